@@ -41,6 +41,8 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
     known = list(before)
     sequence_number = max((one.seen_sequence_number for one in known), default=-1)
     seen_ms = max((one.seen_ms for one in known), default=-1)
+    if _went_back(reader.metadata, sequence_number, seen_ms):
+        sequence_number = seen_ms = -1
     snapshots = reader.metadata.snapshots
     new = [s for s in snapshots.values() if s.sequence_number > sequence_number or s.timestamp_ms > seen_ms]
     manifests = _new_manifests(reader, new, sequence_number)
@@ -91,6 +93,16 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], str | None]:
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
     """The sequence number and the time (epoch milliseconds) up to which the table's manifests are read by now."""
     return metadata.last_sequence_number, max((s.timestamp_ms for s in metadata.snapshots.values()), default=-1)
+
+
+def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> bool:
+    """Whether the table is at another state than one that follows on what was seen up to these marks (rule 167).
+
+    Its catalog entry was restored or registered anew: its sequence numbers begin again below those that were seen.
+    """
+    return metadata.last_sequence_number < sequence_number or any(
+        0 < s.sequence_number <= sequence_number and s.timestamp_ms > seen_ms for s in metadata.snapshots.values()
+    )
 
 
 def _new_manifests(reader: TableReader, new: Sequence[Snapshot], sequence_number: int) -> Sequence[ManifestFile]:

@@ -28,7 +28,9 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
         StorageError: the control bucket does not answer.
     """
     control = deployment.control
-    tables = in_order(_tables(deployment, (*event.in_one_call, *event.wave)))
+    # A table that stood twice in the wave would be rewritten twice, and one of both overtaken by the other.
+    waiting = {one.item.identity.key: one for one in _tables(deployment, (*event.in_one_call, *event.wave))}
+    tables = in_order(waiting.values())
     workers = workers_for(sum(table.size_bytes for table in tables))
     wave = WaveDocument(
         run_id=event.run_id,

@@ -7,6 +7,7 @@ in one input has those of the others.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,7 +37,7 @@ def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[
             raise CannotCopy(f"has a manifest entry that does not count the nulls of column {leaf.name}")
         if leaf.is_float and leaf.field_id not in (entry.nan_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the NaN of column {leaf.name}")
-        if mode == "counts" or not leaf.has_bounds or leaf.field_id in (entry.lower_bounds or {}):
+        if mode == "counts" or not leaf.has_bounds or _bound(entry.lower_bounds, leaf) is not None:
             continue
         if not _has_nothing_to_bound(entry, leaf):
             raise CannotCopy(f"has a manifest entry without bounds of column {leaf.name}")
@@ -114,10 +115,10 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
     lows: list[bytes] = []
     highs: list[bytes | None] = []
     for entry in entries:
-        low = (entry.lower_bounds or {}).get(leaf.field_id)
+        low = _bound(entry.lower_bounds, leaf)
         if low is not None:
             lows.append(low)
-            highs.append((entry.upper_bounds or {}).get(leaf.field_id))
+            highs.append(_bound(entry.upper_bounds, leaf))
         elif not _has_nothing_to_bound(entry, leaf):
             return None
     kind = leaf.iceberg_type
@@ -135,6 +136,20 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
     # Encoded anew: the bounds of a promoted type may have their old width (rule 22).
     highest = encode(kind, max(most, key=order)) if len(most) == len(highs) else None
     return encode(kind, min(values, key=order)), highest
+
+
+def _bound(bounds: Mapping[int, bytes] | None, leaf: LeafColumn) -> bytes | None:
+    """A bound of a column, if it bounds anything: NaN says that the writer knew none, and no order is right for it.
+
+    Source: Iceberg-Java, ``InclusiveMetricsEvaluator`` ("NaN indicates unreliable bounds").
+    """
+    found = (bounds or {}).get(leaf.field_id)
+    if found is None or not leaf.is_float:
+        return found
+    try:
+        return None if math.isnan(decode(leaf.iceberg_type, found)) else found
+    except ValueError:
+        return None
 
 
 def _has_nothing_to_bound(entry: DataFile, leaf: LeafColumn) -> bool:

@@ -98,6 +98,9 @@ def _bounds(kind: str, statistics: Sequence[Any]) -> tuple[bytes, bytes] | None:
     if not lows or any(isinstance(value, float) and math.isnan(value) for value in (*lows, *highs)):
         return None
     low, high = min(lows, key=lambda v: comparable(kind, v)), max(highs, key=lambda v: comparable(kind, v))
+    pairs = zip(lows, highs, strict=True)
+    if any(comparable(kind, least) > comparable(kind, most) for least, most in pairs if least != most):
+        return None  # their writer compared in another order
     if kind in ("float", "double"):  # a zero has either sign in statistics
         low, high = low or -0.0, high or 0.0
     return encode(kind, low), encode(kind, high)

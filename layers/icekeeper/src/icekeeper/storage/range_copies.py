@@ -3,8 +3,9 @@
 Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  No harmless request
 would tell, so the first object of a bucket does, and its refusal is remembered.
 
-Whoever gets no object writes it in another way, as the same bytes.  So no harm is done by a store that completes an
-upload although its completion seemed to have failed.
+Whoever gets no object writes it in another way, perhaps as other bytes.  A store may complete an upload although its
+completion seemed to have failed, and replace what was written meanwhile.  So that is an error: the next attempt has a
+name of its own (rule 168).
 
 Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform 47).
 """
@@ -12,7 +13,7 @@ Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (pl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Semaphore
@@ -55,6 +56,14 @@ class NotAssembled:
     """``path`` is an object to be copied from, which is not any more what it was when its ETag was seen."""
 
 
+class _Unanswered(Exception):
+    """Whether the upload was completed is not known."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class _Upload(NamedTuple):
     client: Any
     bucket: str
@@ -73,12 +82,12 @@ def may_copy_ranges(storage: Storage, path: str) -> bool:
 
 
 def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
-    """Make an object of parts as :func:`.plan_parts` gives them; after a failure nothing is left of it.
+    """Make an object of parts as :func:`.plan_parts` gives them; where it was not made, nothing is left of it.
 
     A range is copied and read only while its object has the ETag that the range names.
 
     Raises:
-        StorageError: there are no credentials, or the path is not on S3.
+        StorageError: there are no credentials, the path is not on S3, or the object may still appear there.
     """
     where = split_path(path)
     with storage.translated(path):
@@ -96,6 +105,9 @@ def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObj
             raise
     except ObjectChanged as changed:
         return NotAssembled(str(changed), "changed after its footer was read", source_changed=True)
+    except _Unanswered as unanswered:
+        with storage.translated(path):
+            raise unanswered.cause from unanswered
     except (BotoCoreError, ClientError, OSError) as error:
         if isinstance(error, ClientError) and _is_for_good(error):
             storage.no_range_copies.add(where.authority)
@@ -125,8 +137,31 @@ def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledOb
             # What has begun ends before the upload is aborted: a part that comes later would stay.
             pool.shutdown(wait=True, cancel_futures=True)
     named = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
-    answer = upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": named})
-    return AssembledObject(path, sum(part.size for part in parts), answer["ETag"], etags)
+    return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags)
+
+
+def _complete(upload: _Upload, parts: Sequence[dict[str, Any]]) -> str:
+    """Have the parts put together; the ETag of the object."""
+    try:
+        answer = upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": parts})
+        return _told_etag(answer)
+    except (BotoCoreError, ClientError, OSError) as error:
+        # An upload that is not there may have been completed by the same request before.
+        if isinstance(error, ClientError) and _is_for_good(error):
+            raise
+        raise _Unanswered(error) from error
+
+
+def _told_etag(answer: Mapping[str, Any]) -> str:
+    """The ETag in an answer.
+
+    Raises:
+        OSError: there is none.
+    """
+    etag = answer.get("ETag")
+    if not etag:
+        raise OSError("the store did not tell the ETag of what it made")
+    return str(etag)
 
 
 def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
@@ -143,7 +178,7 @@ def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
         if is_of_another_object(error):
             raise ObjectChanged(part.path) from error
         raise
-    return PartEtag(answer["CopyPartResult"]["ETag"])
+    return PartEtag(_told_etag(answer.get("CopyPartResult") or {}))
 
 
 def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
@@ -154,4 +189,4 @@ def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
         for content in part.contents
     )
     answer = upload.client.upload_part(**upload.address, PartNumber=number, Body=data)
-    return PartEtag(answer["ETag"], hashlib.md5(data, usedforsecurity=False).hexdigest())
+    return PartEtag(_told_etag(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())

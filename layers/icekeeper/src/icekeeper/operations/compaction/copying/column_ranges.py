@@ -29,9 +29,11 @@ def _range(leaf: LeafColumn, told: Any) -> ColumnRange:
     if not told.has_min_max:
         # Bounds are also missing where values are long, or NaN.
         return ColumnRange(may_be_null=may_be_null, may_have_values=not told.has_null_count or told.num_values > 0)
-    if not leaf.has_bounds:
+    least, most = _raw(leaf, told.min_raw), _raw(leaf, told.max_raw)
+    # NaN, and a least value above the greatest, show that the writer compared in another order.
+    if not leaf.has_bounds or not least <= most:
         return ColumnRange(may_be_null=may_be_null)
-    return ColumnRange(_raw(leaf, told.min_raw), _raw(leaf, told.max_raw), may_be_null)
+    return ColumnRange(least, most, may_be_null)
 
 
 def _raw(leaf: LeafColumn, bound: Any) -> Any:
