@@ -26,11 +26,13 @@ _FIGURES = {
     "files_opened": ("files opened", ""),
     "requests": ("requests", ""),
     "bytes_ratio": ("bytes through us", "× the data"),
+    "output_ratio": ("size of the output", "× the input"),
 }
 
 
-_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio")
-"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store."""
+_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio", "output_ratio")
+"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store, and
+what is left there."""
 
 
 def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
