@@ -59,8 +59,11 @@ class _Kind:
 def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
     """The marks in a snapshot's summary, its own and copied ones."""
     summary = snapshot.summary
+    writers = [writer for kind in _KINDS for writer in kind.writers(summary)]
+    if not writers:  # as of most snapshots: detection asks for those of every one of a fleet
+        return ()
     committed_ms = _committed_ms(snapshot)
-    return tuple(WriterMark(writer, committed_ms) for kind in _KINDS for writer in kind.writers(summary))
+    return tuple(WriterMark(writer, committed_ms) for writer in writers)
 
 
 def carried_marks(parent: Snapshot) -> dict[str, str]:
@@ -90,6 +93,8 @@ def _flink(summary: _Summary) -> Iterator[str]:
 
 def _kafka_connect(summary: _Summary) -> Iterator[str]:
     for key in summary:
+        if not key.startswith(_OFFSETS):
+            continue
         for beginning in _OFFSETS:
             if key.startswith(beginning):
                 yield f"Kafka Connect sink {key.removeprefix(beginning)}"
