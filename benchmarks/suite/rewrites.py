@@ -33,6 +33,21 @@ def _deletes(key: str, title: str, of_java: float, peers: Sequence[str]) -> Row:
     )
 
 
+def _small_inputs(key: str, title: str) -> Row:
+    """A merge of files with little in each column; the dataset has the row's name."""
+    return Row(
+        key,
+        title,
+        key,
+        "compact",
+        ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
+        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
+        task=ONE_OUTPUT,
+        settings=ONE_OUTPUT_SETTINGS,
+        most_files=1,
+    )
+
+
 def _clustering(operation: str, settings: Mapping[str, str], entrants: Sequence[str]) -> Row:
     """A rewrite of everything in an order of two columns."""
     return Row(
@@ -124,26 +139,6 @@ REWRITES: Sequence[Row] = (
         settings={**ONE_OUTPUT_SETTINGS, "min_input_files": "2"},
         most_share=1 / 2,
     ),
-    Row(
-        "tiny_files",
-        "2,000 files of 50 KB",
-        "tiny_files",
-        "compact",
-        ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
-        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
-        task=ONE_OUTPUT,
-        settings=ONE_OUTPUT_SETTINGS,
-        most_files=1,
-    ),
-    Row(
-        "wide",
-        "2,000 columns",
-        "wide",
-        "compact",
-        ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
-        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
-        task=ONE_OUTPUT,
-        settings=ONE_OUTPUT_SETTINGS,
-        most_files=1,
-    ),
+    _small_inputs("tiny_files", "2,000 files of 50 KB"),
+    _small_inputs("wide", "2,000 columns"),
 )
