@@ -39,6 +39,7 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA, stays=True),
     "rust": Entrant("iceberg-compaction (Rust)", "iceberg_compaction", ("iceberg-compaction",)),
     "zamboni": Entrant("iceberg-zamboni 0.7", "zamboni", ("iceberg-zamboni", "duckdb")),
+    "seaweedfs": Entrant("SeaweedFS's worker", "seaweedfs_worker"),
     "pyarrow": Entrant("bare pyarrow", "bare_pyarrow", ("pyarrow",), proof="files"),
     "polars": Entrant("bare polars", "bare_polars", ("polars",), proof="files"),
     "duckdb": Entrant("bare DuckDB", "bare_duckdb", ("duckdb",), proof="files"),

@@ -27,13 +27,22 @@ def growth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if len(rows) > 1 and costs[-1] and costs[-2]:
             exponent = round(math.log(costs[-1] / costs[-2]) / math.log(rows[-1]["scale"] / rows[-2]["scale"]), 2)
         found[name] = {"title": entrant["title"], "cpu_s": costs, "peak_mb": peaks, "exponent": exponent}
-    return {"title": rows[-1]["title"], "scales": [row["scale"] for row in rows], "found": found}
+    last = rows[-1]
+    return {
+        "title": last["title"],
+        "scales": [row["scale"] for row in rows],
+        "rounds": last["rounds"],
+        "date": last["date"],
+        "commit": last["commit"],
+        "load": last["machine"]["load"],
+        "found": found,
+    }
 
 
 def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """All rows, as lines of Markdown."""
-    yield "| work | who | scale | CPU s | memory MB | exponent | linear or better |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| work | who | scale | CPU s | memory MB | exponent | linear or better | measured |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in rows.values():
         scales = ", ".join(f"{scale:.3g}" for scale in row["scales"])
         for entrant in row["found"].values():
@@ -41,4 +50,8 @@ def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             verdict = "not measured" if exponent is None else "met" if exponent <= _LINEAR else "**missed**"
             cells = [", ".join("–" if v is None else f"{v:.3g}" for v in entrant[f]) for f in ("cpu_s", "peak_mb")]
             shown = "" if exponent is None else exponent
-            yield f"| {row['title']} | {entrant['title']} | {scales} | {cells[0]} | {cells[1]} | {shown} | {verdict} |"
+            when = f"{row['date']}, commit {row['commit']}, load {row['load']:g}, medians of {row['rounds']}"
+            yield (
+                f"| {row['title']} | {entrant['title']} | {scales} | {cells[0]} | {cells[1]} | {shown} | {verdict} "
+                f"| {when} |"
+            )

@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable
 from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest
 from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
 
-__all__ = ["Expected", "NotProven", "expected_rows", "expected_upserts", "files_opened", "prove"]
+__all__ = ["Expected", "NotProven", "expected_rows", "expected_upserts", "files_opened", "live_bytes", "prove"]
 
 _FILES_QUERY = """
 import json, sys, duckdb
@@ -135,6 +135,12 @@ def _live(answer: Mapping[str, Any], expected: Expected) -> str:
 def live_files(metadata_location: str, properties: Mapping[str, str]) -> int:
     """Data files of the current snapshot, as PyIceberg reads its manifests."""
     return int(StaticTable.from_metadata(metadata_location, dict(properties)).inspect.data_files().num_rows)
+
+
+def live_bytes(metadata_location: str, properties: Mapping[str, str]) -> int:
+    """The size of the data files of the current snapshot, as its manifests say by PyIceberg."""
+    files = StaticTable.from_metadata(metadata_location, dict(properties)).inspect.data_files()
+    return sum(files["file_size_in_bytes"].to_pylist())
 
 
 def files_opened(metadata_location: str, predicates: Sequence[str]) -> int:

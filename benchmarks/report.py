@@ -26,11 +26,13 @@ _FIGURES = {
     "files_opened": ("files opened", ""),
     "requests": ("requests", ""),
     "bytes_ratio": ("bytes through us", "× the data"),
+    "output_ratio": ("size of the output", "× the input"),
 }
 
 
-_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio")
-"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store."""
+_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio", "output_ratio")
+"""Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store, and
+what is left there."""
 
 
 def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
@@ -52,12 +54,16 @@ def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "data": dict(found.data),
         "entrants": entrants,
-        "targets": [_judged(target, entrants) for target in found.row.targets],
+        "targets": [_judged(target, entrants, found.scale) for target in found.row.targets],
     }
 
 
-def _judged(target: Target, entrants: Mapping[str, Any]) -> dict[str, Any]:
-    """The target in words, what was measured (``None``: nothing), and whether it is met."""
+_GROWS = frozenset({"wall_s", "cpu_s", "requests"})
+"""Figures that grow with the table: a limit for the whole one says nothing about a part of it."""
+
+
+def _judged(target: Target, entrants: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """The target in words, what was measured (``None``: nothing), and whether it is met (``None``: nobody knows)."""
     figure, unit = _FIGURES[target.figure]
     ours = entrants.get(target.ours, {}).get("median")
     if target.against is None:
@@ -66,11 +72,12 @@ def _judged(target: Target, entrants: Mapping[str, Any]) -> dict[str, Any]:
         text = f"{figure} ≤ {target.at_most:g} × {CONTESTANTS[target.against].title}"
         theirs = entrants.get(target.against, {}).get("median")
         measured = ours[target.figure] / max(theirs[target.figure], 0.01) if ours and theirs else None
+    is_of_part = target.against is None and target.figure in _GROWS and scale < 1
     return {
         "ours": CONTESTANTS[target.ours].title,
         "text": text,
         "measured": None if measured is None else round(measured, 3),
-        "met": None if measured is None else measured <= target.at_most,
+        "met": None if measured is None or is_of_part else measured <= target.at_most,
     }
 
 
@@ -104,9 +111,15 @@ def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for row in rows.values():
         for target in row["targets"]:
-            verdict = {True: "met", False: "**missed**", None: "not measured"}[target["met"]]
+            verdict = {"missed": "**missed**"}.get(_verdict(target), _verdict(target))
             measured = "" if target["measured"] is None else f"{target['measured']:.3g}"
             yield f"| {row['title']} | {target['ours']} | {target['text']} | {measured} | {verdict} |"
+
+
+def _verdict(target: Mapping[str, Any]) -> str:
+    if target["met"] is None:
+        return "not measured" if target["measured"] is None else "only at full size"
+    return "met" if target["met"] else "missed"
 
 
 def beside_last(rows: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -118,7 +131,7 @@ def beside_last(rows: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mappin
             now = target["measured"]
             change = f"{now / then:5.2f} × of then" if now is not None and then else ""
             shown = [f"{value:8.3g}" if value is not None else "       –" for value in (now, then)]
-            verdict = {True: "met", False: "missed", None: "not measured"}[target["met"]]
+            verdict = _verdict(target)
             yield (
                 f"{row['title'][:44]:44} {target['ours'][:26]:26} {target['text'][:44]:44} now {shown[0]}, "
                 f"then {shown[1]}  {change:16} {verdict}"

@@ -44,7 +44,7 @@ class Row:
     proof: str | None = None
     """How results are proven, where the entrants' own way does not fit: see :mod:`benchmarks.proof`."""
     store_delay_ms: float | None = None
-    """On SeaweedFS, so many milliseconds before every request; ``None``: on this disk.  Only Icekeeper takes part."""
+    """On SeaweedFS, so many ms before every request, which are counted; 0: neither; ``None``: on this disk."""
     predicates: Sequence[str] = ()
     """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
     quick_scale: float | None = None

@@ -17,13 +17,14 @@ from benchmarks.measure import Contestant, ContestantFailed, Cost
 from benchmarks.metadata_proof import live_file_digest
 from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
-from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, files_opened, prove
+from benchmarks.proof import Expected, expected_rows, expected_upserts, files_opened, prove
 from benchmarks.row import Row
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.metadata_tables import LISTING
+from benchmarks.turns import Found, take_turns
 
-__all__ = ["Found", "RowFound", "Ways", "run_row"]
+__all__ = ["RowFound", "Ways", "run_row"]
 
 _ROOT = Path(__file__).parents[1]
 
@@ -46,17 +47,6 @@ class Ways:
         """End what stayed."""
         for contestant in self.staying.values():
             contestant.close()
-
-
-@dataclass(slots=True)
-class Found:
-    """Of one contestant: its runs, or why there are none."""
-
-    costs: list[Cost] = field(default_factory=list)
-    proof: str = ""
-    more: dict[str, float] = field(default_factory=dict)
-    """Figures that are no costs, of the last run."""
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +72,11 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
             except ContestantFailed as error:
                 entry.error = str(error)
                 ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
-        for _ in range(ways.rounds):
-            for name, contestant in list(running.items()):
-                entry = found[name]
-                try:
-                    cost, entry.proof, entry.more = _one_run(name, contestant, row, table, expected, ways)
-                    entry.costs.append(cost)
-                    ways.say(
-                        f"  {CONTESTANTS[name].title:28} {cost.wall_s:7.2f} s {cost.cpu_s:7.2f} CPU s "
-                        f"{cost.peak_mb_beside_java:6.0f} MB"
-                    )
-                except (ContestantFailed, NotProven) as error:
-                    entry.error, entry.costs[:] = str(error), []
-                    ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
-                    running.pop(name).close()
+
+        def one_run(name: str, contestant: Contestant) -> tuple[Cost, str, dict[str, float]]:
+            return _one_run(name, contestant, row, table, expected, ways)
+
+        take_turns(running, found, ways.rounds, one_run, ways.say)
     finally:
         for name, contestant in running.items():
             if CONTESTANTS[name].stays:

@@ -1,24 +1,28 @@
-"""Runs a row on a table bucket: what a pass of ours costs there in requests and bytes besides time."""
+"""Runs a row on a table bucket: what a pass of ours costs there in requests and bytes besides time, and the peer's."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import Contestant, ContestantFailed, Cost
-from benchmarks.proof import Expected, NotProven, expected_rows, prove
+from benchmarks.proof import Expected, expected_rows, live_bytes, prove
 from benchmarks.row import Row
-from benchmarks.run_rows import Found, RowFound, Ways
+from benchmarks.run_rows import RowFound, Ways
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.stored_table import Store, running_store
+from benchmarks.turns import Found, take_turns
 
 __all__ = ["run_store_row"]
 
 _ROOM = 8
 """Times the table's bytes that the server must be able to store."""
+_ROOT = str(Path(__file__).parents[1])
 
 
 def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
@@ -27,49 +31,67 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
     source, small = dataset(ways.work, row.dataset, scale), dataset(ways.work, *row.warm_up)
     rows = expected_rows(source.metadata_location)
     found = {name: Found() for name in row.entrants if name not in ways.without}
+    running: dict[str, Contestant] = {}
+    scratch = ways.work / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
     room = (256 << 20) + _ROOM * len(found) * ways.rounds * source.data_bytes
     with running_store(row.store_delay_ms, room) as store:
         expected = Expected(rows, source.data_bytes, row.most_files, s3=store.properties)
-        for name, entry in found.items():
-            log = ways.work / "logs" / f"{name}.log"
-            log.parent.mkdir(exist_ok=True)
-            module = f"benchmarks.peers.{CONTESTANTS[name].module}"
-            contestant = None
-            try:
-                contestant = Contestant([sys.executable, "-m", module], {**os.environ, "PYTHONPATH": _ROOT}, log)
-                _one_run(name, contestant, row, small, store, ways)
-                for _ in range(ways.rounds):
-                    cost, answer, entry.more = _one_run(name, contestant, row, source, store, ways)
-                    entry.proof = prove("table", answer, expected)
-                    entry.more["bytes_ratio"] = entry.more["store_mb"] * 1e6 / source.data_bytes
-                    entry.costs.append(cost)
-                    ways.say(f"  {CONTESTANTS[name].title:28} {cost.wall_s:7.2f} s {entry.more}")
-            except (ContestantFailed, NotProven) as error:
-                entry.error, entry.costs[:] = str(error), []
-                ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
-            finally:
-                if contestant is not None:
-                    contestant.close()
+
+        def one_run(name: str, contestant: Contestant) -> tuple[Cost, str, dict[str, float]]:
+            cost, answer, more = _one_run(name, contestant, row, source, store, ways)
+            proof = prove("table", answer, expected)
+            left = live_bytes(answer["metadata_location"], store.properties)
+            return cost, proof, {**more, "output_ratio": left / source.data_bytes}
+
+        try:
+            for name, entry in found.items():
+                try:
+                    running[name] = _started(name, ways)
+                    _one_run(name, running[name], row, small, store, ways)
+                except ContestantFailed as error:
+                    entry.error = str(error)
+                    ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
+                    if name in running:
+                        running.pop(name).close()
+            take_turns(running, found, ways.rounds, one_run, ways.say)
+        finally:
+            for contestant in running.values():
+                contestant.close()
+            shutil.rmtree(scratch, ignore_errors=True)
     return RowFound(row, scale, {"files": len(source.data_files), "bytes": source.data_bytes, "rows": rows.rows}, found)
 
 
-_ROOT = str(Path(__file__).parents[1])
+def _started(name: str, ways: Ways) -> Contestant:
+    """The contestant in Icekeeper's own environment; what it prints goes to a log of its own."""
+    log = ways.work / "logs" / f"{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", f"benchmarks.peers.{CONTESTANTS[name].module}"]
+    return Contestant(command, {**os.environ, "PYTHONPATH": _ROOT}, log)
 
 
 def _one_run(
     name: str, contestant: Contestant, row: Row, source: KeptTable, store: Store, ways: Ways
-) -> tuple[Cost, dict[str, str], dict[str, float]]:
-    """The cost, the answer, and what passed the proxy."""
+) -> tuple[Cost, dict[str, Any], dict[str, float]]:
+    """The cost, the answer, and what passed the proxy where there is one."""
+    table = store.new_table(source)
     task = {
         "operation": row.operation,
         "catalog": store.delayed,
-        "table": store.new_table(source),
+        "table": table,
+        "worker": store.worker,
         "scratch": str(ways.work / "scratch"),
         "settings": dict(row.settings),
         **row.task,
         **CONTESTANTS[name].task,
     }
-    store.proxy.counts()
+    if store.proxy is not None:
+        store.proxy.counts()
     cost, answer = contestant.run(task)
-    requests, size = store.proxy.counts()
-    return cost, answer, {"requests": float(requests), "store_mb": size / 1e6}
+    more = {}
+    if store.proxy is not None:
+        requests, size = store.proxy.counts()
+        more = {"requests": float(requests), "store_mb": size / 1e6, "bytes_ratio": size / source.data_bytes}
+    # What the store says, not what the contestant says: a worker of the store knows no location.
+    answer["metadata_location"] = store.catalog.load_table(table).metadata_location
+    return cost, answer, more

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -32,7 +32,9 @@ SIZES_MB = (8, 12, 16, 20, 24, 32, 96)
 _ROWS_AT_ONCE, _MEGABYTES_AT_ONCE = 500_000, 20
 
 
-def make_files(session: SparkSession, folder: Path, megabytes: int) -> dict[int, Path]:
+def make_files(
+    session: SparkSession, folder: Path, megabytes: int, sizes_mb: Sequence[int] = SIZES_MB
+) -> dict[int, Path]:
     """One file for each size of row groups, in MB, with the same rows, written by Spark as its tables are."""
     source = folder / "source"
     source.mkdir()
@@ -41,7 +43,7 @@ def make_files(session: SparkSession, folder: Path, megabytes: int) -> dict[int,
         make_file(source / f"{number}.parquet", number, _ROWS_AT_ONCE)
     rows = session.read.parquet(str(source)).coalesce(1)
     found = {}
-    for size in SIZES_MB:
+    for size in sizes_mb:
         written = folder / str(size)
         options = {"parquet.block.size": str(size * MEGABYTE), "compression": "zstd"}
         rows.write.options(**options).parquet(str(written))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,25 +20,37 @@ from benchmarks.delay_proxy import DelayProxy, delay_proxy
 from benchmarks.tables.event_tables import EVENTS
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.rows import data_file
-from icekeeper.demo.seaweedfs import running_seaweedfs
+from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST
+from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from icekeeper.model import DataFile as MeasuredFile
 
 __all__ = ["Store", "running_store"]
 
-_BUCKET = "lake"
+BUCKET = "lake"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A running table bucket; ``properties`` lead past the proxy, ``delayed`` through it."""
+    """A running table bucket.
 
+    ``properties`` lead to it directly, ``delayed`` through the proxy where there is one.
+    """
+
+    server: SeaweedFSServer
     properties: Mapping[str, str]
-    proxy: DelayProxy
+    proxy: DelayProxy | None
     catalog: Catalog
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def delayed(self) -> dict[str, str]:
-        return {**self.properties, "s3.endpoint": self.proxy.url}
+        return dict(self.properties) if self.proxy is None else {**self.properties, "s3.endpoint": self.proxy.url}
+
+    @property
+    def worker(self) -> dict[str, str]:
+        """Where SeaweedFS's own worker finds the tables."""
+        master, filer = self.server.port("master"), self.server.port("filer") + GRPC_OFFSET
+        return {"bucket": BUCKET, "master": f"{HOST}:{master}", "filer": f"{HOST}:{filer}"}
 
     def new_table(self, source: KeptTable) -> str:
         """A table of its own with a copy of the data files of a table of events; its name."""
@@ -50,15 +63,20 @@ class Store:
             address = f"{table.location()}/data/{path.name}"
             with table.io.new_output(address).create(overwrite=True) as sink:
                 sink.write(path.read_bytes())
-            made.append(_entry(path, address))
+            made.append(_entry(_measured(path), address))
         with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
             for entry in made:
                 append.append_data_file(entry)
         return name
 
 
-def _entry(path: Path, address: str) -> DataFile:
-    ours = data_file(path, EVENTS, pq.read_table(path, partitioning=None))
+@cache
+def _measured(path: Path) -> MeasuredFile:
+    """What an entry says of the file; every run has a table of the same files."""
+    return data_file(path, EVENTS, pq.read_table(path, partitioning=None))
+
+
+def _entry(ours: MeasuredFile, address: str) -> DataFile:
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=address,
@@ -79,14 +97,14 @@ def _entry(path: Path, address: str) -> DataFile:
 
 @contextmanager
 def running_store(delay_ms: float, room_bytes: int) -> Iterator[Store]:
-    """A server with a table bucket and a namespace, and the proxy before it; gone at the end."""
+    """A table bucket with a namespace, and the proxy before it where there is a delay; gone at the end."""
     with (
         tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as folder,
         running_seaweedfs(Path(folder), room_bytes=room_bytes) as server,
-        delay_proxy(server.s3_endpoint, delay_ms / 1000) as proxy,
+        delay_proxy(server.s3_endpoint, delay_ms / 1000) if delay_ms else nullcontext() as proxy,
     ):
-        server.create_table_bucket(_BUCKET)
-        properties = server.catalog_properties(_BUCKET)
+        server.create_table_bucket(BUCKET)
+        properties = server.catalog_properties(BUCKET)
         catalog = load_catalog("store", **properties)
         catalog.create_namespace("ns")
-        yield Store(properties, proxy, catalog)
+        yield Store(server, properties, proxy, catalog)

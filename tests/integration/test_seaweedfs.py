@@ -122,7 +122,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path: Path, mon
     broken = tmp_path / "weed"
     broken.write_text("#!/bin/sh\necho out of luck\nexit 3\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(module, "_weed_binary", lambda: str(broken))
+    monkeypatch.setattr(module, "weed_binary", lambda: str(broken))
     with (
         pytest.raises(StorageError, match=r"(?s)ended with code 3 while starting.*out of luck"),
         running_seaweedfs(tmp_path / "data"),
@@ -134,7 +134,7 @@ def test_a_server_that_never_answers_is_given_up_and_stopped(tmp_path: Path, mon
     silent = tmp_path / "weed"
     silent.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 600\n")
     silent.chmod(0o755)
-    monkeypatch.setattr(module, "_weed_binary", lambda: str(silent))
+    monkeypatch.setattr(module, "weed_binary", lambda: str(silent))
     with (
         pytest.raises(StorageError, match="did not get ready within 1 s"),
         running_seaweedfs(tmp_path / "data", start_timeout_s=1),

@@ -24,7 +24,7 @@ import json, os, sys
 from icekeeper.demo import duckdb_child as child
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # DuckDB prints stack traces of its own faults
-connection = child._connect(None)
+connection = child.connect(None)
 connection.execute("SET enable_external_file_cache = false")  # tests put other bytes under the same name
 def ids(scan, conditions, planned):
     if not planned:

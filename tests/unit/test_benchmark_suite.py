@@ -17,10 +17,11 @@ from benchmarks.peers.rest_catalog import RestCatalogServer
 from benchmarks.proof import Expected, NotProven, expected_upserts, prove
 from benchmarks.report import as_json, beside_last, contest_table, target_lines
 from benchmarks.row import Row, Target
-from benchmarks.run_rows import Found, RowFound, Ways, run_row
+from benchmarks.run_rows import RowFound, Ways, run_row
 from benchmarks.suite import ROWS
 from benchmarks.tables.datasets import DATASETS, WARM_UP, dataset
 from benchmarks.tables.deleted_rows import make_cdc
+from benchmarks.turns import Found
 from icekeeper.policy.keys import POLICY_KEYS
 
 ROW = Row(

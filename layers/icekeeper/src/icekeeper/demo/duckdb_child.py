@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["connect", "main"]
 
 # In the order of loading: the Iceberg extension needs httpfs and avro.
 _EXTENSIONS = ("duckdb_extension_httpfs", "duckdb_extension_avro", "duckdb_extension_iceberg")
@@ -22,7 +22,7 @@ def main() -> int:
     """Answer the request on standard input and return the exit code."""
     request = json.load(sys.stdin)
     try:
-        connection = _connect(request["s3"])
+        connection = connect(request["s3"])
         for metadata_location, snapshot_id in request["snapshots"]:
             scan = _scan(metadata_location, snapshot_id)
             columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
@@ -39,7 +39,8 @@ def main() -> int:
     return 0
 
 
-def _connect(s3: dict[str, str] | None) -> Any:
+def connect(s3: dict[str, str] | None) -> Any:
+    """A database in memory that reads Iceberg tables and, with PyIceberg's properties, S3."""
     import duckdb  # here, so that its absence is reported like any other failure
 
     connection = duckdb.connect(

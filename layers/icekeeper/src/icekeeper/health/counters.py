@@ -100,9 +100,9 @@ def lake_counters(
 def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, float]:
     """Only files say how deep they lie now, and manifests are not read here."""
     for snapshot in metadata.ancestors(head.snapshot_id):
-        text = str(summary_counters(snapshot).get(DEPTH_KEY))
-        if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-            return {DEPTH_COUNTER: float(text)}
+        text = summary_counters(snapshot).get(DEPTH_KEY)
+        if text is not None and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", str(text)):
+            return {DEPTH_COUNTER: float(str(text))}
     return {}
 
 

@@ -60,7 +60,7 @@ def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
     """The marks in a snapshot's summary, its own and copied ones."""
     summary = snapshot.summary
     writers = [writer for kind in _KINDS for writer in kind.writers(summary)]
-    if not writers:
+    if not writers:  # as of most snapshots: detection asks for those of every one of a fleet
         return ()
     committed_ms = _committed_ms(snapshot)
     return tuple(WriterMark(writer, committed_ms) for writer in writers)
@@ -94,7 +94,7 @@ def _flink(summary: _Summary) -> Iterator[str]:
 def _kafka_connect(summary: _Summary) -> Iterator[str]:
     names = " ".join(summary)
     if not any(beginning in names for beginning in _OFFSETS):
-        return  # as in most snapshots: detection asks every snapshot of every table
+        return
     for key in summary:
         for beginning in _OFFSETS:
             if key.startswith(beginning):

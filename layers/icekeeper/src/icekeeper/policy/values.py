@@ -184,8 +184,13 @@ def text_of(value: object) -> str:
     return str(value)
 
 
+_PLAIN = frozenset({bool, int, str, type(None)})
+
+
 def json_value(value: object) -> object:
     """The value as JSON has it: numbers as numbers, lists as lists, ``None`` for none."""
+    if type(value) in _PLAIN:  # most are; detection asks for every key of every table
+        return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Fraction):

@@ -76,7 +76,8 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
             keep.update(_kept_by_branch(metadata, ref, policy, now_ms))
     young_limit = len(newest_first) if policy.snapshot_retain_max is None else policy.snapshot_retain_max
     keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
-    keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, policy.snapshot_retention_ms))
+    retention_ms = policy.snapshot_retention_ms
+    keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, retention_ms))
     keep |= _behind_pins(metadata, pinned)
     for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
     keep |= for_writers
