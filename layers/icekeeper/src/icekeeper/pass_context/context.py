@@ -24,11 +24,10 @@ from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
-from icekeeper.pass_context.metadata_cache import MetadataCache
 from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.shared_reads import shared_reads
+from icekeeper.pass_context.shared_reads import MetadataCache, shared_reads
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.held_lease import HeldLease
