@@ -21,6 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "prices",
             "request_count",
             "task_cores",
+            "task_memory",
             "arrow_memory",
         }
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
 from icekeeper.engines.engine import Engine
@@ -62,9 +62,10 @@ def rewritten(
 ) -> tuple[list[EncodedManifest], RewrittenManifests]:
     """The manifests of the table after the plan, and what was written for it."""
     into, recorded = RewrittenManifests(), set[str]()
+    storage: Any = MemoryStorage({})
     with memory_storage(stored, lane_bytes) as files:
         write_planned(
-            PlannedRewrite(metadata, plan, {}, target_bytes),
+            PlannedRewrite(metadata, plan, {}, target_bytes, storage, storage.read),
             engine,
             into=into,
             will_write=recorded.update,

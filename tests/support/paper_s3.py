@@ -58,7 +58,8 @@ class PaperS3:
 
     def put_object(self, **asked: Any) -> None:
         self._called("put")
-        self.objects[f"{asked['Bucket']}/{asked['Key']}"] = asked["Body"]
+        body = asked["Body"]
+        self.objects[f"{asked['Bucket']}/{asked['Key']}"] = body.read() if hasattr(body, "read") else bytes(body)
 
     def _range(self, address: dict[str, str], asked: str) -> bytes:
         first, _, last = asked.removeprefix("bytes=").partition("-")

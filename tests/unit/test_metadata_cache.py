@@ -13,7 +13,7 @@ from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
 from icekeeper.metadata.whole_avro import is_whole_avro
-from icekeeper.pass_context.metadata_cache import MetadataCache
+from icekeeper.pass_context.shared_reads import MetadataCache
 from support.tables import new_document
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}

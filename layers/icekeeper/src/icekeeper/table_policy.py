@@ -16,6 +16,7 @@ from icekeeper.policy.bucket_settings import bucket_layers
 from icekeeper.policy.ownership import BucketMaintenance, Owners, decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
 from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
 
 __all__ = ["POLICY_FILE", "TablePolicies", "read_policy_file"]
@@ -96,8 +97,9 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
             raise StorageError(f"the policy file cannot be read: {error}") from error
         if split_path(address).scheme not in S3_SCHEMES:
             raise PolicyError(f"policy file {address} does not exist ({POLICY_FILE} names it)") from error
-        # A missing bucket looks like a missing object; listing below the object's own name tells them apart.
-        next(iter(storage.list(address)), None)
+        if not isinstance(error.__cause__, NoSuchObject):
+            # It may be the bucket that is missing; listing below the object's own name tells.
+            next(iter(storage.list(address)), None)
         return PolicyFile()
     try:
         return parse_policy_file(data.decode(), address)

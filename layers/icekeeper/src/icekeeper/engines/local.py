@@ -15,6 +15,7 @@ from icekeeper.engines.machine import this_machine
 from icekeeper.engines.task_size import total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
 from icekeeper.task_cores import on_cores
+from icekeeper.task_memory import with_spare_bytes
 
 __all__ = ["SMALL_WORK_BYTES", "LocalEngine"]
 
@@ -37,11 +38,15 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, processes: int | None = None, *, cores: int | None = None) -> None:
-        """``cores`` of this machine are divided among the processes; as many as processes, unless given."""
+    def __init__(self, processes: int | None = None, *, cores: int | None = None, spare_bytes: int = 0) -> None:
+        """``cores`` of this machine are divided among the processes; as many as processes, unless given.
+
+        ``spare_bytes`` is what a task may hold to send fewer requests, where one process does all work.
+        """
         machine = this_machine()
         self._processes = processes or max(1, min(machine.cores, machine.memory_bytes // _WORKER_BYTES))
         self._cores = cores or processes or machine.cores
+        self._spare_bytes = spare_bytes
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
@@ -75,7 +80,7 @@ class LocalEngine:
         """As many workers as help so many tasks, of which ``function`` is the first work."""
         processes = min(self._processes, tasks)
         if processes <= 1:
-            yield _Workers(None, self._cores)
+            yield _Workers(None, self._cores, self._spare_bytes)
             return
         with worker_pool(processes, function) as pool:
             yield _Workers(pool, self._cores // processes)
@@ -88,12 +93,13 @@ class _Workers:
     pool: ProcessPoolExecutor | None
     """``None``: one process is enough, so the calling one does the work."""
     cores: int
+    spare_bytes: int = 0
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
         """The results in the order of the tasks."""
-        work = _OnCores(function, self.cores)
+        work = _Granted(function, self.cores, self.spare_bytes)
         if self.pool is None:
             results = []
             for done, task in enumerate(tasks, start=1):
@@ -108,14 +114,15 @@ class _Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnCores:
-    """A function whose task may use so many cores."""
+class _Granted:
+    """A function whose task may use so many cores, and hold so many bytes beside its work."""
 
     function: Callable[[Any], Any]
     cores: int
+    spare_bytes: int
 
     def __call__(self, task: Any) -> Any:
-        with on_cores(self.cores):
+        with on_cores(self.cores), with_spare_bytes(self.spare_bytes):
             return self.function(task)
 
 

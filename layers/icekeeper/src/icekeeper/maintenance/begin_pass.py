@@ -26,17 +26,20 @@ class PassStart:
     started_ms: int
 
 
-def begin(context: OperationContext, policies: Sequence[ResolvedPolicy] = ()) -> LoadedTable:
+def begin(
+    context: OperationContext, policies: Sequence[ResolvedPolicy] = (), *, loaded: LoadedTable | None = None
+) -> LoadedTable:
     """Load the table, check that the policy fits it, and record that it is known here.
 
-    ``policies`` are those of the pass's parts, where these are not the one of the context.
+    ``policies`` are those of the pass's parts, where these are not the one of the context.  ``loaded`` is the table
+    where it was loaded just now.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
         PlanStale: it is not the table that the context was made for.
         StorageError: the table cannot be loaded at all.
     """
-    loaded = context.load()
+    loaded = loaded or context.load()
     for resolved in policies or (context.resolved,):
         fitting(loaded.metadata, resolved)
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):

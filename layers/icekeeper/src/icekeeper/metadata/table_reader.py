@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -19,9 +20,10 @@ from icekeeper.metadata.manifest_read import (
 from icekeeper.model import FileIdentity, FileKey, LiveEntry, LiveFile, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.request_count import WorkThreads
 
-__all__ = ["TableReader"]
+__all__ = ["ReadBytes", "TableReader"]
 
-ReadBytes = Callable[[str], bytes]
+ReadBytes: TypeAlias = Callable[[str], bytes]
+"""The whole file at a path; raises StorageError."""
 
 # Enough requests at once to hide an object store's latency; at most so many manifests are held undecoded.
 _PARALLEL_READS = 16

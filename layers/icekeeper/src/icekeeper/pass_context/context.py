@@ -24,10 +24,10 @@ from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
-from icekeeper.pass_context.metadata_cache import MetadataCache
 from icekeeper.pass_context.newer_metadata import newer_metadata
 from icekeeper.pass_context.other_entries import metadata_of_other_entries
 from icekeeper.pass_context.planned_table import PlannedTable
+from icekeeper.pass_context.shared_reads import MetadataCache, shared_reads
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.held_lease import HeldLease
@@ -68,6 +68,8 @@ class OperationContext:
     sleep: Callable[[float], None] = time.sleep
     orphan_candidates: FileSource | None = None
     """The files that orphan removal looks at instead of listing; an earlier step of this pass has listed them."""
+    reads_footers: bool = True
+    """Whether a dry run reads footers of some files, to tell people which settings their files lack."""
     only_lists: bool = False
     """Whether this process only lists; another one deletes, and checks there that it may."""
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
@@ -271,7 +273,8 @@ def operation_context(
 
     ``started_ms`` is given where another process began the pass; else it begins now.
     """
-    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=resolved.policy.listing_threads)
+    shared, threads = shared_reads(), resolved.policy.listing_threads
+    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
     return OperationContext(
         catalog=catalog,
         table=loaded.name,
@@ -280,6 +283,7 @@ def operation_context(
         memory=TableMemory(state, identity_of(catalog, loaded), partial(stores.now_ms, loaded)),
         clock=clock,
         stores=stores,
+        cache=shared.manifests,
         run_id=run_id,
         started_ms=clock() if started_ms is None else started_ms,
         engine=CountedEngine(engine),

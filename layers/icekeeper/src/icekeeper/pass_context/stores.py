@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.errors import OperationRefused
+from icekeeper.pass_context.shared_reads import SharedReads
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.listing import LISTING_THREADS
 from icekeeper.storage.storage import Storage
@@ -58,21 +59,27 @@ class Stores:
     """One client per set of credentials; each clock measured once, and again whenever our own was set meanwhile."""
 
     def __init__(
-        self, clock: Clock, store_clock: StoreClock, *, may_write: bool, listing_threads: int = LISTING_THREADS
+        self,
+        clock: Clock,
+        store_clock: StoreClock,
+        *,
+        may_write: bool,
+        listing_threads: int = LISTING_THREADS,
+        shared: SharedReads | None = None,
     ) -> None:
-        """``may_write``: whether a store without a clock of its own may be asked by writing a probe."""
+        """``may_write``: whether a store without a clock of its own may be asked by writing a probe.
+
+        ``shared`` has the clients; those are new ones unless it is given.
+        """
         self._listing_threads = listing_threads
+        self._shared = shared or SharedReads()
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
-        self._clients: dict[tuple[tuple[str, str], ...], Storage] = {}
         self._measured: dict[str, _Measured] = {}
         self._told: list[int] = []
 
     def storage(self, loaded: LoadedTable) -> Storage:
         """The table's files."""
-        key = tuple(sorted(loaded.io_properties.items()))
-        if key not in self._clients:
-            self._clients[key] = Storage(loaded.io_properties, self._listing_threads)
-        return self._clients[key]
+        return self._shared.storage(loaded.io_properties, self._listing_threads)
 
     def now_ms(self, loaded: LoadedTable) -> int:
         """Epoch milliseconds by the clock of the table's store, and by ours where it does not tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 # Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
@@ -26,12 +26,21 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Deployment"]
 
 log = logging.getLogger(__name__)
 
 CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
+
+
+@dataclass(slots=True)
+class _ReadOnce:
+    """What one pass has read of the files that people configure a deployment with."""
+
+    policies: TablePolicies
+    catalogs: Mapping[str, Mapping[str, str]] | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +58,7 @@ class Deployment:
     store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
+    _once: _ReadOnce | None = None
 
     @property
     def slots(self) -> int:
@@ -93,6 +103,13 @@ class Deployment:
             store_clock=store_clock,
         )
 
+    def for_one_pass(self) -> Deployment:
+        """The same deployment for one pass, which reads catalog file and policy file once, as the command does.
+
+        Any other reads them for each runtime: people may change them while a container is warm.
+        """
+        return replace(self, _once=_ReadOnce(TablePolicies(self.environment)))
+
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
         """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.
 
@@ -124,6 +141,7 @@ class Deployment:
             self._opened(address),
             self.state,
             environment=self.environment,
+            policies=None if self._once is None else self._once.policies,
             clock=self.clock,
             store_clock=self.store_clock,
             other_catalog=self.other_catalog,
@@ -150,6 +168,13 @@ class Deployment:
             return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:
+        if self._once is None:
+            return self._read_catalog_file()
+        if self._once.catalogs is None:
+            self._once.catalogs = self._read_catalog_file()
+        return self._once.catalogs
+
+    def _read_catalog_file(self) -> Mapping[str, Mapping[str, str]]:
         path = self.environment.get(CATALOG_FILE, "").strip()
         if not path:
             return {}

@@ -17,6 +17,7 @@ from icekeeper.maintenance.served_request import why_needless
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS
 from icekeeper.operations.staging.clean import may_clean
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.after_wave import missed_by_wave
 from icekeeper.pipeline.choose_routes import choose_routes
 from icekeeper.pipeline.control_bucket import table_folder
@@ -42,6 +43,7 @@ PLAN = "plan.json"
 """The name of a pass's first plan; plans that are made again have names of their own."""
 
 
+@sharing_reads()
 def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
     """Write a plan to the control bucket; steps that finished under an earlier plan of the pass are not routed again.
 
@@ -95,10 +97,11 @@ def _document(
             dry_run=True,
         ),
         is_proposed=event.item.is_proposed,
+        reads_footers=False,
     )
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
-    begin(context, [part.resolved for part in parts])
+    begin(context, [part.resolved for part in parts], loaded=loaded)
     done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
     # What an attempt has begun must run again: it may have committed, and only the step itself can tell.
     begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}

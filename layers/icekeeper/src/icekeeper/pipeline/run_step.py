@@ -22,6 +22,7 @@ from icekeeper.maintenance.begin_pass import begin
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
@@ -58,6 +59,7 @@ class Step:
     """The schedule of the policy under whose settings it runs."""
 
 
+@sharing_reads()
 def run_step(
     deployment: Deployment,
     event: OperationEvent,
@@ -107,6 +109,7 @@ def run_step(
     return _finish(step, operation_document(outcome, event.run_id, deployment.control.listings(folder)))
 
 
+@sharing_reads()
 def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) -> Mapping[str, Any]:
     """Find the orphans of a table and write them to the control bucket; ``count`` in the answer says how many.
 
@@ -180,7 +183,7 @@ def open_step(
         lease=HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock),
         is_proposed=is_proposed,
     )
-    begin(context)
+    begin(context, loaded=loaded)
     folder = table_folder(event.run_id, event.item.identity.spelling)
     return Step(deployment, event, folder, context, loaded, schedule)
 

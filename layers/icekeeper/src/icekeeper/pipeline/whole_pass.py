@@ -20,6 +20,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.masking import masked
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
+from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference
 from icekeeper.pipeline.plan_table import plan_table
@@ -70,6 +71,7 @@ class WholePass:
     """The steps that are left to the state machine, in order; without any, the pass can be reported."""
 
 
+@sharing_reads()
 def run_whole_pass(deployment: Deployment, event: WholePassEvent, engine: Engine, limits: CallLimits) -> WholePass:
     """Take the table's lease, plan its pass, and carry out its steps.
 
@@ -80,6 +82,7 @@ def run_whole_pass(deployment: Deployment, event: WholePassEvent, engine: Engine
         FleetBusy: as many tables are maintained as may be.
         MaintenanceError: the table cannot be planned, as ``plan_table`` says.
     """
+    deployment = deployment.for_one_pass()
     acquire_table_lease(deployment, event.run_id, event.item)
     attempt = 1
     while True:

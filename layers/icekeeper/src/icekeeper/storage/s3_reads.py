@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadErro
 from icekeeper.aws.settings import identity_in, is_anonymous
 from icekeeper.storage.paths import split_path
 
-__all__ = ["ONE_READ_BYTES", "ObjectEnd", "can_boto3_read", "read_beginning", "read_end", "read_object"]
+__all__ = ["ONE_READ_BYTES", "NoSuchObject", "ObjectEnd", "can_boto3_read", "read_beginning", "read_end", "read_object"]
 
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
@@ -25,6 +25,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _NONE = "bytes */0"
 _MISSING = frozenset({"404", "NoSuchBucket", "NoSuchKey", "NotFound"})
 _FORBIDDEN = frozenset({"403", "AccessDenied"})
+
+
+class NoSuchObject(FileNotFoundError):
+    """The bucket is there, an object of that key is not: stores tell that from a missing bucket (S3 API reference,
+    "Error responses": ``NoSuchKey``, ``NoSuchBucket``)."""
 
 
 class ObjectEnd(NamedTuple):
@@ -144,6 +149,8 @@ def _is_empty(error: ClientError) -> bool:
 def _known(error: ClientError, path: str) -> Exception:
     """The error of Python's own that PyArrow raises for the same answer."""
     code = error.response["Error"].get("Code", "")
+    if code == "NoSuchKey":
+        return NoSuchObject(path)
     if code in _MISSING:
         return FileNotFoundError(path)
     return PermissionError(path) if code in _FORBIDDEN else error

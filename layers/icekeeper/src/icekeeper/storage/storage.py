@@ -70,7 +70,7 @@ class Storage:
             StorageError: it does not exist, or the store failed.
         """
         with self.translated(path):
-            if self._reads_by_s3(path):
+            if self.uses_boto3(path):
                 return read_object(self.s3, path)
             with self._arrow.open(path) as stream:
                 return bytes(stream.read())
@@ -82,7 +82,7 @@ class Storage:
             StorageError: it does not exist, or the store failed.
         """
         with self.translated(path):
-            if self._reads_by_s3(path):
+            if self.uses_boto3(path):
                 return read_end(self.s3, path, length)
             return ObjectEnd(*self._arrow.read_end(path, length))
 
@@ -104,7 +104,7 @@ class Storage:
             StorageError: the object does not exist, or the store failed.
         """
         with self.translated(path):
-            if size is not None and size <= ONE_READ_BYTES and self._reads_by_s3(path):
+            if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
                 found = read_beginning(self.s3, path)
                 if isinstance(found, bytes):  # else it is larger than it should be
                     return pa.BufferReader(found)
@@ -267,18 +267,18 @@ class Storage:
         self.s3_clock.listen(client)
         return client
 
-    def _reads_by_s3(self, path: str) -> bool:
-        """Whether an object is read through boto3, and not as PyArrow alone can read it.
+    def uses_boto3(self, path: str) -> bool:
+        """Whether an object is read through boto3, and not as PyArrow alone can read it; large ones are written so.
 
         That is where no credentials are needed or a role's are renewed, and where a FileIO is set.  A key with an empty
         part, which PyArrow refuses, is refused as ever: it could be read, but not written.
         """
         if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
             return False
-        return self._boto_reads
+        return self._boto_may_read
 
     @cached_property
-    def _boto_reads(self) -> bool:
+    def _boto_may_read(self) -> bool:
         return self._arrow.is_plain and can_boto3_read(self._properties)
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:

@@ -143,14 +143,18 @@ def _told(
     told = plan_document(plan, loaded.metadata) if isinstance(plan, CompactionPlan) else {}
     if isinstance(plan, NothingToCompact) and plan.left:
         told |= left_document(plan.left)
-    lacking = []
-    with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
-        context.require_allowed(sample.paths())
-        wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
-        lacking = settings_document(sample, wanted, context.storage(loaded), context.policy)
+    lacking = _lacking_settings(context, loaded, sample) if context.reads_footers else []
     if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
         lacking = [*lacking, *order_document(sample, context.policy)]
     return (told | ({"settings": lacking} if lacking else {})) or None
+
+
+def _lacking_settings(context: OperationContext, loaded: LoadedTable, sample: FileSample) -> list[dict[str, Any]]:
+    with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
+        context.require_allowed(sample.paths())
+        wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
+        return settings_document(sample, wanted, context.storage(loaded), context.policy)
+    return []
 
 
 def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> None:

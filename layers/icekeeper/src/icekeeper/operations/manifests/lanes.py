@@ -14,7 +14,7 @@ from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, e
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.partition_summaries import section_of
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import ReadBytes, TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
 from icekeeper.operations.manifests.partition_ranges import partition_order
@@ -40,15 +40,18 @@ def sample_entries(task: SampleTask) -> list[OrderKey]:
     Raises:
         MetadataUnreadable: a manifest cannot be read.
     """
-    keys = [key for key, _ in _entries(task.kind, task.manifests)]
+    keys = [key for key, _ in _entries(task.kind, task.manifests, Storage(task.kind.io_properties).read)]
     return evenly(keys, _SAMPLED_ENTRIES)
 
 
-def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
-    """Every live entry with the number of its lane; a manifest that cannot be read is an error for the first lane."""
+def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tuple[int, EntryPart]]:
+    """Every live entry with the number of its lane; a manifest that cannot be read is an error for the first lane.
+
+    ``read`` reads the manifests in the process that planned; a worker reads them from the store.
+    """
     waiting: dict[int, list[tuple[OrderKey, StoredEntry]]] = defaultdict(list)
     try:
-        for key, entry in _entries(task.kind, task.manifests):
+        for key, entry in _entries(task.kind, task.manifests, read or Storage(task.kind.io_properties).read):
             lane = task.first_lane + bisect_right(task.bounds, key)
             waiting[lane].append((key, entry))
             if len(waiting[lane]) >= _PART_ENTRIES:
@@ -60,8 +63,11 @@ def split_entries(task: SplitTask) -> Iterator[tuple[int, EntryPart]]:
         yield lane, EntryPart(tuple(entries))
 
 
-def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
-    """Write the entries of a lane into manifests; an attempt that fails removes what it wrote."""
+def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None = None) -> LaneResult:
+    """Write the entries of a lane into manifests; an attempt that fails removes what it wrote.
+
+    ``storage`` is the table's in the process that planned; a worker opens its own.
+    """
     found: list[tuple[OrderKey, StoredEntry]] = []
     error: str | None = None
     for part in parts:
@@ -72,7 +78,7 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart]) -> LaneResult:
     found.sort(key=lambda entry: entry[0])
     partitions = evenly(list(dict.fromkeys(key[0][1] for key, _ in found)), MAX_PARTITIONS)
     sections = [[e for _, e in run] for _, run in itertools.groupby(found, key=lambda entry: entry[0][0][0])]
-    storage = Storage(lane.kind.io_properties)
+    storage = storage or Storage(lane.kind.io_properties)
     begun: list[str] = []
     try:
         return LaneResult(tuple(_write(lane, sections, storage, begun)), tuple(partitions))
@@ -102,12 +108,13 @@ def _write(
             yield encoded.manifest
 
 
-def _entries(kind: ManifestsOfTable, manifests: Sequence[ManifestFile]) -> Iterator[tuple[OrderKey, StoredEntry]]:
+def _entries(
+    kind: ManifestsOfTable, manifests: Sequence[ManifestFile], read: ReadBytes
+) -> Iterator[tuple[OrderKey, StoredEntry]]:
     metadata = TableMetadata(kind.document)
     types = partition_types(metadata, kind.spec_id)
     copier = EntryCopier(metadata, kind.spec_id)
-    reader = TableReader(metadata, Storage(kind.io_properties).read)
-    for manifest, data in reader.contents(manifests):
+    for manifest, data in TableReader(metadata, read).contents(manifests):
         for entry in copier.copy(data, manifest):
             place = section_of(types, entry.partition), partition_order(types, entry.partition)
             yield (place, entry.sequence_number, entry.file_path), entry

@@ -143,7 +143,12 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
     head = planned.head
     write_planned(
         PlannedRewrite(
-            head.metadata, plan, properties_for_workers(head.io_properties), manifest_target_bytes(head.metadata)
+            head.metadata,
+            plan,
+            properties_for_workers(head.io_properties),
+            manifest_target_bytes(head.metadata),
+            context.storage(head),
+            context.reader(head).read,
         ),
         context.engine,
         into=rewritten,

@@ -17,6 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_portions import portions
+from icekeeper.metadata.table_reader import ReadBytes
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests.cuts import lane_bounds
 from icekeeper.operations.manifests.lanes import MAX_PARTITIONS, evenly, sample_entries, split_entries, write_lane
@@ -24,6 +25,7 @@ from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, ManifestPlan
 from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
 from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
+from icekeeper.storage.storage import Storage
 
 __all__ = ["PlannedRewrite", "RewrittenManifests", "write_planned"]
 
@@ -72,6 +74,10 @@ class PlannedRewrite:
     io_properties: dict[str, str]
     target_bytes: int
     """The size of a manifest to aim at."""
+    storage: Storage
+    """Writes in this process; workers open their own by ``io_properties``."""
+    read: ReadBytes
+    """Reads manifests in this process."""
 
 
 @dataclass(slots=True)
@@ -105,7 +111,7 @@ def write_planned(
     will_write([file.record for file in planned])
     into.staged[:] = [path for file in planned for path in file.paths]
     if len(work.lanes) == len(rewrite.plan.groups):
-        results = _here(work)
+        results = _here(work, rewrite)
     else:
         results = engine.exchange(
             split_entries, work.splits, write_lane, work.lanes, lambda done: on_done(done, work.steps)
@@ -144,13 +150,13 @@ def _work(rewrite: PlannedRewrite, engine: Engine) -> _Work:
     return work
 
 
-def _here(work: _Work) -> list[LaneResult]:
+def _here(work: _Work, rewrite: PlannedRewrite) -> list[LaneResult]:
     """Do the work in this process, where each group has one lane: starting workers would take longer."""
     parts: dict[int, list[EntryPart]] = defaultdict(list)
     for task in work.splits:
-        for lane, part in split_entries(task):
+        for lane, part in split_entries(task, rewrite.read):
             parts[lane].append(part)
-    return [write_lane(lane, iter(parts.pop(number, []))) for number, lane in enumerate(work.lanes)]
+    return [write_lane(lane, iter(parts.pop(number, [])), rewrite.storage) for number, lane in enumerate(work.lanes)]
 
 
 def _lane_count(group: ManifestGroup) -> int:

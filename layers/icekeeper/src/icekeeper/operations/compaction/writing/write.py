@@ -6,6 +6,7 @@ Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,9 @@ from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_data_file"]
+
+# What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep (platform 65).
+_ROOM = 64 * 1024 * 1024
 
 
 def write_data_file(
@@ -50,10 +54,9 @@ def write_data_file(
         return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
 
     sizes = _RowGroupSizes(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
-    output = _Output(path, schema, options, sizes, storage)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    try:
+    with _Output(path, schema, options, sizes, storage) as output:
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -67,8 +70,6 @@ def write_data_file(
                     on_row_group(output.size)
         if pending:
             output.write(pending)
-    finally:
-        output.close()
     return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
 
 
@@ -119,6 +120,7 @@ class _Output:
         self._sizes = sizes
         self._arrow_bytes = 0
         self._footers: list[pq.FileMetaData] = []
+        self._opened = ExitStack()
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
 
@@ -136,19 +138,31 @@ class _Output:
         with self._storage.translated(self._path):
             if self._writer is None:
                 options = self._options(table)
-                self._sink = self._storage.open_output(self._path)
+                self._sink = self._opened.enter_context(_opened(self._storage, self._path))
                 self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
             self._writer.write_table(table, row_group_size=table.num_rows)
             self._arrow_bytes += table.nbytes
             self.size = self._sink.tell()
 
-    def close(self) -> None:
-        with self._storage.translated(self._path):
-            try:
-                if self._writer is not None:
-                    self._writer.close()
-                    self.size = self._sink.tell()
-                    self.footer = self._footers[0]
-            finally:
-                if self._sink is not None:
-                    self._sink.close()
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Complete the file, or after an error leave none."""
+        if error[1] is not None:
+            self._opened.__exit__(*error)
+            return
+        with self._storage.translated(self._path), self._opened:
+            if self._writer is not None:
+                self._writer.close()
+                self.size = self._sink.tell()
+                self.footer = self._footers[0]
+
+
+def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:
+    if storage.uses_boto3(path):
+        from icekeeper.storage.part_upload import bounded_output  # for S3 alone
+
+        return bounded_output(storage, path, _ROOM)
+    stream: AbstractContextManager[Any] = storage.open_output(path)
+    return stream
