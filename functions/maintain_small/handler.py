@@ -32,17 +32,18 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
     limits = CallLimits(max_bytes=most_bytes(), time_left_s=time_left(context))
-    done = run_whole_pass(deployment(), asked, local_engine(), limits)
+    ours = deployment().keeping(asked.run_id, asked.item)
+    done = run_whole_pass(ours, asked, local_engine(), limits)
     failures = {step: failure.model_dump() for step, failure in done.failures.items()}
     if done.left:
         logger.info("left to the state machine: %s", ", ".join(done.left))
         return {"plan": done.plan.model_dump(mode="json"), "failures": failures}
     report = tell_pass(
-        deployment(),
+        ours,
         ReportTableEvent(run_id=asked.run_id, item=asked.item, plan=done.plan, failures=done.failures),
     )
     try:
-        release_table_lease(deployment(), asked.run_id, asked.item)
+        release_table_lease(ours, asked.run_id, asked.item)
     except MaintenanceError as error:  # it runs out by itself
         logger.warning("the lease of %s could not be given back: %s", asked.item.table, error)
     return {"report": report}

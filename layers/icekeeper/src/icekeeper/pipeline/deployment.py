@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 # Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
@@ -18,6 +18,8 @@ from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.kept_pass import KeptDocuments, KeptPass
+from icekeeper.pipeline.pass_documents import PassDocuments, StoredDocuments
 from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.policy import Policy, resolve
 from icekeeper.policy.layers import layers_for
@@ -49,6 +51,8 @@ class Deployment:
     store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
+    kept: KeptPass | None = None
+    """Of the one pass that this call carries out as a whole; ``None``: each step has a process of its own."""
 
     @property
     def slots(self) -> int:
@@ -92,6 +96,14 @@ class Deployment:
             clock=clock,
             store_clock=store_clock,
         )
+
+    def keeping(self, run_id: str, item: Item) -> Deployment:
+        """The same deployment for a call that carries out one pass as a whole (rule 158)."""
+        return replace(self, kept=KeptPass(KeptDocuments(StoredDocuments(self.control, run_id, item))))
+
+    def documents(self, run_id: str, item: Item) -> PassDocuments:
+        """The documents of one table's pass."""
+        return StoredDocuments(self.control, run_id, item) if self.kept is None else self.kept.documents
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
         """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.

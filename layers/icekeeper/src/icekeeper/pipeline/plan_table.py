@@ -8,6 +8,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.commit.history import operations_of_run
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
@@ -22,9 +23,10 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
 from icekeeper.pipeline.outgrown import outgrown_steps
+from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.plan_document import PlanDocument, PlannedSchedule
 from icekeeper.pipeline.routes import route, table_size
-from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
+from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart, named_parts
@@ -33,12 +35,10 @@ from icekeeper.report.outcome_document import operation_document
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 
-__all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
+__all__ = ["MAX_ATTEMPTS", "plan_table"]
 
 MAX_ATTEMPTS = 3
 """How often one pass is planned; a table that makes every plan stale is left to the next run."""
-PLAN = "plan.json"
-"""The name of a pass's first plan; plans that are made again have names of their own."""
 
 
 def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
@@ -51,18 +51,18 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         LeaseLost: another run maintains the table.
         MaintenanceError: the table, its policy or the state cannot be read.
     """
-    folder = table_folder(event.run_id, event.item.identity.spelling)
-    renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
-    first = deployment.control.find(f"{folder}/{PLAN}") or {}
+    documents = deployment.documents(event.run_id, event.item)
+    held_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
+    first = documents.first_plan()
     request = _request(deployment, event.item, first)
     if not first and (why := _served_elsewhere(deployment, event.item, request)):
-        return _write(deployment, folder, _needless(deployment, event, None, why))
+        return documents.write_plan(_needless(deployment, event, None, why))
     try:
-        document = _document(deployment, event, folder, first, request)
+        document = _document(deployment, event, documents, first, request)
     except (PolicyError, TableUnsupported):
         _claim(deployment, request)  # the error is the answer to the request: asking again would not change it
         raise
-    reference = _write(deployment, folder, document)
+    reference = documents.write_plan(document)
     _claim(deployment, request)
     return reference
 
@@ -70,7 +70,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
 def _document(
     deployment: Deployment,
     event: PlanEvent,
-    folder: str,
+    documents: PassDocuments,
     first: Mapping[str, Any],
     request: MaintenanceRequest | None,
 ) -> PlanDocument:
@@ -96,15 +96,19 @@ def _document(
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts])
-    done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
+    # Without a plan of the pass no step of it has left anything in the control bucket.
+    carried_out = documents.carried_out(first) if first else {}
+    done = {step for step in STEPS if first and (step in carried_out or documents.outcome(step) is not None)}
     # What an attempt has begun must run again: it may have committed, and only the step itself can tell.
-    begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}
+    begun = {step for step in STEPS if first and documents.begun(step) is not None}
+    begun |= {step for step in operations_of_run(event.run_id, loaded.metadata).values() if step is not None}
     known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     # Cleaning up after failed loads is no operation that a policy could leave out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
     wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
     routes = _routes(deployment, event, wanted - done - set(known), size)
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     missed = _leave_to_wave(deployment, event, folder, routes)
     outcomes = {**known, **{step: replace(one, schedule=_schedule_of(parts, step)) for step, one in missed.items()}}
     listing = deployment.control.listings(folder)
@@ -123,6 +127,7 @@ def _document(
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
         left_out=any(one.status is Status.SKIPPED for one in missed.values()),
+        done=carried_out,
         schedules=_planned_schedules(resolved, parts),
     )
 
@@ -272,17 +277,3 @@ def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> Ma
 def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
     if request is not None:
         deployment.state.requests.claim(request)
-
-
-def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
-    # Each attempt writes a document of its own: if this answer is lost, the plan that the state machine knows remains.
-    name = PLAN if document.attempt == 1 else f"plan-{document.attempt}.json"
-    key = f"{folder}/{f'after-wave-{name}' if document.item.after_wave else name}"
-    digest = deployment.control.write(key, document.model_dump(mode="json"))
-    return PlanReference(
-        bucket=deployment.control.name,
-        key=key,
-        digest=digest,
-        attempt=document.attempt,
-        routes=dict(document.routes),
-    )

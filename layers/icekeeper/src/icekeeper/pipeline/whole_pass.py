@@ -102,7 +102,9 @@ def _steps(
             # Those behind it wait for it, because the order of operations holds.
             left = tuple(one.name for one in wanted[number:])
             routes = {name: route if name in left else "none" for name, route in plan.routes.items()}
-            return WholePass(plan.model_copy(update={"routes": routes}), failures, left)
+            plan = plan.model_copy(update={"routes": routes})
+            kept = deployment.kept
+            return WholePass(plan if kept is None else kept.documents.handed_over(plan), failures, left)
         asked = OperationEvent.model_validate(
             {"run_id": event.run_id, "item": event.item, "plan": plan, "operation": step.name}
         )
