@@ -96,12 +96,10 @@ def _document(
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts])
-    # Without a plan of the pass no step of it has left anything in the control bucket.
     carried_out = documents.carried_out(first) if first else {}
+    # Without a plan of the pass no step of it has left anything in the control bucket.
     done = {step for step in STEPS if first and (step in carried_out or documents.outcome(step) is not None)}
-    # What an attempt has begun must run again: it may have committed, and only the step itself can tell.
-    begun = {step for step in STEPS if first and documents.begun(step) is not None}
-    begun |= {step for step in operations_of_run(event.run_id, loaded.metadata).values() if step is not None}
+    begun = _begun(documents, event, first, loaded)
     known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     # Cleaning up after failed loads is no operation that a policy could leave out.
@@ -130,6 +128,12 @@ def _document(
         done=carried_out,
         schedules=_planned_schedules(resolved, parts),
     )
+
+
+def _begun(documents: PassDocuments, event: PlanEvent, first: Mapping[str, Any], loaded: LoadedTable) -> set[str]:
+    """The steps that an attempt has begun: they run again, for it may have committed, and only the step can tell."""
+    noted = {step for step in STEPS if first and documents.begun(step) is not None}
+    return noted | {step for step in operations_of_run(event.run_id, loaded.metadata).values() if step is not None}
 
 
 def _routes(

@@ -1,6 +1,6 @@
 """As much of a table's pass as one call can do: its lease, its plan, and the steps in their order (rule 153).
 
-Each part is the very one that the state machine has functions for, and leaves the same documents.  So the state machine
+Each part is the very one that the state machine has functions for, and leaves the same outcomes.  So the state machine
 goes on with what the call leaves: what is too large, what deletes files, for which this function has no right, and what
 it had no time for.  A repetition after a crash does what is missing.
 """
