@@ -106,10 +106,9 @@ def _document(
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
     wanted = {*cleaning, *(operation.value for part in parts for operation in part.operations)}
     routes = _routes(deployment, event, wanted - done - set(known), size)
-    folder = table_folder(event.run_id, event.item.identity.spelling)
-    missed = _leave_to_wave(deployment, event, folder, routes)
+    missed = _leave_to_wave(deployment, event, routes)
     outcomes = {**known, **{step: replace(one, schedule=_schedule_of(parts, step)) for step, one in missed.items()}}
-    listing = deployment.control.listings(folder)
+    listing = deployment.control.listings(table_folder(event.run_id, event.item.identity.spelling))
     return PlanDocument(
         run_id=event.run_id,
         item=event.item,
@@ -152,14 +151,13 @@ def _routes(
     }
 
 
-def _leave_to_wave(
-    deployment: Deployment, event: PlanEvent, folder: str, routes: dict[str, Route]
-) -> dict[str, OperationOutcome]:
+def _leave_to_wave(deployment: Deployment, event: PlanEvent, routes: dict[str, Route]) -> dict[str, OperationOutcome]:
     """Route what needs a job to the run's wave, where the run has one; after it, tell what became of what is missing.
 
     A pass that somebody asked for waits for no other table.
     """
     missed: dict[str, OperationOutcome] = {}
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     for step in STEP_FACTS:
         if not step.in_waves or routes[step.name] != "glue":
             continue
