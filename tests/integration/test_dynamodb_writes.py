@@ -1,4 +1,4 @@
-"""Conditional writes of the state table whose answer is lost or late (rule 159, platform 66)."""
+"""Conditional writes of the state table whose answer is lost or late (rule 159)."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 When boto3 repeats a request whose answer was lost, the repetition must not be told that its condition failed because
 the first one had landed; and one that lands late, behind its repetition, must do nothing (rule 159).  Items that are
-written carry a version of their own, and DynamoDB tells with a failed condition what is there (API reference, PutItem,
-"ReturnValuesOnConditionCheckFailure"; platform 66): that is enough where an item replaces another one.  Where one is made or removed
-nothing is left that could tell: these are transactions of one item, whose token has repetitions answered like the first
-one (TransactWriteItems, "ClientRequestToken"), and which cost twice as much.
+written carry a version of their own, and DynamoDB tells with a failed condition what is there (platform 66): that is
+enough where an item replaces another one.  Where one is made or removed nothing is left that could tell: these are
+transactions of one item, whose token has repetitions answered like the first one (TransactWriteItems,
+"ClientRequestToken"), and which cost twice as much.
 """
 
 from __future__ import annotations
