@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import TYPE_CHECKING
 
 # Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
 # by its first call.  What only functions need that read files is in functions/files_ahead.py (platform 56).
@@ -18,8 +19,6 @@ from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
-from icekeeper.pipeline.kept_pass import KeptDocuments, KeptPass
-from icekeeper.pipeline.pass_documents import PassDocuments, StoredDocuments
 from icekeeper.pipeline.settings import PipelineSettings
 from icekeeper.policy import Policy, resolve
 from icekeeper.policy.layers import layers_for
@@ -28,6 +27,10 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
+
+if TYPE_CHECKING:
+    from icekeeper.pipeline.kept_pass import KeptPass  # with all that a pass is made of, which leases do not need
+    from icekeeper.pipeline.pass_documents import PassDocuments
 
 __all__ = ["Deployment"]
 
@@ -99,10 +102,15 @@ class Deployment:
 
     def keeping(self, run_id: str, item: Item) -> Deployment:
         """The same deployment for a call that carries out one pass as a whole (rule 158)."""
+        from icekeeper.pipeline.kept_pass import KeptDocuments, KeptPass
+        from icekeeper.pipeline.pass_documents import StoredDocuments
+
         return replace(self, kept=KeptPass(KeptDocuments(StoredDocuments(self.control, run_id, item))))
 
     def documents(self, run_id: str, item: Item) -> PassDocuments:
         """The documents of one table's pass."""
+        from icekeeper.pipeline.pass_documents import StoredDocuments
+
         return StoredDocuments(self.control, run_id, item) if self.kept is None else self.kept.documents
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
