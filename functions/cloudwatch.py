@@ -1,11 +1,14 @@
 """Metrics in CloudWatch's embedded metric format: lines in a function's log that CloudWatch turns into metrics.
 
-Custom metrics are billed by the hour for every combination of name and dimensions, so ``METRICS_PER_TABLE`` decides how
-many there are.  Totals are always written; their dimension ``service`` is the stack's name, which
-``POWERTOOLS_SERVICE_NAME`` holds.  ``none`` (the default) writes nothing else.  ``passes`` adds what each pass did, by
-table (``catalog``, ``service``, ``table``).  ``all`` also adds the health of each table of the lake, whose number grows
-with the lake and not with the work.  What a pass did is left out where it is 0; the numbers of requests are written as
-totals only.
+Custom metrics are billed for every hour in which a combination of name and dimensions has data.  So totals are metrics
+only where an alarm or the dashboard asks for them, and where they are not 0; the others are properties of the same log
+line, which Logs Insights finds and nobody bills.  ``METRICS=all`` makes metrics of all totals.  Their dimension
+``service`` is the stack's name, which ``POWERTOOLS_SERVICE_NAME`` holds.
+
+``METRICS_PER_TABLE`` decides whether there are metrics by table (``catalog``, ``service``, ``table``) as well.
+``none`` (the default) writes none.  ``passes`` adds what each pass did, ``all`` also the health of each table of the
+lake, whose number grows with the lake and not with the work.  What a pass did is left out where it is 0; the numbers of
+requests are told as totals only.
 """
 
 from __future__ import annotations
@@ -36,6 +39,30 @@ __all__ = ["emit_detection", "emit_run", "emit_table"]
 # One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100
 _RUN_SUCCEEDED = "RunsSucceeded"
+# The totals that alarms and the dashboard ask for; a test compares them with the template.
+_ASKED_FOR = frozenset(
+    {
+        "CatalogsEmpty",
+        "OrphanRemovalsRefused",
+        "PassesFailed",
+        "PassesPartial",
+        "PassesSucceeded",
+        _RUN_SUCCEEDED,
+        "TablesNotReached",
+        "TablesNotReadable",
+        "compact.bytes_written",
+        "compact.files_merged",
+        "expire_snapshots.snapshots_expired",
+        "lake_data_files",
+        "lake_delete_files",
+        "lake_snapshots",
+        "lake_tables",
+        "lake_tables_warned",
+        "remove_orphans.orphans_removed",
+    }
+)
+# Its alarm ends only when it is told that nothing is wrong any more.
+_TOLD_AT_ZERO = frozenset({"TablesNotReadable"})
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
 
 
@@ -74,7 +101,9 @@ def emit_table(item: Item, report: TableReport) -> None:
         # Of each table they would cost more than the requests.
         totals |= {name: value for name, value in done.items() if name.endswith(REQUESTS)}
         of_table = {name: value for name, value in done.items() if not name.endswith(REQUESTS)}
-        _emit(of_table, None if _wanted() == "none" else (item.catalog, item.table))
+        if _wanted() != "none":
+            _emit_of_table(of_table, (item.catalog, item.table))
+        totals |= of_table
     _emit(totals)
 
 
@@ -94,7 +123,7 @@ def _tell_lake(lake: Sequence[LakeStats]) -> None:
     if _wanted() == "all":
         for stats in lake:
             values = {**stats.counters, "lake_warnings": len(stats.warnings)}
-            _emit(values, (stats.identity.catalog, str(stats.identity.table)), total=False)
+            _emit_of_table(values, (stats.identity.catalog, str(stats.identity.table)))
 
 
 def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
@@ -110,23 +139,38 @@ def _wanted() -> str:
     return os.environ.get("METRICS_PER_TABLE") or "none"
 
 
-def _emit(values: Mapping[str, int | float], table: tuple[str, str] | None = None, *, total: bool = True) -> None:
-    """Write metrics with the dimension ``service``.
+def _emit(totals: Mapping[str, int | float]) -> None:
+    """Write totals: as metrics what somebody asks for, the others as properties of the line."""
+    if os.environ.get("METRICS") == "all":
+        metrics = dict(totals)
+    else:
+        metrics = {name: totals[name] for name in _ASKED_FOR & totals.keys() if totals[name] or name in _TOLD_AT_ZERO}
+    rest = {name: value for name, value in totals.items() if name not in metrics and value}
+    note_metrics(metrics, of_table=False, properties=rest)
+    if metrics:
+        _write(metrics, {}, rest)
+    elif rest:
+        logger.info("counted", extra=rest)
 
-    With ``table``, the names of a catalog and a table, they have these dimensions too; without ``total`` only these.
-    """
+
+def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) -> None:
+    """Write metrics of a table, which is named by its catalog and its name."""
+    note_metrics(values, of_table=True)
+    _write(values, {"catalog": table[0], "table": table[1]}, {})
+
+
+def _write(
+    values: Mapping[str, int | float], dimensions: Mapping[str, str], properties: Mapping[str, int | float]
+) -> None:
     names = sorted(values)
-    note_metrics(values, of_table=table is not None, total=total)
-    of_table = {} if table is None else {"catalog": table[0], "table": table[1]}
     for start in range(0, len(names), _MAX_METRICS):
         metrics = EphemeralMetrics(namespace="Icekeeper", service=SERVICE)
-        if of_table and total:
-            metrics.add_dimensions(service=SERVICE, **of_table)
-        elif of_table:
-            for dimension, value in of_table.items():
-                metrics.add_dimension(dimension, value)
+        for dimension, value in dimensions.items():
+            metrics.add_dimension(dimension, value)
         for name in names[start : start + _MAX_METRICS]:
             metrics.add_metric(name=name, unit=_unit(name), value=float(values[name]))
+        for name, number in properties.items() if start == 0 else ():
+            metrics.add_metadata(name, number)
         metrics.flush_metrics()
 
 

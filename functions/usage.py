@@ -28,6 +28,7 @@ _PLATFORM_LOG_BYTES = 400
 # A line of the embedded metric format without its metrics, and what each adds beside its name, which it holds twice.
 _METRICS_LINE_BYTES = 250
 _METRIC_BYTES = 45
+_PROPERTY_BYTES = 10
 _metric_names: set[str] = set()
 _started_here = False
 
@@ -63,12 +64,13 @@ def note_log_bytes(number: int) -> None:
     process_meter.add(Amount.LOG_BYTES, number)
 
 
-def note_metrics(values: Mapping[str, float], *, of_table: bool, total: bool) -> None:
-    """Count metrics that were written, those of a table, those of all, or both, and the log line that holds them."""
-    note_log_bytes(_METRICS_LINE_BYTES + sum(2 * len(name) + _METRIC_BYTES for name in values))
+def note_metrics(values: Mapping[str, float], *, of_table: bool, properties: Mapping[str, float] | None = None) -> None:
+    """Count metrics that were written, of one table or totals, and the log line that holds them and ``properties``."""
+    beside = sum(len(name) + _PROPERTY_BYTES for name in properties or ())
+    note_log_bytes(_METRICS_LINE_BYTES + sum(2 * len(name) + _METRIC_BYTES for name in values) + beside)
     if of_table:
         process_meter.add(Amount.TABLE_METRIC_HOURS, len(values))
-    if total:
+    else:
         _metric_names.update(values)
 
 

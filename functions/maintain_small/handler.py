@@ -6,6 +6,7 @@ from typing import Any
 
 import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
 from icekeeper.errors import MaintenanceError
+from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import ReportTableEvent, parse_event
 from icekeeper.pipeline.one_call import handed_on
 from icekeeper.pipeline.run_leases import release_table_lease
@@ -37,24 +38,25 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 def _work(asked: WholePassEvent, context: Any) -> dict[str, Any]:
     limits = CallLimits(max_bytes=most_bytes(), time_left_s=time_left(context))
-    done = run_whole_pass(deployment(), asked, local_engine(), limits)
+    ours = deployment().keeping(asked.run_id, asked.item)
+    done = run_whole_pass(ours, asked, local_engine(), limits)
     failures = {step: failure.model_dump() for step, failure in done.failures.items()}
     if done.left:
         logger.info("left to the state machine: %s", ", ".join(done.left))
         if asked.hands_on:
-            _release(asked)
+            _release(ours, asked)
             return handed_on(asked.item, done.plan, done.left)
         return {"plan": done.plan.model_dump(mode="json"), "failures": failures}
     report = tell_pass(
-        deployment(),
+        ours,
         ReportTableEvent(run_id=asked.run_id, item=asked.item, plan=done.plan, failures=done.failures),
     )
-    _release(asked)
+    _release(ours, asked)
     return report if asked.hands_on else {"report": report}
 
 
-def _release(asked: WholePassEvent) -> None:
+def _release(ours: Deployment, asked: WholePassEvent) -> None:
     try:
-        release_table_lease(deployment(), asked.run_id, asked.item)
+        release_table_lease(ours, asked.run_id, asked.item)
     except MaintenanceError as error:  # it runs out by itself
         logger.warning("the lease of %s could not be given back: %s", asked.item.table, error)

@@ -32,7 +32,13 @@ from local_stack.stack import LocalStack, deployed
 __all__ = ["PipelineRun", "run_pipeline"]
 
 # Small enough that the largest table goes to the wave, manifests of the second to Glue, and all else to functions.
-PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "SmallManifests": "39", "MetricsPerTable": "passes"}
+PARAMETERS = {
+    "Catalogs": CATALOG,
+    "SmallCompactionMb": "1",
+    "SmallManifests": "39",
+    "Metrics": "all",
+    "MetricsPerTable": "passes",
+}
 POLICY_FILE = """\
 rules:
 - settings:  # a demonstration cannot wait a week: old means a moment ago, and orphans are looked for at once

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
-import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from local_stack.template import load_template
+from support.asked_metrics import asked_for
 from support.lambda_functions import FUNCTIONS
 from support.table_functions import RUN, Functions
 
@@ -20,6 +17,7 @@ def test_a_scan_is_counted_and_the_lake_is_told(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
+    monkeypatch.setenv("METRICS", "all")
     other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
     other.append(functions.table.new_rows(1, 2))
     told = functions.send("detect")
@@ -96,6 +94,7 @@ def test_a_pass_that_could_not_tell_that_it_failed_is_counted_by_the_run(functio
 
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", "passes")
+    monkeypatch.setenv("METRICS", "all")
     functions.table.plant("data/orphan.parquet")
     answers = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
     well = {"table": "ns.t", "status": "succeeded", "summary": ""}
@@ -108,19 +107,3 @@ def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeyp
     answers.append(functions.send("report_table", failures={}))
     told = {(m.name, frozenset(m.dimensions)) for answer in answers for m in answer.metrics}
     assert [metric for metric in asked_for() if metric not in told] == []
-
-
-def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
-    """Every metric of ours that the template's alarms and dashboard name, with the names of its dimensions."""
-    resources = load_template()["Resources"]
-    for resource in resources.values():
-        properties = resource.get("Properties", {})
-        if resource["Type"] == "AWS::CloudWatch::Alarm" and properties["Namespace"] == "Icekeeper":
-            yield properties["MetricName"], frozenset(d["Name"] for d in properties["Dimensions"])
-    for widget in json.loads(resources["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])["widgets"]:
-        for metric in widget["properties"]["metrics"]:
-            if metric[0] == "Icekeeper":
-                yield metric[1], frozenset(metric[2::2])
-            elif isinstance(metric[0], dict):
-                (found,) = re.findall(r"{Icekeeper,([\w,]+)} MetricName=\"([\w.]+)\"", metric[0]["expression"])
-                yield found[1], frozenset(found[0].split(","))

@@ -23,6 +23,7 @@ EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", "passes")
+    monkeypatch.setenv("METRICS", "all")
     orphan = aws_functions.table.plant("data/orphan.parquet")
     rows = aws_functions.table.ids()
     aws_functions.begin()

@@ -78,8 +78,9 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
     assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
 
 
-def test_a_deployment_counts_catalogs_without_tables(functions: Functions) -> None:
+def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarm CatalogsEmptyAlarm goes by it."""
+    monkeypatch.setenv("METRICS", "all")
     functions.table.pyiceberg.drop_table("ns.t")
     told = functions.send("detect")
     values = told.values("service")

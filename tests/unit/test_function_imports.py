@@ -26,7 +26,7 @@ WORK = tuple(
     ("role", "most", "needless", "ahead"),
     [
         ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 965, (*WORK, "icekeeper.detection"), FILES),
+        ("report", 970, (*WORK, "icekeeper.detection"), FILES),
         ("remove_orphans", 985, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )

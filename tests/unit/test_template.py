@@ -43,6 +43,7 @@ OTHER_VARIABLES = {
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
+    "METRICS",
     "METRICS_PER_TABLE",
 }
 
@@ -241,15 +242,14 @@ class TestAlarms:
         give_back_logger = give_up_package_logger(monkeypatch)
         cloudwatch = script("functions/cloudwatch.py")
         cloudwatch._emit({"PassesFailed": 1})
-        cloudwatch._emit({"compact.bins": 1}, ("c", "t"))
-        cloudwatch._emit({"lake_snapshots": 1}, ("c", "t"), total=False)
+        cloudwatch._emit_of_table({"compact.bins": 1}, ("c", "t"))
         give_back_logger()
-        total, both, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-        sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, both, of_table)]
-        dimensions = [sets[0][0], sorted(sets[2][0])]
+        total, of_table = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        sets = [told["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for told in (total, of_table)]
+        dimensions = [sets[0][0], sorted(sets[1][0])]
         body = RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
 
-        assert [sorted(group) for group in sets[1]] == dimensions
+        assert [len(one) for one in sets] == [1, 1]
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
         for alarm in of_type("AWS::CloudWatch::Alarm").values():
             if alarm["Namespace"] == "Icekeeper":

@@ -9,15 +9,29 @@ from collections.abc import Collection
 
 from icekeeper.metadata.document import TableMetadata
 
-__all__ = ["RUN_ID_KEY", "shows_every_commit_since", "shows_snapshot", "snapshots_of_run"]
+__all__ = [
+    "OPERATION_KEY",
+    "RUN_ID_KEY",
+    "operations_of_run",
+    "shows_every_commit_since",
+    "shows_snapshot",
+    "snapshots_of_run",
+]
 
 RUN_ID_KEY = "icekeeper.run-id"
 """Snapshot summary: the run that committed it."""
+OPERATION_KEY = "icekeeper.operation"
+"""Snapshot summary: which operation of the run; snapshots of earlier versions do not say."""
 
 
 def snapshots_of_run(run_id: str, metadata: TableMetadata) -> tuple[int, ...]:
     """Ids of the snapshots that a run committed, as far as they have not expired."""
     return tuple(i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RUN_ID_KEY) == run_id)
+
+
+def operations_of_run(run_id: str, metadata: TableMetadata) -> dict[int, str | None]:
+    """Which operation committed each of :func:`snapshots_of_run`; ``None`` where the snapshot does not say."""
+    return {i: metadata.snapshots[i].summary.get(OPERATION_KEY) for i in snapshots_of_run(run_id, metadata)}
 
 
 def shows_snapshot(snapshot_id: int, metadata: TableMetadata) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.history import RUN_ID_KEY, shows_every_commit_since, shows_snapshot
+from icekeeper.commit.history import OPERATION_KEY, RUN_ID_KEY, shows_every_commit_since, shows_snapshot
 from icekeeper.commit.manifest_size import bytes_per_entry, portions
 from icekeeper.commit.row_ids import assign_row_ids
 from icekeeper.commit.summary import counted_totals, snapshot_summary
@@ -70,6 +70,8 @@ class SnapshotWriter:
     branch: str
     run_id: str
     now_ms: int
+    operation: str | None = None
+    """What it is that commits, for the summary."""
     staged: list[str] = field(default_factory=list)
     snapshot_id: int = field(default_factory=lambda: secrets.randbits(63) or 1)
     attempt_id: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -181,9 +183,10 @@ class SnapshotWriter:
     def _extra(
         self, written: Sequence[ManifestFile], carried: Sequence[ManifestFile], old: Sequence[ManifestFile]
     ) -> dict[str, str]:
-        """Summary entries: Java's manifest counters, and the id of the run that wrote the snapshot."""
+        """Summary entries: Java's manifest counters, and which operation of which run wrote the snapshot."""
         return {
             RUN_ID_KEY: self.run_id,
+            **({} if self.operation is None else {OPERATION_KEY: self.operation}),
             "manifests-created": str(len(written)),
             "manifests-kept": str(len(carried)),
             "manifests-replaced": str(len(old)),

@@ -79,7 +79,7 @@ def run_operation(
             metadata = context.load().metadata
             context.require_allowed((metadata.location, metadata.metadata_directory))
         take_over(operation, context)
-        return OPERATIONS[operation](context)
+        return OPERATIONS[operation](replace(context, operation=operation))
 
     return run_guarded(operation, context, work, reraised=reraised)
 

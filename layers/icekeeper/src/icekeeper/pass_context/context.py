@@ -58,6 +58,8 @@ class OperationContext:
     """This machine's clock; the age of files is judged by :meth:`now_ms`."""
     stores: Stores
     run_id: str
+    operation: Operation | None = None
+    """The one that is being carried out."""
     started_ms: int
     """When the pass began, in epoch milliseconds by this machine's clock: what ``now()`` in its settings means."""
     engine: Engine
@@ -140,6 +142,7 @@ class OperationContext:
             self.policy.branch,
             self.run_id,
             self.now_ms(head),
+            None if self.operation is None else self.operation.value,
         )
 
     def require_lease(self) -> None:

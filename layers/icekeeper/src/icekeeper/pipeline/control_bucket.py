@@ -11,7 +11,7 @@ from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ControlBucket", "proposals_key", "report_key", "table_folder"]
+__all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "table_folder"]
 
 
 class ControlBucket:
@@ -29,9 +29,9 @@ class ControlBucket:
 
     def write(self, key: str, document: Any) -> str:
         """Write a JSON document, replacing one under that key; returns its SHA-256 in hexadecimal digits."""
-        data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+        data = _encoded(document)
         self._storage.write(self._path(key), data)
-        return hashlib.sha256(data).hexdigest()
+        return _digest(data)
 
     def read(self, key: str, digest: str) -> Any:
         """The document under a key, if its SHA-256 is ``digest``.
@@ -40,7 +40,7 @@ class ControlBucket:
             OperationRefused: another document is there by now.
         """
         data = self._storage.read(self._path(key))
-        if hashlib.sha256(data).hexdigest() != digest:
+        if _digest(data) != digest:
             raise OperationRefused(f"{self._path(key)} is not the document that this run wrote (its digest differs)")
         return _parse(data, self._path(key))
 
@@ -95,6 +95,19 @@ def table_folder(run_id: str, spelling: str) -> str:
     table names may have characters that keys should not have.
     """
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
+
+
+def digest_of(document: Any) -> str:
+    """The SHA-256 of a JSON document as it would be written, in hexadecimal digits."""
+    return _digest(_encoded(document))
+
+
+def _encoded(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _parse(data: bytes, path: str) -> Any:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import TYPE_CHECKING
 
 # Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
 # by its first call.  What only functions need that read files is in functions/files_ahead.py (platform 56).
@@ -27,6 +28,10 @@ from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
+
+if TYPE_CHECKING:
+    from icekeeper.pipeline.kept_pass import KeptPass  # with all that a pass is made of, which leases do not need
+    from icekeeper.pipeline.pass_documents import PassDocuments
 
 __all__ = ["Deployment"]
 
@@ -59,6 +64,8 @@ class Deployment:
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
     _once: _ReadOnce | None = None
+    kept: KeptPass | None = None
+    """Of the one pass that this call carries out as a whole; ``None``: each step has a process of its own."""
 
     @property
     def slots(self) -> int:
@@ -109,6 +116,19 @@ class Deployment:
         Any other reads them for each runtime: people may change them while a container is warm.
         """
         return replace(self, _once=_ReadOnce(TablePolicies(self.environment)))
+
+    def keeping(self, run_id: str, item: Item) -> Deployment:
+        """The same deployment for a call that carries out one pass as a whole (rule 158)."""
+        from icekeeper.pipeline.kept_pass import KeptDocuments, KeptPass
+        from icekeeper.pipeline.pass_documents import StoredDocuments
+
+        return replace(self, kept=KeptPass(KeptDocuments(StoredDocuments(self.control, run_id, item))))
+
+    def documents(self, run_id: str, item: Item) -> PassDocuments:
+        """The documents of one table's pass."""
+        from icekeeper.pipeline.pass_documents import StoredDocuments
+
+        return StoredDocuments(self.control, run_id, item) if self.kept is None else self.kept.documents
 
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
         """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.

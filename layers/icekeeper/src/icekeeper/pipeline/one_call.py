@@ -84,7 +84,7 @@ def take_up_rest(deployment: Deployment, event: RestEvent) -> Mapping[str, Any]:
     rest = []
     for item in (parse_event(Item, one) for one in found):
         if _named(item) in errors:
-            note_killed_call(deployment.control, event.run_id, item, errors[_named(item)])
+            note_killed_call(deployment, event.run_id, item, errors[_named(item)])
         elif _is_for_one_call(item):
             continue
         rest.append(item)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Set
 from icekeeper.errors import StorageError
 from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
+from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, Item, Route
 
 __all__ = ["note_killed_call", "outgrown_steps", "remember_outgrown"]
@@ -45,7 +46,7 @@ def remember_outgrown(
     _note(control, item, {step for step in steps if routes.get(step) == "function"})
 
 
-def note_killed_call(control: ControlBucket, run_id: str, item: Item, error: str) -> None:
+def note_killed_call(deployment: Deployment, run_id: str, item: Item, error: str) -> None:
     """Record the step at which a call that carried out many ran out of time or memory (rule 162).
 
     ``error`` is the name of the call's error.  The step is the last one that was begun, if it has no outcome.
@@ -55,9 +56,10 @@ def note_killed_call(control: ControlBucket, run_id: str, item: Item, error: str
     """
     if error not in _TOO_MUCH:
         return
-    folder = table_folder(run_id, item.identity.spelling)
-    begun = [step for step in STEPS if control.find_hint(f"{folder}/{step}.begun.json") is not None]
-    _note(control, item, {step for step in begun[-1:] if control.find_hint(f"{folder}/{step}.json") is None})
+    documents = deployment.documents(run_id, item)
+    begun = [step for step in STEPS if documents.begun(step) is not None]
+    ended = documents.carried_out(documents.first_plan())
+    _note(deployment.control, item, {s for s in begun[-1:] if s not in ended and documents.outcome(s) is None})
 
 
 def _note(control: ControlBucket, item: Item, steps: Set[str]) -> None:

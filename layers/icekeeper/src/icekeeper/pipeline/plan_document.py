@@ -65,6 +65,8 @@ class PlanDocument(BaseModel):
     """The steps that were once too much for a function."""
     left_out: bool = False
     """Whether the run's wave did not get to a step of the pass, so that the table is due again."""
+    done: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Outcomes of steps, by name, that the call which planned had carried out when it wrote the plan."""
     schedules: Mapping[str, PlannedSchedule] = Field(default_factory=dict)
     """By name; no two have an operation in common."""
 

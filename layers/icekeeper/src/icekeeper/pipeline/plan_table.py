@@ -8,6 +8,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.commit.history import operations_of_run
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
@@ -24,9 +25,10 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference
 from icekeeper.pipeline.outgrown import note_killed_call, outgrown_steps
+from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.plan_document import PlanDocument, PlannedSchedule
 from icekeeper.pipeline.routes import table_size
-from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
+from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.settings import travelling_environment
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart, named_parts
@@ -35,12 +37,10 @@ from icekeeper.report.outcome_document import operation_document
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 
-__all__ = ["MAX_ATTEMPTS", "PLAN", "plan_table"]
+__all__ = ["MAX_ATTEMPTS", "plan_table"]
 
 MAX_ATTEMPTS = 3
 """How often one pass is planned; a table that makes every plan stale is left to the next run."""
-PLAN = "plan.json"
-"""The name of a pass's first plan; plans that are made again have names of their own."""
 
 
 @sharing_reads()
@@ -54,20 +54,20 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
         LeaseLost: another run maintains the table.
         MaintenanceError: the table, its policy or the state cannot be read.
     """
-    folder = table_folder(event.run_id, event.item.identity.spelling)
-    renew_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
+    documents = deployment.documents(event.run_id, event.item)
+    held_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms())
     if event.call is not None and event.attempt == 1:
-        note_killed_call(deployment.control, event.run_id, event.item, event.call.Error)
-    first = deployment.control.find(f"{folder}/{PLAN}") or {}
+        note_killed_call(deployment, event.run_id, event.item, event.call.Error)
+    first = documents.first_plan()
     request = _request(deployment, event.item, first)
     if not first and (why := _served_elsewhere(deployment, event.item, request)):
-        return _write(deployment, folder, _needless(deployment, event, None, why))
+        return documents.write_plan(_needless(deployment, event, None, why))
     try:
-        document = _document(deployment, event, folder, first, request)
+        document = _document(deployment, event, documents, first, request)
     except (PolicyError, TableUnsupported):
         _claim(deployment, request)  # the error is the answer to the request: asking again would not change it
         raise
-    reference = _write(deployment, folder, document)
+    reference = documents.write_plan(document)
     _claim(deployment, request)
     return reference
 
@@ -75,7 +75,7 @@ def plan_table(deployment: Deployment, event: PlanEvent) -> PlanReference:
 def _document(
     deployment: Deployment,
     event: PlanEvent,
-    folder: str,
+    documents: PassDocuments,
     first: Mapping[str, Any],
     request: MaintenanceRequest | None,
 ) -> PlanDocument:
@@ -102,14 +102,16 @@ def _document(
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts], loaded=loaded)
-    done = {step for step in STEPS if deployment.control.find(f"{folder}/{step}.json") is not None}
-    # What an attempt has begun must run again: it may have committed, and only the step itself can tell.
-    begun = {step for step in STEPS if first and deployment.control.find(f"{folder}/{step}.begun.json") is not None}
+    carried_out = documents.carried_out(first) if first else {}
+    # Without a plan of the pass no step of it has left an outcome in the control bucket.
+    done = {step for step in STEPS if first and (step in carried_out or documents.outcome(step) is not None)}
+    begun = _begun(documents, event, first, loaded)
     known, compaction = _known_outcomes(context, loaded, parts, event, done, begun)
     size = table_size(_head_summary(context, loaded), _bytes_to_compact(compaction))
     outgrown = outgrown_steps(deployment.control, event.item)
     due = _wanted(context, parts, event.attempt) - done - set(known)
     routes = choose_routes(deployment, event, due, size, outgrown)
+    folder = table_folder(event.run_id, event.item.identity.spelling)
     missed = missed_by_wave(deployment.control, event, folder, routes)
     routes |= dict.fromkeys(missed, "none")
     outcomes = {**known, **{step: replace(one, schedule=_schedule_of(parts, step)) for step, one in missed.items()}}
@@ -130,6 +132,7 @@ def _document(
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in outcomes.items()},
         compaction=None if compaction is None else compaction.to_json(f"{event.run_id}-planned", listing),
         left_out=any(one.status is Status.SKIPPED for one in missed.values()),
+        done=carried_out,
         schedules=_planned_schedules(resolved, parts),
     )
 
@@ -142,6 +145,12 @@ def _wanted(context: OperationContext, parts: Iterable[PolicyPart], attempt: int
     # Cleaning up after failed loads is no operation that a policy could leave out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
     return {*cleaning, *(operation.value for part in parts for operation in part.operations)}
+
+
+def _begun(documents: PassDocuments, event: PlanEvent, first: Mapping[str, Any], loaded: LoadedTable) -> set[str]:
+    """The steps that an attempt has begun: they run again, for it may have committed, and only the step can tell."""
+    noted = {step for step in STEPS if first and documents.begun(step) is not None}
+    return noted | {step for step in operations_of_run(event.run_id, loaded.metadata).values() if step is not None}
 
 
 def _schedule_of(parts: Iterable[PolicyPart], step: str) -> str | None:
@@ -255,18 +264,3 @@ def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> Ma
 def _claim(deployment: Deployment, request: MaintenanceRequest | None) -> None:
     if request is not None:
         deployment.state.requests.claim(request)
-
-
-def _write(deployment: Deployment, folder: str, document: PlanDocument) -> PlanReference:
-    # Each attempt writes a document of its own: if this answer is lost, the plan that the state machine knows remains.
-    name = PLAN if document.attempt == 1 else f"plan-{document.attempt}.json"
-    key = f"{folder}/{f'after-wave-{name}' if document.item.after_wave else name}"
-    digest = deployment.control.write(key, document.model_dump(mode="json"))
-    return PlanReference(
-        bucket=deployment.control.name,
-        key=key,
-        digest=digest,
-        attempt=document.attempt,
-        routes=dict(document.routes),
-        outgrown=document.outgrown,
-    )

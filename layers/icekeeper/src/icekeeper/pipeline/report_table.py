@@ -14,7 +14,8 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
 from icekeeper.pipeline.job_failure import told_by_jobs
 from icekeeper.pipeline.outgrown import remember_outgrown
-from icekeeper.pipeline.plan_document import PlanDocument, read_plan
+from icekeeper.pipeline.pass_documents import PassDocuments
+from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, StagedOutcome, failed, refused
 from icekeeper.report.outcome_document import operation_outcome, staged_outcome
@@ -52,7 +53,8 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     item, table = event.item, event.item.table
     if event.plan is None:
         return TableReport(table, "failed", _first_failure(event.failures), None)
-    plan = read_plan(deployment.control.read(event.plan.key, event.plan.digest))
+    documents = deployment.documents(event.run_id, item)
+    plan = documents.plan(event.plan)
     if not plan.metadata_location:
         needless = plan.needless or f"{table} was dropped or replaced since it was detected"
         return TableReport(table, "skipped", needless, None)
@@ -60,7 +62,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     folder = table_folder(event.run_id, item.identity.spelling)
     told = told_by_jobs(deployment.control, folder, plan.routes, event.failures)
     event = event.model_copy(update={"failures": told})
-    found = {operation: _outcome(deployment, folder, plan, event, operation) for operation in Operation}
+    found = {operation: _outcome(documents, plan, event, operation) for operation in Operation}
     gathered = PassOutcome(
         table=table,
         catalog=item.catalog,
@@ -69,7 +71,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         operations=tuple(
             replace(one, schedule=plan.schedule_of(step.value)) for step, one in found.items() if one is not None
         ),
-        staged=_staged(deployment, folder, event),
+        staged=_staged(documents, plan, event),
     )
     outcome = with_warnings(gathered)
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
@@ -92,10 +94,10 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
 
 
 def _outcome(
-    deployment: Deployment, folder: str, plan: PlanDocument, event: ReportTableEvent, operation: Operation
+    documents: PassDocuments, plan: PlanDocument, event: ReportTableEvent, operation: Operation
 ) -> OperationOutcome | None:
     step = operation.value
-    left: Mapping[str, Any] | None = plan.outcomes.get(step) or deployment.control.find(f"{folder}/{step}.json")
+    left: Mapping[str, Any] | None = plan.outcomes.get(step) or plan.done.get(step) or documents.outcome(step)
     if left is not None:
         return operation_outcome(left)
     failure = event.failures.get(step)
@@ -110,8 +112,8 @@ def _outcome(
     return None
 
 
-def _staged(deployment: Deployment, folder: str, event: ReportTableEvent) -> StagedOutcome | None:
-    left = deployment.control.find(f"{folder}/{CLEAN_STAGED}.json")
+def _staged(documents: PassDocuments, plan: PlanDocument, event: ReportTableEvent) -> StagedOutcome | None:
+    left = plan.done.get(CLEAN_STAGED) or documents.outcome(CLEAN_STAGED)
     if left is not None:
         return None if left["staged"] is None else staged_outcome(left["staged"])
     failure = event.failures.get(CLEAN_STAGED)

@@ -13,10 +13,11 @@ from icekeeper.errors import FleetBusy, LeaseHeld, LeaseLost
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.policy import Policy
+from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease
 from icekeeper.state.slots import held_slot, take_slot
 
-__all__ = ["acquire_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
+__all__ = ["acquire_table_lease", "held_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
 
 # Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
 # tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes (platform 57).
@@ -49,11 +50,28 @@ def acquire_table_lease(deployment: Deployment, run_id: str, item: Item, *, in_w
         except LeaseHeld as taken:
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
     try:
-        return leases.acquire(item.identity.key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
+        lease = leases.acquire(item.identity.key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
     except LeaseHeld:
         if slot is not None:
             leases.release(slot)
         raise
+    if deployment.kept is not None:
+        deployment.kept.lease, deployment.kept.slot = HeldLease(leases, lease, ttl_ms, deployment.clock), slot
+    return lease
+
+
+def held_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> HeldLease:
+    """The table's lease for the run's next operation.
+
+    It is prolonged now, with the slot, unless this very call has taken both, which hold for longer than any call.
+
+    Raises:
+        LeaseLost: another run has taken the table; nothing may be done.
+    """
+    if deployment.kept is not None and deployment.kept.lease is not None:
+        return deployment.kept.lease
+    lease = renew_table_lease(deployment, run_id, item, ttl_ms)
+    return HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock)
 
 
 def renew_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> Lease:
@@ -81,9 +99,11 @@ def release_table_lease(deployment: Deployment, run_id: str, item: Item) -> bool
 
 
 def _slot(deployment: Deployment, run_id: str, item: Item) -> Lease | None:
-    """The slot that the run took for a table, in another process."""
+    """The slot that the run took for a table, here or in another process."""
     if not item.is_scheduled:
         return None
+    if deployment.kept is not None and deployment.kept.slot is not None:
+        return deployment.kept.slot
     holder = _slot_holder(run_id, item)
     return held_slot(deployment.state.leases, holder, deployment.slots, now_ms=deployment.clock())
 

@@ -15,7 +15,7 @@ from typing import Any
 from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.commit.history import snapshots_of_run
+from icekeeper.commit.history import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance.begin_pass import begin
@@ -26,12 +26,11 @@ from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
-from icekeeper.pipeline.plan_document import read_plan
-from icekeeper.pipeline.run_leases import renew_table_lease, table_lease_ttl_ms
+from icekeeper.pipeline.pass_documents import PassDocuments
+from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.report.outcome_document import operation_document
-from icekeeper.state.held_lease import HeldLease
 from icekeeper.storage.sources import KnownFiles
 
 __all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
@@ -58,6 +57,11 @@ class Step:
     schedule: str | None = None
     """The schedule of the policy under whose settings it runs."""
 
+    @property
+    def documents(self) -> PassDocuments:
+        """Those of the table's pass."""
+        return self.deployment.documents(self.event.run_id, self.event.item)
+
 
 @sharing_reads()
 def run_step(
@@ -81,7 +85,7 @@ def run_step(
         CommitConflict, CommitStateUnknown, StorageError: to be tried again.
     """
     folder = table_folder(event.run_id, event.item.identity.spelling)
-    done = deployment.control.find(f"{folder}/{event.step}.json")
+    done = deployment.documents(event.run_id, event.item).outcome(event.step)
     if done is not None:
         return _answer(done)
     step = open_step(deployment, event, engine, progress=progress)
@@ -157,7 +161,7 @@ def open_step(
         PolicyError: the table is gone.
         StorageError: something cannot be read.
     """
-    plan = read_plan(deployment.control.read(event.plan.key, event.plan.digest))
+    plan = deployment.documents(event.run_id, event.item).plan(event.plan)
     runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
     if not identity_of(runtime.catalog, loaded).is_same_table(event.item.identity):
@@ -168,8 +172,7 @@ def open_step(
     schedule = plan.schedule_of(event.step)
     is_proposed = event.item.is_proposed and not resolved.names_operations(schedule)
     resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
-    ttl_ms = table_lease_ttl_ms(resolved.policy)
-    lease = renew_table_lease(deployment, event.run_id, event.item, ttl_ms)
+    lease = held_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms(resolved.policy))
     context = replace(
         runtime.context(
             loaded,
@@ -180,7 +183,7 @@ def open_step(
             dry_run=dry_run,
             progress=progress,
         ),
-        lease=HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock),
+        lease=lease,
         is_proposed=is_proposed,
     )
     begin(context, loaded=loaded)
@@ -189,7 +192,7 @@ def open_step(
 
 
 def _finish(step: Step, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    step.deployment.control.write(f"{step.folder}/{step.event.step}.json", document)
+    step.documents.write_outcome(step.event.step, document)
     return _answer(document)
 
 
@@ -210,12 +213,15 @@ def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
 
 
 def _commits_before(step: Step) -> frozenset[int]:
-    """The ids of the snapshots that this run had committed before the step's first attempt, which records them."""
-    key = f"{step.folder}/{step.event.step}.begun.json"
-    begun = step.deployment.control.find(key)
+    """The ids of the snapshots that this run had committed before the step's first attempt, which records them.
+
+    What says that it is of this very operation is of an attempt in a call that kept no record (rule 158).
+    """
+    begun = step.documents.begun(step.event.step)
     if begun is None:
-        begun = {"snapshot_ids": list(snapshots_of_run(step.event.run_id, step.loaded.metadata))}
-        step.deployment.control.write(key, begun)
+        committed = operations_of_run(step.event.run_id, step.loaded.metadata).items()
+        begun = {"snapshot_ids": [number for number, operation in committed if operation != step.event.step]}
+        step.documents.write_begun(step.event.step, begun)
     return frozenset(begun["snapshot_ids"])
 
 

@@ -1,6 +1,6 @@
 """As much of a table's pass as one call can do: its lease, its plan, and the steps in their order (rule 153).
 
-Each part is the very one that the state machine has functions for, and leaves the same documents.  So the state machine
+Each part is the very one that the state machine has functions for, and leaves the same outcomes.  So the state machine
 goes on with what the call leaves: what is too large, what deletes files, for which this function has no right, and what
 it had no time for.  A repetition after a crash does what is missing.
 """
@@ -108,7 +108,9 @@ def _steps(
             # Those behind it wait for it, because the order of operations holds.
             left = tuple(one.name for one in wanted[number:])
             routes = {name: route if name in left else "none" for name, route in plan.routes.items()}
-            return WholePass(plan.model_copy(update={"routes": routes}), failures, left)
+            plan = plan.model_copy(update={"routes": routes})
+            kept = deployment.kept
+            return WholePass(plan if kept is None else kept.documents.handed_over(plan), failures, left)
         asked = OperationEvent.model_validate(
             {"run_id": event.run_id, "item": event.item, "plan": plan, "operation": step.name}
         )

@@ -21,7 +21,10 @@ _UNITS: Mapping[str, Amount] = {
 
 
 def count_consumed(client: Any, meter: Meter = process_meter) -> None:
-    """Have every request of a client count its units; an answer that tells none counts for the least that there is."""
+    """Have every request of a client count its units.
+
+    An answer that tells none, or fewer than any write takes (moto's), counts for the least that there is.
+    """
 
     def ask(params: dict[str, Any], model: Any, **_: object) -> None:
         if model.name in _UNITS:
@@ -30,8 +33,9 @@ def count_consumed(client: Any, meter: Meter = process_meter) -> None:
     def note(parsed: Mapping[str, Any], model: Any, **_: object) -> None:
         amount = _UNITS.get(model.name)
         if amount is not None and "Error" not in parsed:
-            least = 2 if model.name.startswith("Transact") else 1
-            meter.add(amount, _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least}))
+            least = 2000 if model.name.startswith("Transact") else 1000
+            told = _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least / 1000})
+            meter.add(amount, max(told, least) if amount is Amount.STATE_WRITE_UNITS else told)
 
     client.meta.events.register("before-parameter-build.dynamodb", ask)
     client.meta.events.register("after-call.dynamodb", note)

@@ -6,6 +6,8 @@ ahead would take the leases of others too early.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, named_key
@@ -42,16 +44,18 @@ class DynamoLeases:
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
         self._earlier.opened()
-        renewed = lease
-
-        def decide(item: Item | None) -> Item:
-            nonlocal renewed
-            expires_ms = self._table.to_table_clock(now_ms) + ttl_ms
-            renewed = renewed_lease(_lease(lease.key, item), lease, expires_ms=expires_ms)
-            return self._item(renewed)
-
-        self._table.change(_pk(lease.key), _SORT_KEY, decide)
-        return renewed
+        # One request, without a look beforehand: DynamoDB's time is that of its answer to whoever took the lease.
+        expires_ms = self._table.to_table_clock(now_ms) + ttl_ms
+        wanted = self._item(replace(lease, expires_ms=expires_ms))
+        _, there = self._table.set_where(
+            _pk(lease.key),
+            _SORT_KEY,
+            {name: wanted[name] for name in ("until_ms", "expires_s")},
+            "holder = :holder AND until_ms < :until",  # never shortened
+            {":holder": lease.holder, ":until": expires_ms},
+        )
+        found = _lease(lease.key, there)
+        return renewed_lease(found, lease, expires_ms=0 if found is None else found.expires_ms)
 
     def release(self, lease: Lease) -> bool:
         self._earlier.opened()

@@ -1,9 +1,5 @@
 """The DynamoDB table that a fleet's state lives in: the requests that are sent to it.
 
-Every conditional write is a transaction of one item, because transactions carry a token.  When boto3 repeats a request
-whose answer was lost, the repetition gets the answer of the first one, and not that its condition failed (Amazon
-DynamoDB API reference, TransactWriteItems, "ClientRequestToken").
-
 The table's own expiry of items (TTL, ``expires_s``) only removes old items and decides nothing: it may come days late,
 and is never set before the end that an item itself names.
 """
@@ -13,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -23,6 +18,7 @@ from botocore.parsers import ResponseParserError
 
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.errors import StorageError
+from icekeeper.state.dynamodb.conditional_writes import CONDITION_FAILED, ConditionalWrites, error_code, versioned
 from icekeeper.state.dynamodb.items import Item, decoded, encoded
 from icekeeper.state.dynamodb.schema import JOURNAL_INDEX
 
@@ -30,17 +26,14 @@ __all__ = ["REMOVED", "DynamoTable"]
 
 log = logging.getLogger(__name__)
 
+_ATTEMPTS = 30
+_LONGEST_PAUSE_S = 1.0
+
 REMOVED: Item = {}
 """What a decision returns to have the item removed."""
 
 Decision: TypeAlias = Callable[[Item | None], Item | None]
 """Gets an item as it is (``None``: there is none) and returns its replacement, ``REMOVED``, or ``None`` to keep it."""
-
-_ATTEMPTS = 30
-_LONGEST_PAUSE_S = 1.0
-# A transaction that met another one, or a throttle; see CancellationReasons in the API reference.
-_COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
-_STILL_RUNNING = frozenset({"TransactionInProgressException"})
 
 
 class DynamoTable:
@@ -67,6 +60,7 @@ class DynamoTable:
         if server_clock is None:
             self._server_clock.listen(client)
         self._has_told_skew = False
+        self._writes = ConditionalWrites(client, name, self.translated, self.pause)
 
     def get(self, pk: str, sk: str) -> Item | None:
         with self.translated():
@@ -120,13 +114,15 @@ class DynamoTable:
             "ConditionExpression": "version = :version",
             "ExpressionAttributeValues": encoded({":version": item["version"]}),
         }
-        put = {"Item": encoded(_versioned(moved)), "ConditionExpression": "attribute_not_exists(pk)"}
-        return self._transact([{"Delete": {"TableName": self.name, **gone}}, {"Put": {"TableName": self.name, **put}}])
+        put = {"Item": encoded(versioned(moved)), "ConditionExpression": "attribute_not_exists(pk)"}
+        return self._writes.transact(
+            [{"Delete": {"TableName": self.name, **gone}}, {"Put": {"TableName": self.name, **put}}]
+        )
 
     def put(self, item: Item) -> None:
         """Write an item, replacing one under its key."""
         with self.translated():
-            self.client.put_item(TableName=self.name, Item=encoded(_versioned(item)))
+            self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
         """Add numbers and members of sets to the attributes of an item, which is made if it is not there.
@@ -161,14 +157,20 @@ class DynamoTable:
             if wanted is None:
                 return False
             if wanted:
-                written = _versioned({**wanted, "pk": pk, "sk": sk})
-                action = {"Put": {"TableName": self.name, "Item": encoded(written)}}
+                is_done = self._writes.put(versioned({**wanted, "pk": pk, "sk": sk}), found)
             else:
-                action = {"Delete": {"TableName": self.name, "Key": encoded({"pk": pk, "sk": sk})}}
-            if self._write_unless_changed(action, found):
+                is_done = self._writes.delete(pk, sk, found)
+            if is_done:
                 return True
             self.pause(attempt)
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
+
+    def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
+        """Set attributes of an item that fulfils a condition on ``compared``; whether it did, and the item now.
+
+        A repetition of a request that had landed may be told that the condition failed: the item says what is there.
+        """
+        return self._writes.set_where(pk, sk, values, condition, compared)
 
     def require_writable(self) -> None:
         """Raise StorageError if writing is not allowed, by a write whose condition never holds."""
@@ -177,7 +179,7 @@ class DynamoTable:
             with self.translated():
                 self.client.put_item(TableName=self.name, Item=nothing, ConditionExpression="attribute_exists(pk)")
         except StorageError as error:
-            if _code(error.__cause__) != "ConditionalCheckFailedException":
+            if error_code(error.__cause__) != CONDITION_FAILED:
                 raise
 
     def now_ms(self) -> int:
@@ -217,32 +219,6 @@ class DynamoTable:
         except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise StorageError(_sentence(self.name, self.client.meta, error)) from error
 
-    def _write_unless_changed(self, action: dict[str, dict[str, Any]], found: Item | None) -> bool:
-        ((_, request),) = action.items()
-        if found is None:
-            request["ConditionExpression"] = "attribute_not_exists(pk)"
-        else:
-            request["ConditionExpression"] = "version = :version"
-            request["ExpressionAttributeValues"] = encoded({":version": found["version"]})
-        return self._transact([action])
-
-    def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
-        """Carry all actions out, or none when a condition does not hold; returns which."""
-        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
-        for attempt in range(_ATTEMPTS):
-            try:
-                with self.translated():
-                    self.client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
-                return True
-            except StorageError as error:
-                reasons = _reasons(error.__cause__)
-                if "ConditionalCheckFailed" in reasons:
-                    return False
-                if not reasons & _COLLISIONS and _code(error.__cause__) not in _STILL_RUNNING:
-                    raise
-            self.pause(attempt)
-        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
-
     def _pages(self, asked: Mapping[str, Any]) -> Iterator[Item]:
         request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
         while True:
@@ -254,23 +230,8 @@ class DynamoTable:
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
-def _versioned(item: Item) -> Item:
-    """The item with a unique version, by which a change between reading and writing is noticed."""
-    return {**item, "version": uuid.uuid4().hex}
-
-
-def _code(error: BaseException | None) -> str:
-    return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
-
-
-def _reasons(error: BaseException | None) -> set[str]:
-    """Why a transaction was cancelled."""
-    reasons = error.response.get("CancellationReasons", ()) if isinstance(error, ClientError) else ()
-    return {str(reason.get("Code")) for reason in reasons}
-
-
 def _sentence(table: str, meta: Any, error: Exception) -> str:
-    if _code(error) == "ResourceNotFoundException":
+    if error_code(error) == "ResourceNotFoundException":
         return (
             f"the state table {table} does not exist in {meta.region_name}: deploy the stack that creates it, or "
             "correct ICEKEEPER_STATE"
