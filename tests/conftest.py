@@ -22,14 +22,18 @@ from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
 from support.aws_models import share_aws_models
 from support.duckdb_session import DuckDB, shared_duckdb
-from support.iceberg_java import IcebergJava, start_spark
+from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
+from support.sqlite_databases import share_compiled_sql, wait_for_no_disk
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
 time.tzset()
 
 share_aws_models()
+share_compiled_sql()
+wait_for_no_disk()
+start_other_jvms_sooner()
 # Most tests begin with some appends of PyIceberg's.
 copy_metadata_once()
 
