@@ -1,7 +1,7 @@
 """PyIceberg file I/O for table buckets, as moto in this process plays them.
 
-As these buckets refuse to list, it never asks whether a file exists, names being unique.  It hands files to moto itself,
-because each would take longer over HTTP than PyIceberg takes to make it.
+As these buckets refuse to list, it never asks whether a file exists, names being unique.  It hands files to moto as
+they are: each would take longer over HTTP than PyIceberg takes to make it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ statement for it anew, which takes as long as the statements; SQLite would wait 
 from __future__ import annotations
 
 import functools
+import importlib
 import sqlite3
+from contextlib import suppress
 from typing import Any
 
-import pyiceberg.catalog.sql
 import sqlalchemy
 
 __all__ = ["share_compiled_sql", "wait_for_no_disk"]
@@ -19,19 +20,20 @@ __all__ = ["share_compiled_sql", "wait_for_no_disk"]
 @functools.cache
 def share_compiled_sql() -> None:
     """Let all engines of PyIceberg's SQL catalogs over SQLite have one dialect, and so one cache of statements."""
-    original = pyiceberg.catalog.sql.create_engine
+    catalogs: Any = importlib.import_module("pyiceberg.catalog.sql")
+    original = catalogs.create_engine
     first = original("sqlite://")
     first.connect().close()  # which makes the dialect complete
 
     @functools.wraps(original)
     def create_engine(*arguments: Any, **options: Any) -> sqlalchemy.Engine:
-        engine = original(*arguments, **options)
+        engine: sqlalchemy.Engine = original(*arguments, **options)
         if type(engine.dialect) is type(first.dialect):
             engine.dialect = first.dialect
             engine._compiled_cache = first._compiled_cache
         return engine
 
-    pyiceberg.catalog.sql.create_engine = create_engine
+    catalogs.create_engine = create_engine
 
 
 class _Unsynchronised(sqlite3.Connection):
@@ -39,7 +41,8 @@ class _Unsynchronised(sqlite3.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.execute("PRAGMA synchronous = OFF")
+        with suppress(sqlite3.Error):  # of a file that is none: whoever asks for something is told
+            self.execute("PRAGMA synchronous = OFF")
 
 
 @functools.cache
