@@ -13,23 +13,29 @@ from pathlib import Path
 import hypothesis
 import pytest
 from moto.glue.models import glue_backends
+from moto.s3tables.models import s3tables_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.pyiceberg_private.transactions import copy_metadata_once
+from local_stack import moto_s3tables
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
 from support.aws_models import share_aws_models
 from support.duckdb_session import DuckDB, shared_duckdb
-from support.iceberg_java import IcebergJava, start_spark
+from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
+from support.sqlite_databases import share_compiled_sql, wait_for_no_disk
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
 time.tzset()
 
 share_aws_models()
+share_compiled_sql()
+wait_for_no_disk()
+start_other_jvms_sooner()
 # Most tests begin with some appends of PyIceberg's.
 copy_metadata_once()
 
@@ -179,12 +185,18 @@ def moto_server(java_and_servers: None) -> Iterator[MotoServer]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def data_catalog_ends_empty() -> Iterator[None]:
-    """An account has one Glue Data Catalog: the tests after a module would list the databases that it leaves."""
+def account_is_left_empty() -> Iterator[None]:
+    """All tests share one account: those after a module would list its Glue databases and table buckets, and find how
+    it had their maintenance set."""
     yield
-    for regions in glue_backends.values():
-        for backend in regions.values():
-            backend.databases.clear()
+    for of_glue in glue_backends.values():
+        for data_catalog in of_glue.values():
+            data_catalog.databases.clear()
+    for of_s3tables in s3tables_backends.values():
+        for backend in of_s3tables.values():
+            backend.table_buckets.clear()
+    for known in (moto_s3tables.ANSWERS, moto_s3tables.JOBS, moto_s3tables.PUTS):
+        known.clear()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ class Faults:
     def throttling(self, every: int) -> Iterator[None]:
         """While it lasts, one in ``every`` requests of functions and jobs is throttled; never two in a row."""
         assert every > 1, "what is always throttled never succeeds"
-        self.throttles, self._every = 0, every
+        self.throttles, self._requests, self._every = 0, 0, every
         try:
             yield
         finally:

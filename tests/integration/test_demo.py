@@ -110,13 +110,14 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Pa
     assert occupied.returncode == 2
     assert one_sentence(occupied.stderr) == f"--keep {kept} is not empty; name a new folder"
 
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        explore(kept, stop, scratch)
-        assert_nothing_is_left(tmp_path)
+    explore(kept, signal.SIGINT, scratch, reads=True)
+    assert_nothing_is_left(tmp_path)
+    explore(kept, signal.SIGTERM, scratch)
+    assert_nothing_is_left(tmp_path)
 
 
-def explore(kept: Path, stop: signal.Signals, environment: dict[str, str]) -> None:
-    """Serve the kept bucket, read it with the settings that are printed, and ask the server to end."""
+def explore(kept: Path, stop: signal.Signals, environment: dict[str, str], *, reads: bool = False) -> None:
+    """Serve the kept bucket, read it with the settings that are printed if asked for, and ask the server to end."""
     with started("demo", "--explore", str(kept), environment=environment) as process:
         assert process.stdout is not None
         settings = {}
@@ -125,9 +126,12 @@ def explore(kept: Path, stop: signal.Signals, environment: dict[str, str]) -> No
                 break
             name, _, value = shlex.split(line)[1].partition("=")
             settings[name] = value
-        verified = run("verify", "shop.clicks", "--catalog", "demo", "--json", environment={**environment, **settings})
-        assert verified.returncode == 0, verified.stderr
-        assert json.loads(verified.stdout)["ok"] is True
+        assert settings
+        if reads:
+            verify = ("verify", "shop.clicks", "--catalog", "demo", "--json")
+            verified = run(*verify, environment={**environment, **settings})
+            assert verified.returncode == 0, verified.stderr
+            assert json.loads(verified.stdout)["ok"] is True
         process.send_signal(stop)
         process.communicate(timeout=WAIT_S)
         assert process.returncode != -signal.SIGKILL

@@ -66,7 +66,7 @@ def endings(outcome: PassOutcome) -> dict[str, tuple[str, str | None]]:
     return {part.operation.value: (part.status.value, part.reason) for part in outcome.operations}
 
 
-def test_moto_still_lacks_what_is_patched_into_it() -> None:
+def test_moto_still_lacks_what_is_patched_into_it(moto_server: MotoServer) -> None:
     """Once it has these operations, local_stack/moto_s3tables.py can go."""
     assert {getattr(S3TablesResponse, name).__module__ for name in moto_s3tables.OPERATIONS} == {
         "local_stack.moto_s3tables"

@@ -92,7 +92,7 @@ def test_pins_tags_and_staged_loads_on_a_real_table_bucket(runtime: Runtime, tab
 
 def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_bucket: dict[str, str]) -> None:
     """While a writer appends, every pass succeeds and every appended row is there afterwards."""
-    appends = 30
+    appends = 18
     failures: list[BaseException] = []
 
     def append_all() -> None:
@@ -107,7 +107,7 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
             failures.append(error)
 
     # PyIceberg cannot retry an append whose base snapshot has expired meanwhile.
-    gentle = {**SETTINGS, "max_snapshots_to_keep": "20"}
+    gentle = {**SETTINGS, "max_snapshots_to_keep": "12"}
     writer = threading.Thread(target=append_all)
     writer.start()
     passes = []

@@ -182,7 +182,7 @@ print(outcome.status.value, flush=True)
 
 
 def test_of_two_processes_one_has_the_table(command: Command) -> None:
-    """Both are real: the first is stopped in the middle of its work, while the second asks, waits, and comes."""
+    """The first is stopped in the middle of its work, while the second, which is this one, asks, waits, and comes."""
     command.table()
     first = subprocess.Popen(
         [sys.executable, "-c", SLOW_PASS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -190,14 +190,14 @@ def test_of_two_processes_one_has_the_table(command: Command) -> None:
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "at work\n"
-        maintain = ("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local")
-        refused = command.script(*maintain)
+        maintain = ("maintain", "ns.t", "--engine", "local")
+        refused = command(*maintain)
         assert refused.code == 1
         assert f"process {first.pid}, run " in one_sentence(refused.err)
-        assert command.script(*maintain, "--dry-run").code == 0
+        assert command(*maintain, "--dry-run").code == 0
         out, _ = first.communicate("\n" * 1_000, timeout=60)
         assert out.splitlines()[-1] == "succeeded"
-        assert command.script(*maintain, "--wait", "30s").code == 0
+        assert command(*maintain, "--wait", "30s").code == 0
     finally:
         first.kill()
         first.wait()
