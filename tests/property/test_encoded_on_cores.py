@@ -131,11 +131,12 @@ def test_a_file_has_the_same_bytes_on_any_number_of_cores(
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40), st.integers(1, 20))
-def test_runs_hold_every_column_once_in_order(sizes: list[int], most: int) -> None:
-    runs = column_runs(sizes, most)
+def test_runs_hold_every_column_once_in_order(sizes: list[int], parts: int) -> None:
+    runs = column_runs(sizes, parts)
     assert [column for run in runs for column in run] == list(range(len(sizes)))
+    assert all(len(run) == 1 or sum(sizes[run.start : run.stop]) * parts <= sum(sizes) for run in runs)
     assert all(runs)
-    assert len(runs) <= most
+    assert len(runs) <= 2 * parts
 
 
 def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> None:

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 __all__ = ["column_runs"]
 
 
-def column_runs(sizes: Sequence[int], most: int) -> list[range]:
-    """At most ``most`` runs, none empty, that cover all columns in order and have about the same bytes.
+def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
+    """Runs, none empty, that cover all columns in order; none has more than one ``parts``-th of the bytes, unless it is a
+    single column.  So there are less than twice as many as parts, and one more.
 
     ``sizes`` are the bytes of the columns.
     """
-    least = sum(sizes) / most
+    most = sum(sizes) / parts
     runs: list[range] = []
     start = total = 0
-    for number, size in enumerate(sizes, start=1):
-        total += size
-        if total >= least and len(runs) < most - 1:
+    for number, size in enumerate(sizes):
+        if start < number and total + size > most:
             runs.append(range(start, number))
             start, total = number, 0
+        total += size
     if start < len(sizes):
         runs.append(range(start, len(sizes)))
     return runs
