@@ -8,8 +8,8 @@ __all__ = ["column_runs"]
 
 
 def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
-    """Runs, none empty, that cover all columns in order; none has more than one ``parts``-th of the bytes, unless it is a
-    single column.  So there are less than twice as many as parts, and one more.
+    """Runs, none empty, that cover all columns in order, less than twice as many as ``parts``; none has more than its
+    part of the bytes, unless it is a single column.
 
     ``sizes`` are the bytes of the columns.
     """
