@@ -1,6 +1,6 @@
 """Encodes some columns of a row group as a small Parquet file in memory, and takes it apart.
 
-What Arrow writes for a column does not depend on the columns beside it, but for the places of pages.
+What Arrow writes of a column does not depend on the columns beside it, but for the places of pages (platform 67).
 """
 
 from __future__ import annotations

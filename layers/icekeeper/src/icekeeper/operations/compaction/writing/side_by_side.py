@@ -91,7 +91,7 @@ class SideBySideWriter:
             pa.ArrowException, OSError: as Arrow raises them.
         """
         self._is_broken = True
-        # Threads allocate apart from each other: what decoding has freed would stay beside what encoding takes.
+        # What decoding has freed would stay beside what the threads take (platform 67).
         pa.default_memory_pool().release_unused()
         table = rows.pop()
         parts = deque(table.slice(start, _MOST_ROWS).columns for start in range(0, table.num_rows, _MOST_ROWS))
