@@ -9,7 +9,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from icekeeper.operations.compaction.clustering.row_taker import row_taker
+from icekeeper.operations.compaction.clustering.row_order import row_taker
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.writing import row_group_writer

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering.row_order import RowOrder
-from icekeeper.operations.compaction.clustering.row_taker import row_taker
+from icekeeper.operations.compaction.clustering.row_order import RowOrder, row_taker
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample

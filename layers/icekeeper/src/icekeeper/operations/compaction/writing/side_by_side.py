@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from icekeeper.operations.compaction.writing.encoded_columns import (
     chunk_facts,
     encoded_columns,
 )
+from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.chunk_checks import data_pages
 from icekeeper.row_group_copy.footer import MAGIC, Footer, framed
 from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup
@@ -78,7 +79,7 @@ class SideBySideWriter:
         self._cores = cores
         self._model = model
         self._written: list[_Written] = []
-        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="encode")
+        self._pool = WorkThreads(cores, thread_name_prefix="encode")
         self._is_broken = False
         sink.write(MAGIC)
 
