@@ -128,6 +128,7 @@ PURE = (
     "icekeeper.operations.expiry.unused_metadata",
     "icekeeper.operations.expiry.writer_chains",
     "icekeeper.operations.staging.plan",
+    "icekeeper.operations.compaction.writing.column_runs",
     "icekeeper.operations.compaction.writing.planned_names",
     "icekeeper.operations.manifests.cuts",
     "icekeeper.operations.manifests.kind_layout",

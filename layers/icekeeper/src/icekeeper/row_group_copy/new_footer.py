@@ -17,7 +17,7 @@ from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.thrift_bytes import write_struct
 from icekeeper.row_group_copy.thrift_fields import Empty
 
-__all__ = ["footer_bytes"]
+__all__ = ["footer_bytes", "with_row_groups"]
 
 _VERSION = 2
 """What Arrow writes; readers tell by each page of which kind it is."""
@@ -41,6 +41,15 @@ def footer_bytes(
         created_by=common_writer({*(file.created_by for file in files if file.row_groups), *writers}),
         column_orders=[ColumnOrder(type_order=Empty()) for _ in schema.columns],
     )
+    return with_row_groups(metadata, row_groups)
+
+
+def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> bytes:
+    """The bytes of a footer, which has no row groups itself, with these.
+
+    Raises:
+        CannotCopy: a number does not fit its field.
+    """
     none = write_struct(metadata)
     before = len(write_struct(FileMetaData(metadata.version, metadata.schema, metadata.num_rows))) - _STOP
     return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData
 from icekeeper.row_group_copy.page_structs import PageHeader
@@ -70,12 +72,11 @@ class PageWalk:
         """The header at this place and its size; ``None``: more bytes are needed."""
         for most in (_USUAL_HEADER, _LONGEST_HEADER):
             seen = self._head + bytes(part[: max(0, most - len(self._head))])
-            try:
+            # An error that is kept would keep this frame, and with it the block that ``part`` lies in.
+            with suppress(CannotCopy):
                 return read_struct(PageHeader, seen)
-            except CannotCopy as error:
-                problem = error
         if len(seen) >= _LONGEST_HEADER:
-            raise CannotCopy(f"has no page of column {self._name} where one should begin") from problem
+            raise CannotCopy(f"has no page of column {self._name} where one should begin")
         self._head = seen
         return None
 

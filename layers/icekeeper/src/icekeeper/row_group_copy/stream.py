@@ -27,7 +27,7 @@ def cuts(piece: Piece) -> Iterator[Piece]:
 
 
 def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
-    """The bytes of a piece in order.
+    """The bytes of a piece in order.  A caller that lets go of a block has its memory back before the next one is read.
 
     Raises:
         CannotCopy: the file has become shorter, or is another one.
@@ -36,14 +36,19 @@ def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
     for cut in cuts(piece):
         missing = cut.size
         while missing:
-            try:
-                block = memoryview(stream.read_buffer(missing))
-            except ObjectChanged as error:
-                raise CannotCopy("changed after its footer was read") from error
-            if not len(block):
-                raise CannotCopy("became shorter while it was read")
-            yield block
-            missing -= len(block)
+            found = [_block(stream, missing)]
+            missing -= len(found[0])
+            yield found.pop()
+
+
+def _block(stream: Any, size: int) -> memoryview:
+    try:
+        block = memoryview(stream.read_buffer(size))
+    except ObjectChanged as error:
+        raise CannotCopy("changed after its footer was read") from error
+    if not len(block):
+        raise CannotCopy("became shorter while it was read")
+    return block
 
 
 def copy_ranges(
@@ -67,9 +72,7 @@ def copy_ranges(
             sink.write(block)
             end = position + len(block)
             while current is not None and walk is not None and current.start < end:
-                part = block[max(current.start, position) - position : current.end - position]
-                crc = checksum(part, crc)
-                walk.feed(part)
+                crc = _watched(block[max(current.start, position) - position : current.end - position], walk, crc)
                 if current.end > end:
                     break
                 walk.end()
@@ -78,7 +81,13 @@ def copy_ranges(
                 current = next(watched, None)
                 walk = PageWalk(chunks[current]) if current is not None else None
             position = end
+            del block
     return found, pages
+
+
+def _watched(part: memoryview, walk: PageWalk, crc: int) -> int:
+    walk.feed(part)
+    return checksum(part, crc)
 
 
 def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
@@ -104,6 +113,7 @@ def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
                 crc = 0
                 current = next(waiting, None)
             position = end
+            del block
     return found
 
 

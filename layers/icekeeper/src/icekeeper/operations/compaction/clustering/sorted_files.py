@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering.row_order import RowOrder
+from icekeeper.operations.compaction.clustering.row_order import RowOrder, row_taker
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample
@@ -52,8 +52,9 @@ class SortedPiece:
         """The rows in order, in batches of about ``arrow_bytes``."""
         rows = self.batch.num_rows
         step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
-        for start in range(0, rows, step):
-            yield self.batch.take(self.order.slice(start, step))
+        with row_taker() as taken:
+            for start in range(0, rows, step):
+                yield taken(self.batch, self.order.slice(start, step))
 
     def sample(self) -> Iterator[pa.RecordBatch]:
         """Stretches of neighbouring rows, spread over the piece."""

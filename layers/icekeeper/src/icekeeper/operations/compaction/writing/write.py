@@ -18,6 +18,7 @@ from icekeeper.operations.compaction.writing.dictionaries import columns_without
 from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
 from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
 from icekeeper.operations.compaction.writing.parquet_options import dictionary_bytes, row_group_bytes, writer_options
+from icekeeper.operations.compaction.writing.row_group_writer import RowGroupWriter, row_group_writer
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.storage.storage import Storage
 
@@ -119,10 +120,9 @@ class _Output:
         self._storage = storage
         self._sizes = sizes
         self._arrow_bytes = 0
-        self._footers: list[pq.FileMetaData] = []
         self._opened = ExitStack()
         self._sink: Any = None
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: RowGroupWriter | None = None
 
     @property
     def row_group_arrow_bytes(self) -> int:
@@ -133,15 +133,18 @@ class _Output:
         return min(wanted, self._sizes.memory)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the batches as one row group."""
+        """Write the batches as one row group; the list is emptied."""
         table = pa.Table.from_batches(batches, self.schema)
+        batches.clear()
         with self._storage.translated(self._path):
             if self._writer is None:
                 options = self._options(table)
                 self._sink = self._opened.enter_context(_opened(self._storage, self._path))
-                self._writer = pq.ParquetWriter(self._sink, self.schema, metadata_collector=self._footers, **options)
-            self._writer.write_table(table, row_group_size=table.num_rows)
+                self._writer = row_group_writer(self._sink, table, options)
             self._arrow_bytes += table.nbytes
+            rows = [table]
+            del table
+            self._writer.write_row_group(rows)
             self.size = self._sink.tell()
 
     def __enter__(self) -> _Output:
@@ -154,9 +157,8 @@ class _Output:
             return
         with self._storage.translated(self._path), self._opened:
             if self._writer is not None:
-                self._writer.close()
+                self.footer = self._writer.close()
                 self.size = self._sink.tell()
-                self.footer = self._footers[0]
 
 
 def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:

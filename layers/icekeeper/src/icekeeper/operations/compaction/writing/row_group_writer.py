@@ -1,0 +1,58 @@
+"""Writes the row groups of a file, on all cores of the task where that pays: the bytes are the same (rule 160)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icekeeper.task_cores import task_cores
+
+__all__ = ["RowGroupWriter", "row_group_writer"]
+
+_WORTH_THREADS_BYTES = 4 * 1024 * 1024
+"""Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
+
+
+class RowGroupWriter(Protocol):
+    """What writes the row groups of a file."""
+
+    def write_row_group(self, rows: list[pa.Table]) -> None:
+        """Write the only table in ``rows`` as one row group, or several where it has too many rows for one.
+
+        It is taken out of the list, so that its memory may be free before all of it is written.
+        """
+
+    def close(self) -> pq.FileMetaData | None:
+        """Write the end of the file; the footer.  After an error there may be none."""
+
+
+def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
+    """A writer of tables like ``first``, which will be the first one; ``options`` are those of ``ParquetWriter``."""
+    cores = task_cores()
+    if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
+        # Work that is small, or has one core, starts without it, and without Thrift.
+        from icekeeper.operations.compaction.writing.side_by_side import side_by_side_writer
+
+        writer = side_by_side_writer(sink, first, options, cores)
+        if writer is not None:
+            return writer
+    return _ColumnByColumn(sink, first.schema, options)
+
+
+class _ColumnByColumn:
+    """Arrow's own writer."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+        self._footers: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(sink, schema, metadata_collector=self._footers, **options)
+
+    def write_row_group(self, rows: list[pa.Table]) -> None:
+        table = rows.pop()
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> pq.FileMetaData | None:
+        self._writer.close()
+        return self._footers[0]

@@ -1,0 +1,178 @@
+"""On any number of cores a data file has the same bytes, and the same manifest entry (rule 160, rule 134)."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.writing import row_group_writer, side_by_side
+from icekeeper.operations.compaction.writing.column_runs import column_runs
+from icekeeper.operations.compaction.writing.encoded_columns import encoded_columns
+from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.rows.lineage import with_lineage
+from icekeeper.storage.storage import Storage
+from icekeeper.task_cores import on_cores
+from support.examples import examples
+from support.rewrites import rows, struct, task
+
+NAN = float("nan")
+KINDS: Mapping[str, Any] = {
+    "boolean": (True, False),
+    "int": (-(2**31), -1, 0, 7, 2**31 - 1),
+    "long": (-(2**40), -1, 0, 7, 2**63 - 1),
+    "float": (1.5, -0.0, 0.0, NAN, float("-inf"), 7.0),
+    "double": (1.5, -0.0, 0.0, NAN, float("inf"), 0.1),
+    "string": ("", "a", "ab", "fünfzehn Zeichen 😀 und mehr", "0123456789abcde\U0010ffff and on"),
+    "date": (datetime.date(2024, 2, 29), datetime.date(1969, 12, 31)),
+    "timestamptz": (datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC),),
+    "timestamp_ns": (-1_000_000_001, 0, 1_709_209_815_123_456_789),
+    "decimal(9, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 999999999)),
+    "decimal(38, 3)": tuple(decimal.Decimal(n).scaleb(-3) for n in (-(10**30), 0, 1)),
+    "uuid": tuple(n.to_bytes(16, "big") for n in (0, 1 << 63, 2**128 - 1)),
+    "fixed[3]": (b"\x00\x00\x00", b"\xff\xff\xff"),
+    "binary": (b"", b"\xff" * 20),
+}
+POINT = struct((100, "x", "long"), (101, "label", "string"))
+NUMBERS = {"type": "list", "element-id": 102, "element": "double", "element-required": False}
+PRICES = {
+    "type": "map",
+    "key-id": 103,
+    "key": "string",
+    "value-id": 104,
+    "value": "long",
+    "value-required": False,
+}
+NESTED: Mapping[str, tuple[Any, Any]] = {
+    "point": (POINT, ({"x": 1, "label": "a"}, {"x": None, "label": "b"}, {"x": 7, "label": None})),
+    "numbers": (NUMBERS, ([], [1.5], [None, 2.0, NAN])),
+    "prices": (PRICES, ([], [("a", 1)], [("b", None), ("c", 2**40)])),
+}
+CODECS = st.sampled_from(["zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed"])
+
+
+def a_table(chance: random.Random, kinds: list[str], count: int) -> tuple[dict[str, Any], pa.Table]:
+    """Rows in these columns, with nulls and without, of few values and of ever new ones."""
+    fields: list[tuple[Any, ...]] = []
+    values: dict[str, list[Any]] = {}
+    for number, kind in enumerate(kinds, start=1):
+        name = kind if kind in NESTED else f"c{number}.{kind}"
+        declared, domain = NESTED[kind] if kind in NESTED else (kind, KINDS[kind])
+        nulls = chance.choice([0.0, 0.2, 1.0])
+        fields.append((number, name, declared))
+        found = [None if chance.random() < nulls else chance.choice(domain) for _ in range(count)]
+        if kind == "long" and chance.random() < 0.5:
+            found = [None if one is None else chance.randrange(2**62) for one in found]
+        values[name] = found
+    schema = struct(*fields)
+    return schema, rows(schema, values)
+
+
+def files(
+    schema: dict[str, Any], batches: list[pa.RecordBatch], folder: Path, properties: dict[str, str]
+) -> Iterator[tuple[bytes, DataFile]]:
+    """The file and its entry, written on one, two and five cores."""
+    for cores in (1, 2, 5):
+        target = folder / "file.parquet"
+        with on_cores(cores), mock.patch.object(row_group_writer, "_WORTH_THREADS_BYTES", 0):
+            entry = write_data_file(
+                str(target), batches, task(schema, [], folder, table_properties=properties), Storage({})
+            )
+        assert entry is not None
+        yield target.read_bytes(), entry
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from([*KINDS, "long", "string"]), min_size=1, max_size=6),
+    nested=st.sets(st.sampled_from(sorted(NESTED))),
+    codec=CODECS,
+    count=st.integers(1, 400),
+    step=st.integers(1, 400),
+    group=st.sampled_from(["1", "4096", "100000000"]),
+    more=st.sets(st.sampled_from(["small pages", "small dictionary", "Bloom filters", "no metrics"])),
+    seed=st.integers(0, 2**48),
+)
+def test_a_file_has_the_same_bytes_on_any_number_of_cores(
+    kinds: list[str], nested: set[str], codec: str, count: int, step: int, group: str, more: set[str], seed: int
+) -> None:
+    chance = random.Random(seed)
+    schema, table = a_table(chance, [*kinds, *sorted(nested)], count)
+    wanted = {"compression-codec": codec, "row-group-size-bytes": group}
+    if "small pages" in more:
+        wanted["page-row-limit"] = "7"
+    if "small dictionary" in more:
+        wanted["dict-size-bytes"] = "64"
+    if "Bloom filters" in more:
+        names = [name for name in table.schema.names if name not in NESTED] + ["point.label"]
+        wanted |= {f"bloom-filter-enabled.column.{name}": "true" for name in names}
+    properties = {f"write.parquet.{key}": value for key, value in wanted.items()}
+    if "no metrics" in more:
+        properties["write.metadata.metrics.default"] = "none"
+    (whole,) = table.combine_chunks().to_batches()
+    batches = [whole.slice(start, step) for start in range(0, count, step)]
+    with tempfile.TemporaryDirectory() as folder:
+        one, *others = files(schema, batches, Path(folder), properties)
+    for other in others:
+        assert other == one
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40), st.integers(1, 20))
+def test_runs_hold_every_column_once_in_order(sizes: list[int], parts: int) -> None:
+    runs = column_runs(sizes, parts)
+    assert [column for run in runs for column in run] == list(range(len(sizes)))
+    assert all(len(run) == 1 or sum(sizes[run.start : run.stop]) * parts <= sum(sizes) for run in runs)
+    assert all(runs)
+    assert len(runs) <= 2 * parts
+
+
+def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> None:
+    """Several row groups and pages, Bloom filters, columns of row lineage."""
+    schema = with_lineage(struct((1, "id", "long"), (2, "word", "string")))
+    count = 3000
+    values: dict[str, list[Any]] = {
+        "id": list(range(count)),
+        "word": [f"w{n % 97}" for n in range(count)],
+        "_row_id": list(range(count)),
+        "_last_updated_sequence_number": [7] * count,
+    }
+    (batch,) = rows(schema, values).to_batches()
+    properties = {
+        "write.parquet.row-group-size-bytes": "1",
+        "write.parquet.page-row-limit": "100",
+        "write.parquet.bloom-filter-enabled.column.word": "true",
+    }
+    batches = [batch.slice(start, 1000) for start in range(0, count, 1000)]
+    path = tmp_path / "file.parquet"
+    with mock.patch.object(side_by_side, "encoded_columns", side_effect=encoded_columns) as encoded:
+        one, *_ = files(schema, batches, tmp_path, properties)
+    assert encoded.call_count > 2 * len(values)  # on two cores and on five, every column by itself
+    assert pq.read_metadata(path).num_row_groups == 3
+    with duckdb.connect() as connection:
+        for where in ("id = 1234", "word = 'w13' AND id > 2900", "_row_id BETWEEN 990 AND 1010", "word = 'none'"):
+            found = connection.execute(f"SELECT id FROM read_parquet('{path}') WHERE {where} ORDER BY id").fetchall()
+            everything = connection.execute(f"SELECT id FROM batch WHERE {where} ORDER BY id").fetchall()
+            assert found == everything
+    assert one[1].record_count == count
+
+
+def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:
+    """A newer one may write what our Thrift structures lack: then it writes the whole file."""
+    schema, table = a_table(random.Random(1), ["long", "string"], 50)
+    with mock.patch.object(side_by_side, "encoded_columns", side_effect=CannotCopy("is new")) as tried:
+        one, two, five = files(schema, table.to_batches(), tmp_path, {})
+    assert one == two == five
+    assert tried.call_count == 2
