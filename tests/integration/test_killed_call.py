@@ -9,6 +9,7 @@ import pytest
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import LeaseHeld
 from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.operation_facts import STEP_FACTS
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.control_bucket import proposals_key, table_folder
@@ -54,11 +55,11 @@ def left_of(item: Item) -> Any:
 
 @pytest.fixture
 def item(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Item:
-    """Its compaction is done, its manifests were begun when the process died."""
+    """Its compaction was begun when the process died."""
     monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
     (item,) = pipeline.detect(table="ns.t")[1]
     with monkeypatch.context() as patched:
-        killed_at(patched, "rewrite_manifests")
+        killed_at(patched, "compact")
         with pytest.raises(ProcessKilled):
             called(pipeline, item)
     return item
@@ -67,21 +68,22 @@ def item(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Item:
 @pytest.mark.parametrize("error", ["Runtime.ExitError", "Sandbox.Timedout", "States.Timeout", "Lambda.Unknown"])
 def test_the_step_at_which_a_call_was_killed_goes_to_a_job_at_once(pipeline: Pipeline, item: Item, error: str) -> None:
     plan = planned(pipeline, item, error)
-    assert {step: route for step, route in plan.routes.items() if route != "none"} == {"rewrite_manifests": "glue"}
-    assert outgrown_steps(pipeline.deployment.control, item) == {"rewrite_manifests"}
+    assert [step for step, route in plan.routes.items() if route == "glue"] == ["compact"]
+    assert outgrown_steps(pipeline.deployment.control, item) == {"compact"}
 
 
 def test_what_failed_otherwise_is_tried_in_its_function(pipeline: Pipeline, item: Item) -> None:
-    assert planned(pipeline, item, "StorageError").routes["rewrite_manifests"] == "function"
+    assert planned(pipeline, item, "StorageError").routes["compact"] == "function"
     assert outgrown_steps(pipeline.deployment.control, item) == frozenset()
 
 
 def test_a_plan_that_is_made_again_accuses_nobody(pipeline: Pipeline, item: Item) -> None:
     """Until then other functions have begun steps, too."""
-    assert planned(pipeline, item, "Runtime.ExitError", attempt=2).routes["rewrite_manifests"] == "function"
+    assert planned(pipeline, item, "Runtime.ExitError", attempt=2).routes["compact"] == "function"
 
 
-def test_a_step_without_a_job_gets_a_function_of_its_own(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_without_a_job_get_functions_of_their_own(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of compaction alone is noted that it began; behind another step that was too much, all run alone."""
     monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
     (item,) = pipeline.detect(table="ns.t")[1]
     with monkeypatch.context() as patched:
@@ -89,6 +91,7 @@ def test_a_step_without_a_job_gets_a_function_of_its_own(pipeline: Pipeline, mon
         with pytest.raises(ProcessKilled):
             called(pipeline, item)
     assert planned(pipeline, item, "Runtime.ExitError").routes["expire_snapshots"] == "function"
+    assert outgrown_steps(pipeline.deployment.control, item) == {step.name for step in STEP_FACTS if step.job is None}
     later = called(pipeline, item)
     assert later.left[0] == "expire_snapshots"
     assert later.plan.routes["expire_snapshots"] == "function"
@@ -99,7 +102,7 @@ def test_the_step_of_a_call_that_was_handed_on_is_remembered(pipeline: Pipeline,
     named = HandedOn.model_validate(left_of(item)).model_copy(update={"error": "Runtime.ExitError"})
     answer = take_up_rest(pipeline.deployment, RestEvent(run_id=RUN, left=(named,)))
     assert answer["count"] == 1
-    assert outgrown_steps(pipeline.deployment.control, item) == {"rewrite_manifests"}
+    assert outgrown_steps(pipeline.deployment.control, item) == {"compact"}
 
 
 def test_what_is_left_to_the_wave_waits_for_it_with_its_plan(item: Item) -> None:
@@ -142,4 +145,4 @@ def test_a_lease_that_another_run_has_lets_nothing_begin(pipeline: Pipeline, ite
         acquire_table_lease(pipeline.deployment, "another run", item)
     acquire_table_lease(pipeline.deployment, RUN, item)
     folder = table_folder(RUN, item.identity.spelling)
-    assert pipeline.deployment.control.find(f"{folder}/rewrite_manifests.begun.json") is not None
+    assert pipeline.deployment.control.find(f"{folder}/compact.begun.json") is not None

@@ -16,6 +16,7 @@ from typing import Any
 from icekeeper.pipeline.events import PlanReference
 from icekeeper.pipeline.pass_documents import StoredDocuments
 from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease
@@ -76,8 +77,9 @@ class KeptDocuments:
         return self._stored.begun(step)
 
     def write_begun(self, step: str, document: Mapping[str, Any]) -> None:
-        # The only trace of a call that is killed: the step that was too much for it runs elsewhere (rule 162).
-        self._stored.write_begun(step, document)
+        if step == Operation.COMPACT.value:
+            # It grows with the data: a call that is killed has left behind that it was at it (rule 162).
+            self._stored.write_begun(step, document)
         self._begun[step] = document
 
     def handed_over(self, reference: PlanReference) -> PlanReference:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Set
 
 from icekeeper.errors import StorageError
-from icekeeper.operation_facts import STEPS
+from icekeeper.operation_facts import STEP_FACTS, Operation
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, Item, Route
@@ -47,19 +47,23 @@ def remember_outgrown(
 
 
 def note_killed_call(deployment: Deployment, run_id: str, item: Item, error: str) -> None:
-    """Record the step at which a call that carried out many ran out of time or memory (rule 162).
+    """Record what was too much for a call that carried out many steps and ran out of time or memory (rule 162).
 
-    ``error`` is the name of the call's error.  The step is the last one that was begun, if it has no outcome.
+    ``error`` is the name of the call's error.  Compaction grows with the data, so the call has noted that it began
+    with it.  Where it was another step, nothing tells which: those without a job get functions of their own from now
+    on, and so do all behind them.
 
     Raises:
         StorageError: the control bucket does not answer.
     """
     if error not in _TOO_MUCH:
         return
-    documents = deployment.documents(run_id, item)
-    begun = [step for step in STEPS if documents.begun(step) is not None]
-    ended = documents.carried_out(documents.first_plan())
-    _note(deployment.control, item, {s for s in begun[-1:] if s not in ended and documents.outcome(s) is None})
+    documents, compact = deployment.documents(run_id, item), Operation.COMPACT.value
+    ended = documents.outcome(compact) or documents.carried_out(documents.first_plan()).get(compact)
+    if documents.begun(compact) is not None and ended is None:
+        _note(deployment.control, item, {compact})
+    else:
+        _note(deployment.control, item, {step.name for step in STEP_FACTS if step.job is None})
 
 
 def _note(control: ControlBucket, item: Item, steps: Set[str]) -> None:

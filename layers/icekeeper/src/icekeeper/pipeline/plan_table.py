@@ -87,18 +87,7 @@ def _document(
     if loaded is None:
         why = f"{event.item.table} was dropped or replaced since it was detected"
         return _needless(deployment, event, requested_ms, why)
-    context = replace(
-        runtime.context(
-            loaded,
-            runtime.policy(loaded, event.item.settings),
-            LocalEngine(processes=1),
-            run_id=event.run_id,
-            started_ms=started_ms,
-            dry_run=True,
-        ),
-        is_proposed=event.item.is_proposed,
-        reads_footers=False,
-    )
+    context = _context(runtime, event, loaded, started_ms)
     resolved = context.resolved
     parts = named_parts(resolved, event.item.schedules, with_rest=not event.item.only_schedules)
     begin(context, [part.resolved for part in parts], loaded=loaded)
@@ -135,6 +124,18 @@ def _document(
         done=carried_out,
         schedules=_planned_schedules(resolved, parts),
     )
+
+
+def _context(runtime: Runtime, event: PlanEvent, loaded: LoadedTable, started_ms: int) -> OperationContext:
+    context = runtime.context(
+        loaded,
+        runtime.policy(loaded, event.item.settings),
+        LocalEngine(processes=1),
+        run_id=event.run_id,
+        started_ms=started_ms,
+        dry_run=True,
+    )
+    return replace(context, is_proposed=event.item.is_proposed, reads_footers=False)
 
 
 def _wanted(context: OperationContext, parts: Iterable[PolicyPart], attempt: int) -> set[str]:
