@@ -12,6 +12,8 @@ from icekeeper.task_cores import task_cores
 
 __all__ = ["RowGroupWriter", "row_group_writer"]
 
+_WORTH_CORES = 3
+"""Decoding keeps two cores busy beside the encoding (platform 67)."""
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 """Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
 
@@ -32,7 +34,7 @@ class RowGroupWriter(Protocol):
 def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
     """A writer of tables like ``first``, which will be the first one; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
-    if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
+    if cores >= _WORTH_CORES and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
         # Work that is small, or has one core, starts without it, and without Thrift.
         from icekeeper.operations.compaction.writing.side_by_side import side_by_side_writer
 
