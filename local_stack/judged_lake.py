@@ -7,12 +7,9 @@ SeaweedFS lists and deletes them; the catalog as the Iceberg REST endpoint of S3
 
 from __future__ import annotations
 
-import http.client
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +18,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
+from local_stack.loopback_proxy import OF_ONE_CONNECTION, ProxyHandler, serving
 from local_stack.rights.callers import caller_of
 from local_stack.rights.denials import denial
 from local_stack.rights.evaluate import Need
@@ -31,11 +29,8 @@ from local_stack.wire import HttpAnswer, WireRequest, s3_error, signer
 
 __all__ = ["JudgedLake", "judged_lake"]
 
-# Made anew, or of one connection only.
-_REPLACED = frozenset(
-    {"authorization", "host", "x-amz-date", "x-amz-security-token"}
-    | {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
-)
+_NOT_SENT_ON = OF_ONE_CONNECTION | {"authorization", "host", "x-amz-date", "x-amz-security-token"}
+"""The latter are made anew."""
 
 
 @dataclass
@@ -100,49 +95,18 @@ def judged_lake(server: SeaweedFSServer, bucket: str) -> Iterator[JudgedLake]:
 @contextmanager
 def _served(at: _Door) -> Iterator[str]:
     class Handler(_Judge):
+        upstream = urlsplit(at.upstream).netloc
         door = at
 
-    with _Server(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{httpd.server_address[1]}"
-        finally:
-            httpd.shutdown()
-            thread.join()
+    with serving(Handler) as address:
+        yield address
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that closes its connection is no news."""
-
-
-class _Judge(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Head and body of an answer go out in one piece: else Nagle's algorithm holds the second one back for 40 ms.
-    wbufsize = -1
-    disable_nagle_algorithm = True
+class _Judge(ProxyHandler):
     door: _Door
 
-    def setup(self) -> None:
-        super().setup()
-        self._connection = http.client.HTTPConnection(urlsplit(self.door.upstream).netloc, timeout=60)
-
-    def finish(self) -> None:
-        self._connection.close()
-        super().finish()
-
-    def handle_expect_100(self) -> bool:
-        super().handle_expect_100()
-        self.wfile.flush()  # the client waits a second for it
-        return True
-
-    def judge(self) -> None:
-        body = self._body()
+    def serve(self) -> None:
+        body = self.body()
         path, _, query = self.path.partition("?")
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = WireRequest(self.door.service, self.command, unquote(path), query, headers, body)
@@ -150,12 +114,8 @@ class _Judge(BaseHTTPRequestHandler):
         if refused is None:
             self._forward(body)
         else:
-            self._say(int(refused.status.split()[0]), refused.headers, refused.body)
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = judge  # noqa: N815 - as http.server wants them named
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests are judged, not told."""
+            length = str(len(refused.body))
+            self.answer(int(refused.status.split()[0]), refused.headers, refused.body, length)
 
     def _refused(self, request: WireRequest) -> HttpAnswer | None:
         caller = caller_of(signer(request.headers.get("authorization", ""))[0])
@@ -169,39 +129,7 @@ class _Judge(BaseHTTPRequestHandler):
         return None
 
     def _forward(self, body: bytes) -> None:
-        kept = {name: value for name, value in self.headers.items() if name.lower() not in _REPLACED}
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in _NOT_SENT_ON}
         signed = AWSRequest(method=self.command, url=self.door.upstream + self.path, data=body, headers=kept)
         self.door.sign(signed)
-        self._connection.putrequest(self.command, self.path, skip_accept_encoding=True)
-        for name, value in signed.headers.items():
-            self._connection.putheader(name, value)
-        if body or self.command in ("PUT", "POST"):
-            self._connection.putheader("Content-Length", str(len(body)))
-        self._connection.endheaders(body or None)
-        answer = self._connection.getresponse()
-        data = answer.read()
-        told = [(name, value) for name, value in answer.getheaders() if name.lower() not in _REPLACED]
-        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        self._say(answer.status, told, data, length)
-
-    def _say(self, status: int, headers: Sequence[tuple[str, str]], body: bytes, length: str | None = None) -> None:
-        self.send_response_only(status)
-        for name, value in headers:
-            self.send_header(name, value)
-        if status not in (204, 304):
-            self.send_header("Content-Length", length or str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD" and status not in (204, 304):
-            self.wfile.write(body)
-        self.wfile.flush()
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            continue
-        return b"".join(chunks)
+        self.send_on(body, [("Host", self.upstream), *signed.headers.items()])

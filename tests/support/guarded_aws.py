@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
+from local_stack.loopback_proxy import serving
 from local_stack.moto_server import REGION, MotoServer
-from support.counting_proxy import CountingProxy, Forwarder, QuietServer
+from support.counting_proxy import CountingProxy, Forwarder
 
 __all__ = ["GuardedAws", "LetIn", "guarded"]
 
@@ -107,21 +107,14 @@ def guarded(moto: MotoServer) -> Iterator[GuardedAws]:
             counted = CountingProxy("")
             door = aws
 
-        with QuietServer(("127.0.0.1", 0), Handler) as httpd:
-            aws.endpoint = f"http://127.0.0.1:{httpd.server_address[1]}"
-            thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
-            thread.start()
-            try:
-                yield aws
-            finally:
-                httpd.shutdown()
-                thread.join()
+        with serving(Handler) as aws.endpoint:
+            yield aws
 
 
 class _Doorkeeper(Forwarder):
     door: GuardedAws
 
-    def look(self) -> None:
+    def serve(self) -> None:
         body = self.body()
         signed = _CREDENTIAL.search(self.headers.get("Authorization", ""))
         key = signed["key"] if signed else ""
@@ -137,9 +130,7 @@ class _Doorkeeper(Forwarder):
         if signed["service"] == "sts":
             self._say(200, self._assumed(parse_qs(body.decode())["RoleArn"][0]))
         else:
-            self.send_on(body)
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = look  # noqa: N815 - as http.server wants them named
+            self.forward(body)
 
     def _assumed(self, arn: str) -> str:
         """The answer of AssumeRole (AWS STS API reference), with keys of this door."""
@@ -160,9 +151,4 @@ class _Doorkeeper(Forwarder):
 
     def _say(self, status: int, text: str) -> None:
         body = text.encode()
-        self.send_response_only(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-        self.wfile.flush()
+        self.answer(status, (), body, str(len(body)))
