@@ -9,6 +9,7 @@ import json
 import pickle
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ from icekeeper.engines.worker_processes import worker_pool
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.open import open_state
+from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice
 from support.guarded_aws import GuardedAws, guarded
 from support.state_tables import a_table
 from support.tables import new_document
+from support.waiting import wait_until
 
 ROLE = {"client.role-arn": "arn:aws:iam::123456789012:role/reader"}
 # Whose keys the files and the API calls are sent with.
@@ -76,6 +79,26 @@ def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: Gua
         aws.keys.expire()
         assert (got, stream.read()) == (content[:3000], content[5000:])
     assert aws.refused == []
+
+
+def test_an_upload_goes_on_with_other_keys_when_its_own_expire(aws: GuardedAws, bucket: str) -> None:
+    """Each part is signed with the keys of its moment (rule 137)."""
+    storage, part = Storage({}), bytes(range(256)) * 4096 * 5  # 5 MiB, the least that S3 takes
+    parts: list[str] = []
+    aws.on_entry = lambda entry, address: parts.append(address) if "partNumber=" in address else None
+
+    def has_come(count: int) -> bool:
+        return len(parts) == count
+
+    with storage.translated(f"{bucket}/a"), bounded_output(storage, f"{bucket}/a", room=4 * len(part)) as sink:
+        for number in range(1, 8):
+            sink.write(part)
+            if number > 4:  # all but the part that is filled are sent
+                assert wait_until(partial(has_come, number - 1))
+                aws.keys.expire()
+    assert storage.read(f"{bucket}/a") == part * 7
+    assert aws.refused == []
+    assert aws.roles("s3", by_arrow=True) == set()
 
 
 def test_an_object_that_is_replaced_between_two_keys_is_not_read_as_one(aws: GuardedAws, bucket: str) -> None:
