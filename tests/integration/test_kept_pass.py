@@ -227,5 +227,5 @@ def test_a_lease_is_prolonged_by_one_request_and_only_where_it_must_be_sure(
         "TransactWriteItems slot": 2,
         "GetItem table": 2,
         "TransactWriteItems table": 2,
-        "UpdateItem table": len(ALL_STEPS) + swaps + deletions,
+        "UpdateItem table": len(ALL_STEPS) - 1 + swaps + deletions,  # planning finds no deletes to merge
     }

@@ -31,7 +31,7 @@ from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     assert {step for step in STEPS if plan.routes[step] != "none"} == {
-        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
+        *("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")  # there are no deletes to merge
     }
     assert set(plan.routes.values()) == {"none", "function"}
     rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())

@@ -58,7 +58,7 @@ def test_one_table_is_done_whatever_the_others_still_do(wave: Wave, monkeypatch:
         assert wave.outcome(name, "expire_snapshots")["metrics"]["expire_snapshots.snapshots_expired"] > 0
         plan, document = plan_of_rest(wave, name)
         assert set(plan.routes.values()) == {"none"}
-        assert document["outcomes"] == {}
+        assert set(document["outcomes"]) == {MERGE}  # which has nothing to do
 
 
 def test_a_step_that_fails_stops_neither_the_next_nor_another_table(
@@ -82,7 +82,7 @@ def test_what_the_wave_had_no_time_for_and_fits_a_function_follows_it(wave: Wave
     assert ends == dict.fromkeys(wave.items, End.LEFT_OUT)
     plan, document = plan_of_rest(wave, "ns.u")
     assert document["outcomes"]["compact"]["reason"] == NO_TIME
-    assert {step for step, route in plan.routes.items() if route == "function"} == {MERGE, *BEHIND}
+    assert {step for step, route in plan.routes.items() if route == "function"} == set(BEHIND)
 
 
 def test_large_manifests_join_the_wave_without_a_compaction(

@@ -134,7 +134,8 @@ def test_a_table_dropped_after_its_plan_fails_by_name(lake: LocalLake) -> None:
     lake.before("compact_small", lambda event: lake.pyiceberg.drop_table("ns.t") if lake.exists() else None)
     execution = lake.stack.run({})
     failures = execution.child.visit("ReportTable").input["failures"]
-    assert {name: failure["Error"] for name, failure in failures.items()} == {**dict.fromkeys(ALL, "PolicyError")}
+    steps = set(ALL) - {"rewrite_position_deletes"}  # the plan told that there are no deletes
+    assert {name: failure["Error"] for name, failure in failures.items()} == dict.fromkeys(steps, "PolicyError")
     assert execution.child.output["status"] == "failed"
     assert execution.child.tasks[-2:] == ["ReportTable", "Release"]
 

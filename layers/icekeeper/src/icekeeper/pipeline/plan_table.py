@@ -15,6 +15,7 @@ from icekeeper.maintenance.begin_pass import begin, head_id
 from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.served_request import why_needless
+from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS
 from icekeeper.operations.staging.clean import may_clean
 from icekeeper.pass_context.context import OperationContext
@@ -235,9 +236,20 @@ def _known_outcomes(
             compaction = run_operation(operation, replace(context, resolved=part.resolved))
             if compaction.status is not Status.SUCCEEDED and operation.value not in begun:
                 outcomes[operation.value] = compaction
+        elif operation is Operation.REWRITE_POSITION_DELETES and not (
+            operation.value in begun or _lists_deletes(context, loaded)
+        ):
+            outcomes[operation.value] = run_operation(operation, replace(context, resolved=part.resolved))
         if operation.value in outcomes:
             outcomes[operation.value] = replace(outcomes[operation.value], schedule=part.schedule)
     return outcomes, compaction
+
+
+def _lists_deletes(context: OperationContext, loaded: LoadedTable) -> bool:
+    """Whether the head has delete files, by its manifest list: only their manifests tell whether they can be merged."""
+    head = loaded.metadata.head(context.policy.branch)
+    manifests = [] if head is None else context.reader(loaded).manifests(head)
+    return any(one.content is ManifestContent.DELETES for one in manifests)
 
 
 def _bytes_to_compact(compaction: OperationOutcome | None) -> int:
