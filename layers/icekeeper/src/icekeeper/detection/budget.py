@@ -42,7 +42,7 @@ def within_budget(
     desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
 
     def works() -> None:
-        # Each thread takes its next item itself: handing items out would cost a third of what detection does.
+        # Each thread takes its next item itself: one that hands items out would wake up for every one of them.
         while (number := desk.next_number()) is not None:
             desk.put(items[number], work(items[number]))
 
@@ -50,13 +50,12 @@ def within_budget(
     try:
         running = [pool.submit(works) for _ in range(min(threads, len(items)))]
         ended, _ = wait(running, max(0.0, started_s + budget_s - monotonic_s()), FIRST_EXCEPTION)
-        reached = desk.close()
-        for one in ended:
-            one.result()
-        return reached
     finally:
-        desk.close()
+        reached = desk.close()
         pool.shutdown(wait=False, cancel_futures=True)
+    for one in ended:
+        one.result()
+    return reached
 
 
 class _Desk(Generic[Item, Result]):
