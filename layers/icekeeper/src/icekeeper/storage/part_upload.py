@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
+from icekeeper.storage.uploads import WriteOnly
 from icekeeper.task_memory import spare_bytes
 
 __all__ = ["LEAST_ROOM", "bounded_output"]
@@ -54,7 +55,7 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
             raise
 
 
-class _PartUpload:
+class _PartUpload(WriteOnly):
     """What was written, as parts of a quarter of the room: some under way, one that is filled.
 
     Nothing is sent before the room is full, so that an object that fits takes one request.
@@ -95,15 +96,6 @@ class _PartUpload:
 
     def flush(self) -> None:
         """Nothing: what is written is there when all is complete."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
 
     def complete(self) -> None:
         """Make the object; one that fits into the room with one request."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icekeeper.request_count import RequestKind, current_count
 
-__all__ = ["UPLOAD_PART_BYTES", "counted_upload", "upload_requests"]
+__all__ = ["UPLOAD_PART_BYTES", "WriteOnly", "counted_upload", "upload_requests"]
 
 UPLOAD_PART_BYTES = 10 * 1024 * 1024
 """What is smaller is sent as one object, the rest as an upload of parts of this size."""
@@ -24,7 +24,20 @@ def upload_requests(size: int) -> int:
     return 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES)
 
 
-class _CountedUpload:
+class WriteOnly:
+    """What Arrow asks a Python object before it writes to it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class _CountedUpload(WriteOnly):
     """The methods that :class:`pyarrow.PythonFile` calls on a file that is written."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
@@ -44,15 +57,6 @@ class _CountedUpload:
         finally:
             if self._count is not None:
                 self._count.add(RequestKind.PUT, upload_requests(size))
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
 
     def tell(self) -> int:
         return int(self._stream.tell())
