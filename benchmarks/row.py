@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.tables.datasets import WARM_UP
 
-__all__ = ["Row", "Target"]
+__all__ = ["Row", "Target", "against"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,13 @@ class Target:
     ours: str
     at_most: float
     against: str | None = None
+
+
+def against(ours: str, limits: Mapping[str, Mapping[str, float]]) -> tuple[Target, ...]:
+    """Targets by contestant and figure."""
+    return tuple(
+        Target(figure, ours, at_most, against) for against, all_ in limits.items() for figure, at_most in all_.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)

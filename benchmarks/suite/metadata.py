@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.row import Row, Target
-from benchmarks.suite.common import WHOLE_PASS, against
+from benchmarks.row import Row, Target, against
+from benchmarks.suite.settings import WHOLE_PASS
 
 __all__ = ["METADATA"]
 

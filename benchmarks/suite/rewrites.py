@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.row import Row, Target
-from benchmarks.suite.common import MB, ONE_OUTPUT, ONE_OUTPUT_SETTINGS, against
+from benchmarks.row import Row, Target, against
+from benchmarks.suite.settings import MB, ONE_OUTPUT, ONE_OUTPUT_SETTINGS
 
 __all__ = ["REWRITES"]
 

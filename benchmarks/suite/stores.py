@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.row import Row, Target
-from benchmarks.suite.common import MB, ONE_OUTPUT_SETTINGS, WHOLE_PASS
+from benchmarks.suite.settings import MB, ONE_OUTPUT_SETTINGS, WHOLE_PASS
 
 __all__ = ["STORES"]
 

@@ -1,24 +1,13 @@
-"""What rows have in common: targets against several contestants, and the policy for one output."""
+"""What several rows ask for alike: one output file, or a whole pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.row import Target
-
-__all__ = ["MB", "ONE_OUTPUT", "ONE_OUTPUT_SETTINGS", "WHOLE_PASS", "against"]
+__all__ = ["MB", "ONE_OUTPUT", "ONE_OUTPUT_SETTINGS", "WHOLE_PASS"]
 
 MB = 1024 * 1024
-
-
-def against(ours: str, limits: Mapping[str, Mapping[str, float]]) -> tuple[Target, ...]:
-    """Targets by contestant and figure."""
-    return tuple(
-        Target(figure, ours, at_most, against) for against, all_ in limits.items() for figure, at_most in all_.items()
-    )
-
-
 ONE_OUTPUT: Mapping[str, Any] = {"target_bytes": 2048 * MB}
 WHOLE_PASS = "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests"
 # All files at once, as small ones of a partition at rest; rewrite_all would decode them all.
