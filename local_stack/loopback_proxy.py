@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,7 +39,7 @@ class _Server(ThreadingHTTPServer):
         """A client that closes its connection is no news."""
 
 
-class ProxyHandler(BaseHTTPRequestHandler):
+class ProxyHandler(BaseHTTPRequestHandler, ABC):
     """One client's requests, with a connection of its own to the server; subclasses say in ``serve`` what is done."""
 
     protocol_version = "HTTP/1.1"
@@ -48,9 +49,9 @@ class ProxyHandler(BaseHTTPRequestHandler):
     upstream = ""
     """Host and port of the server."""
 
+    @abstractmethod
     def serve(self) -> None:
         """Answer the request that has come: its body is still to be read."""
-        raise NotImplementedError
 
     def do_GET(self) -> None:
         self.serve()

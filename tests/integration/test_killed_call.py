@@ -43,6 +43,17 @@ def called(pipeline: Pipeline, item: Item, run_id: str = RUN) -> whole_pass.Whol
     return run_whole_pass(pipeline.deployment, WholePassEvent(run_id=run_id, item=item), LocalEngine(1), limits)
 
 
+def killed_call(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, operation: str) -> Item:
+    """The table whose pass in one call died at an operation; from then on the table lies in a table bucket."""
+    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
+    (item,) = pipeline.detect(table="ns.t")[1]
+    with monkeypatch.context() as patched:
+        killed_at(patched, operation)
+        with pytest.raises(ProcessKilled):
+            called(pipeline, item)
+    return item
+
+
 def planned(pipeline: Pipeline, item: Item, error: str, attempt: int = 1) -> PlanReference:
     call = Failure(Error=error, Cause="")
     return plan_table(pipeline.deployment, PlanEvent(run_id=RUN, item=item, call=call, attempt=attempt))
@@ -56,13 +67,7 @@ def left_of(item: Item) -> Any:
 @pytest.fixture
 def item(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Item:
     """Its compaction was begun when the process died."""
-    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
-    (item,) = pipeline.detect(table="ns.t")[1]
-    with monkeypatch.context() as patched:
-        killed_at(patched, "compact")
-        with pytest.raises(ProcessKilled):
-            called(pipeline, item)
-    return item
+    return killed_call(pipeline, monkeypatch, "compact")
 
 
 @pytest.mark.parametrize("error", ["Runtime.ExitError", "Sandbox.Timedout", "States.Timeout", "Lambda.Unknown"])
@@ -84,12 +89,7 @@ def test_a_plan_that_is_made_again_accuses_nobody(pipeline: Pipeline, item: Item
 
 def test_steps_without_a_job_get_functions_of_their_own(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of compaction alone is noted that it began; behind another step that was too much, all run alone."""
-    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
-    (item,) = pipeline.detect(table="ns.t")[1]
-    with monkeypatch.context() as patched:
-        killed_at(patched, "expire_snapshots")
-        with pytest.raises(ProcessKilled):
-            called(pipeline, item)
+    item = killed_call(pipeline, monkeypatch, "expire_snapshots")
     assert planned(pipeline, item, "Runtime.ExitError").routes["expire_snapshots"] == "function"
     assert outgrown_steps(pipeline.deployment.control, item) == {step.name for step in STEP_FACTS if step.job is None}
     later = called(pipeline, item)

@@ -92,7 +92,7 @@ def _flink(summary: _Summary) -> Iterator[str]:
 
 
 def _kafka_connect(summary: _Summary) -> Iterator[str]:
-    names = " ".join(summary)
+    names = " ".join(summary)  # one search in place of one for each key; most snapshots have none
     if not any(beginning in names for beginning in _OFFSETS):
         return
     for key in summary:

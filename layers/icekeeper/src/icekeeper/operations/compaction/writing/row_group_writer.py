@@ -35,7 +35,7 @@ def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> 
     """A writer of tables like ``first``, which will be the first one; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
     if cores >= _WORTH_CORES and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
-        # Work that is small, or has one core, starts without it, and without Thrift.
+        # Work that is small, or has few cores, starts without it, and without Thrift.
         from icekeeper.operations.compaction.writing.side_by_side import side_by_side_writer
 
         writer = side_by_side_writer(sink, first, options, cores)
