@@ -74,7 +74,7 @@ def assign_tables(deployment: Deployment, run_id: str, items: Sequence[Item]) ->
 def take_up_rest(deployment: Deployment, event: RestEvent) -> Mapping[str, Any]:
     """Write the list of the second map anew, with the tables that are handed on; returns its place.
 
-    Of a call that was killed, the step that it was at is remembered: the next plan has it run elsewhere.
+    Of a call that was killed is remembered what was too much for it: the next plan has that run elsewhere.
 
     Raises:
         StorageError: the control bucket does not answer.

@@ -1,7 +1,7 @@
 """The documents of one table's pass in the control bucket: its plan, and what each of its steps leaves.
 
 Functions and jobs that carry out one step each find each other's documents there.  A call that carries out a whole pass
-keeps most of them in memory (``kept_documents``).
+keeps most of them in memory (``kept_pass``).
 """
 
 from __future__ import annotations
