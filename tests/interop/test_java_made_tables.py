@@ -62,7 +62,7 @@ def under_maintenance(location: str, folder: Path) -> MaintainedTable:
 def data_files(reader: TableReader) -> int:
     snapshot = reader.metadata.current_snapshot
     assert snapshot is not None
-    return len(list(reader.live_keys(reader.manifests(snapshot))))
+    return len(list(reader.live_paths(reader.manifests(snapshot))))
 
 
 def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(

@@ -198,7 +198,7 @@ class MaintainedTable:
         reader = self.reader
         snapshot = reader.metadata.current_snapshot
         assert snapshot is not None
-        return {path for _, (path, _) in reader.live_keys(reader.manifests(snapshot))}
+        return set(reader.live_paths(reader.manifests(snapshot)))
 
     def live_deletes(self) -> Counter[str]:
         """Delete files of the current snapshot by content."""

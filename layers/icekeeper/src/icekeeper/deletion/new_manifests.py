@@ -6,6 +6,7 @@ only expires snapshots or does nothing.  Up to where manifests were read is reco
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,8 +50,7 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
     if context.planned is None and sum(m.manifest_length for m in manifests) > _BY_ENGINE_BYTES:
         _see_by_engine(context, loaded, manifests)
         return
-    for _ in reader.live_keys(manifests):
-        pass
+    deque(reader.live_paths(manifests), maxlen=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], str | None]:
     seen = Footprint()
     reader = TableReader(TableMetadata(look.document), look.storage.read, partial(seen.see, own=look.own))
     try:
-        for _ in reader.live_keys(look.manifests):
-            pass
+        deque(reader.live_paths(look.manifests), maxlen=0)
     except MetadataUnreadable as error:
         return seen.roots(), str(error)
     return seen.roots(), None

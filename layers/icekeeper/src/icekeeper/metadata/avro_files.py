@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -66,7 +67,7 @@ class OpenedFile:
         Raises:
             MetadataUnreadable: they are damaged or cut off.
         """
-        try:
+        with self._telling_damage():
             for count, data in self.container.blocks():
                 at = 0
                 for _ in range(count):
@@ -74,10 +75,33 @@ class OpenedFile:
                     if at > len(data):
                         raise EOFError("a record ends behind its block")
                     yield value, data
-                if at != len(data):
-                    raise ValueError("a block holds more than its records")  # (rule 132)
+                _require_end(data, at)
+
+    def blocks(self, read: Callable[[bytes, int], tuple[Any, int]]) -> Iterator[Any]:
+        """What is read of each block; ``read`` gets its bytes and their number of records, and tells where they end.
+
+        Raises:
+            MetadataUnreadable: they are damaged or cut off.
+        """
+        with self._telling_damage():
+            for count, data in self.container.blocks():
+                found, at = read(data, count)
+                _require_end(data, at)
+                yield found
+
+    @contextmanager
+    def _telling_damage(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
             raise MetadataUnreadable(f"{self.path} is damaged or truncated: {_first_line(error)}") from error
+
+
+def _require_end(data: bytes, at: int) -> None:
+    if at > len(data):
+        raise EOFError("a record ends behind its block")
+    if at != len(data):
+        raise ValueError("a block holds more than its records")  # (rule 132)
 
 
 @dataclass(frozen=True, slots=True)

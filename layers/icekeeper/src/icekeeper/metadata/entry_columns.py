@@ -14,9 +14,10 @@ from icekeeper.metadata.avro_fields import is_field, record_of
 from icekeeper.metadata.avro_files import WriterSchema
 from icekeeper.metadata.avro_types import AvroTypes
 from icekeeper.metadata.avro_values import Reader, Skipper
+from icekeeper.metadata.learned_entries import EntryReader, EntryStep
 from icekeeper.metadata.stored_file import LATE_FIELDS, LateReader
 
-__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "LATE", "SPAN", "EntryColumns", "entry_columns", "interned"]
+__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "LATE", "SPAN", "EntryColumns", "entry_columns"]
 
 ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
 FILE_FIELDS = {
@@ -39,8 +40,10 @@ SPAN = (-1, -2)
 LATE = (-3, -4)
 """In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
 
-# Their values repeat from entry to entry.
+# Their values repeat from entry to entry, and are longer to make than to find among those that are known.
 _REPEATED = frozenset({1, 101, 102})
+# Their values are each entry's own, or lists, which nobody else shall have.
+_OWN = frozenset({100, 103, 104, 135, *LATE_FIELDS})
 _MOST_INTERNED = 4096
 
 
@@ -48,8 +51,8 @@ _MOST_INTERNED = 4096
 class EntryColumns:
     """How to read chosen fields of the entries of manifests that have one schema."""
 
-    read: Reader
-    """Reads one entry as a list: the value of each field in the order asked for, ``None`` where there is none."""
+    reader: EntryReader
+    """Reads an entry as a list: the value of each field in the order asked for, ``None`` where there is none."""
     missing: frozenset[int]
     """Ids of fields asked for that such manifests do not have."""
     late: LateReader | None
@@ -71,15 +74,16 @@ def entry_columns(
     """
     schema, types = written.schema, written.types
     slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
-    steps: list[tuple[int, Any]] = []
+    steps: list[EntryStep] = []
     found: set[int] = set()
 
-    def field_step(field: Mapping[str, Any], names: Mapping[int, str]) -> tuple[int, Any]:
+    def field_step(field: Mapping[str, Any], names: Mapping[int, str]) -> EntryStep:
+        kind = field["type"]
         for field_id, name in names.items():
             if field_id in slots and is_field(field, field_id, name):
                 found.add(field_id)
-                return slots[field_id], _reader(types, field["type"], field_id, partition)
-        return -1, types.skipper(field["type"])
+                return _wanted_step(types, kind, slots[field_id], field_id, partition)
+        return EntryStep(-1, types.skipper(kind), kind)
 
     record = record_of(schema, 2, "data_file")
     late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
@@ -88,41 +92,30 @@ def entry_columns(
             steps.append(field_step(field, ENTRY_FIELDS))
             continue
         if types.defined(field["type"]) != types.defined(record):
-            steps.append((-1, _present(types, field["type"])))
+            steps.append(EntryStep(-1, *_present(types, field["type"])))
         for number, part in enumerate(record["fields"]):
             if late and number == late[0] and LATE[0] in slots:
-                steps.append((slots[LATE[0]], _position))
+                steps.append(EntryStep(slots[LATE[0]], _position))
             steps.append(field_step(part, FILE_FIELDS | LATE_FIELDS))
             if late and number == late[-1] and LATE[1] in slots:
-                steps.append((slots[LATE[1]], _position))
+                steps.append(EntryStep(slots[LATE[1]], _position))
     if SPAN[0] in slots:
-        steps = [(slots[SPAN[0]], _position), *steps, (slots[SPAN[1]], _position)]
+        steps = [EntryStep(slots[SPAN[0]], _position), *steps, EntryStep(slots[SPAN[1]], _position)]
     between = record["fields"][late[0] : late[-1] + 1] if late else []
     missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
     empty = [0 if field_id in LATE else None for field_id in slots]
-    return EntryColumns(_list_reader(steps, empty), missing, LateReader.of(types, between))
-
-
-def _list_reader(steps: Sequence[tuple[int, Any]], empty: list[Any]) -> Reader:
-
-    def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        values = empty.copy()
-        for slot, step in steps:
-            if slot < 0:
-                at = step(data, at)
-            else:
-                values[slot], at = step(data, at)
-        return values, at
-
-    return read
+    return EntryColumns(EntryReader(steps, empty, types), missing, LateReader.of(types, between))
 
 
 def _position(data: bytes, at: int) -> tuple[int, int]:
     return at, at
 
 
-def _present(types: AvroTypes, union: Any) -> Skipper:
-    """Passes over the branch of a record that may be null (BigQuery's ``data_file``), and demands that it is not."""
+def _present(types: AvroTypes, union: Any) -> tuple[Skipper, Any]:
+    """Passes over the branch of a record that may be null (BigQuery's ``data_file``), and demands that it is not.
+
+    The second is the type of what is passed over: one byte.
+    """
     branches = [types.defined(branch) for branch in types.defined(union)]
     wanted = next(i for i, b in enumerate(branches) if isinstance(b, dict) and b["type"] == "record")
 
@@ -131,32 +124,46 @@ def _present(types: AvroTypes, union: Any) -> Skipper:
             raise ValueError("an entry has no data file")
         return at + 1
 
-    return skip
+    return skip, [{"type": "null"}] * len(branches)
 
 
-def _reader(types: AvroTypes, kind: Any, field_id: int, partition: Callable[[Mapping[str, Any]], Any] | None) -> Reader:
+def _wanted_step(
+    types: AvroTypes, kind: Any, slot: int, field_id: int, partition: Callable[[Mapping[str, Any]], Any] | None
+) -> EntryStep:
     read = types.reader(kind)
+    if field_id == 100 and types.defined(kind) == {"type": "string"}:
+        return EntryStep(slot, read, kind, _path)
+    if field_id in _OWN:
+        return EntryStep(slot, read, kind, lambda encoded: read(encoded, 0)[0])
+    known = _Known(read, partition if field_id == 102 else None)
     if field_id not in _REPEATED:
-        return read
-    make = partition if field_id == 102 else None
-    return interned(read, types.skipper(kind), make)
-
-
-def interned(read: Reader, skip: Skipper, make: Callable[[Any], Any] | None = None) -> Reader:
-    """Reads values that repeat, as one object for equal bytes; ``make``: what is made of each."""
-    known: dict[bytes, Any] = {}
+        return EntryStep(slot, read, kind, known.__getitem__)
+    skip = types.skipper(kind)
 
     def value(data: bytes, at: int) -> tuple[Any, int]:
         end = skip(data, at)
-        encoded = data[at:end]
-        if encoded in known:
-            return known[encoded], end
-        found, _ = read(data, at)
-        if make is not None:
-            found = make(found)
-        if len(known) >= _MOST_INTERNED:
-            known.clear()
-        known[encoded] = found
-        return found, end
+        return known[data[at:end]], end
 
-    return value
+    return EntryStep(slot, value, kind, known.__getitem__)
+
+
+def _path(encoded: bytes) -> str:
+    """A text whose length has one byte or two, as those that are learned have."""
+    return encoded[1 if encoded[0] < 128 else 2 :].decode()
+
+
+class _Known(dict[bytes, Any]):
+    """Values that repeat, as one object for equal bytes; ``make``: what is made of each."""
+
+    def __init__(self, read: Reader, make: Callable[[Any], Any] | None) -> None:
+        super().__init__()
+        self._read, self._make = read, make
+
+    def __missing__(self, encoded: bytes) -> Any:
+        value, _ = self._read(encoded, 0)
+        if self._make is not None:
+            value = self._make(value)
+        if len(self) >= _MOST_INTERNED:
+            self.clear()
+        self[encoded] = value
+        return value

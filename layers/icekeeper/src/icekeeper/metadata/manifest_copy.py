@@ -100,7 +100,7 @@ class EntryCopier:
         columns = _layout(opened.schema_text, self._decimals)
         numbered = self._version >= 2
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for values, block in opened.values(columns.read):
+        for values, block in opened.values(columns.reader.read):
             start, end, status_code, written_id, written_number, written_file_number, *file = values
             status = EntryStatus(status_code)
             if status is EntryStatus.DELETED:

@@ -34,6 +34,7 @@ from icekeeper.model import (
 __all__ = [
     "decode_identities",
     "decode_live_files",
+    "decode_live_paths",
     "decode_manifest",
     "decode_manifest_list",
     "manifest_from_file",
@@ -141,7 +142,7 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
     late = columns.late
     added_snapshot_id = manifest.added_snapshot_id
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-    for values, block in opened.values(columns.read):
+    for values, block in opened.values(columns.reader.read):
         status_code, snapshot_id, number, file_number, start, end, *stored = values
         try:
             status = _STATUSES[status_code]
@@ -179,9 +180,21 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
     """
     opened = open_avro(data, path)
     columns = _columns(opened, _live_layout, (0, 100))
-    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(columns.read):
+    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(columns.reader.read):
         if status != _DELETED:
             yield LiveFile(file_path, content_offset, size or 0, snapshot_id)
+
+
+def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
+    """The path of every entry that is not DELETED, block by block; nothing else is decoded.
+
+    Raises:
+        MetadataUnreadable: the file is damaged.
+    """
+    opened = open_avro(data, path)
+    columns = _columns(opened, _path_layout, (0, 100))
+    for rows in opened.blocks(columns.reader.read_block):
+        yield [file_path for status, file_path in rows if status != _DELETED]
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
@@ -192,7 +205,7 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
     """
     opened = open_avro(data, manifest.manifest_path)
     columns = _columns(opened, _identity_layout, (0, 100, 104))
-    for values, _ in opened.values(columns.read):
+    for values, _ in opened.values(columns.reader.read):
         status_code, snapshot_id, number, file_number, file_path, size, content_offset = values
         status = EntryStatus(status_code)
         if status is EntryStatus.DELETED:
@@ -235,6 +248,11 @@ def _entry_layout(schema_text: str, partition_fields: tuple[tuple[int, str], ...
 @lru_cache(maxsize=64)
 def _live_layout(schema_text: str) -> EntryColumns:
     return entry_columns(writer_schema(schema_text), (0, 1), (100, 104, 144))
+
+
+@lru_cache(maxsize=64)
+def _path_layout(schema_text: str) -> EntryColumns:
+    return entry_columns(writer_schema(schema_text), (0,), (100,))
 
 
 @lru_cache(maxsize=64)

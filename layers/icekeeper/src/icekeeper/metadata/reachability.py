@@ -86,8 +86,7 @@ class References:
         """
         unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
         self.manifests.update(manifest.manifest_path for manifest in unseen)
-        for _, (path, _) in reader.live_keys(unseen):
-            yield path
+        yield from reader.live_paths(unseen)
 
 
 def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:

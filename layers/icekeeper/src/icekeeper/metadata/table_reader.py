@@ -13,6 +13,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
     decode_identities,
     decode_live_files,
+    decode_live_paths,
     decode_manifest,
     decode_manifest_list,
     manifest_from_file,
@@ -36,7 +37,7 @@ class TableReader:
     metadata: TableMetadata
     read: ReadBytes
     on_live_file: Callable[[str], None] | None = None
-    """Called with the path of every data and delete file of a live entry that is read."""
+    """Called with the paths of data and delete files of live entries that are read, with one at least of each folder."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from v1's inline list.
@@ -105,15 +106,19 @@ class TableReader:
                 if entry.is_live:
                     yield LiveEntry(manifest, entry)
 
-    def live_keys(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, FileKey]]:
-        """``(path, content offset)`` of every live entry of every manifest.
+    def live_paths(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+        """The path of every live entry of every manifest.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
         """
+        on_live_file = self.on_live_file
         for manifest, data in self.contents(manifests):
-            for file in self._reporting_files(decode_live_files(data, manifest.manifest_path)):
-                yield manifest, (file.path, file.content_offset)
+            for paths in decode_live_paths(data, manifest.manifest_path):
+                if on_live_file is not None:
+                    for path in {path[: path.rfind("/")]: path for path in paths}.values():
+                        on_live_file(path)
+                yield from paths
 
     def identities(
         self, manifests: Iterable[ManifestFile]

@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.metadata.manifest_read import decode_live_files
+from icekeeper.metadata.manifest_read import decode_live_paths
 from icekeeper.metadata.reachability import References
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
@@ -136,8 +137,8 @@ def _references(task: _Task) -> Iterator[tuple[int, Any]]:
             data = task.storage.read(manifest)
         except StorageError as error:
             raise MetadataUnreadable(f"manifest {manifest} cannot be read: {error}") from error
-        for file in decode_live_files(data, manifest):
-            yield _part(file.path, task.parts), hasher.hashes(file.path)
+        for path in chain.from_iterable(decode_live_paths(data, manifest)):
+            yield _part(path, task.parts), hasher.hashes(path)
 
 
 def _part(path: str, parts: int) -> int:
