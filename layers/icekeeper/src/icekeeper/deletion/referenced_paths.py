@@ -8,34 +8,37 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.deletion.prefix_mismatch import without_authority
+from icekeeper.storage.folder_names import FolderNames
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["ReferencedPaths", "path_hash"]
 
 # Sorted and freed of repetitions each time so many came in: a path that many manifests hold counts once.
 _UNSORTED = 1_000_000
+_AT_ONCE = 10_000
 
 
 def path_hash(key: str) -> int:
     """64 bits, the same in every process and on every machine."""
-    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 class _Hashes:
     """Sorted 64-bit numbers; what was added last waits unsorted."""
 
     def __init__(self) -> None:
-        self._sorted, self._new = array("Q"), array("Q")
+        self._sorted, self._new = array("q"), array("q")
 
-    def add(self, value: int) -> None:
-        self._new.append(value)
+    def add(self, values: Iterable[int]) -> None:
+        self._new.extend(values)
         if len(self._new) >= max(_UNSORTED, len(self._sorted)):
             self._sort()
 
@@ -45,6 +48,17 @@ class _Hashes:
         place = bisect_left(self._sorted, value)
         return place < len(self._sorted) and self._sorted[place] == value
 
+    def missing(self, values: array[int]) -> list[int]:
+        """Where in ``values`` the numbers stand that are not among these."""
+        if self._new:
+            self._sort()
+        if not self._sorted:
+            return list(range(len(values)))
+        known, asked = _arrow(self._sorted), _arrow(values)
+        places = pc.min_element_wise(pc.search_sorted(known, asked), pa.scalar(len(known) - 1, pa.uint64()))
+        missing: list[int] = pc.indices_nonzero(pc.not_equal(known.take(places), asked)).to_pylist()
+        return missing
+
     def __len__(self) -> int:
         if self._new:
             self._sort()
@@ -52,26 +66,44 @@ class _Hashes:
 
     def _sort(self) -> None:
         self._sorted.extend(self._new)
-        self._new = array("Q")
-        values = pa.Array.from_buffers(pa.uint64(), len(self._sorted), [None, pa.py_buffer(self._sorted)]).unique()
+        self._new = array("q")
+        values = _arrow(self._sorted).unique()
         ordered = values.take(pc.array_sort_indices(values))
-        self._sorted = array("Q")
+        self._sorted = array("q")
         self._sorted.frombytes(ordered.buffers()[1].slice(0, 8 * len(ordered)))
+
+
+def _arrow(values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 class ReferencedPaths:
     """The paths that a table references; ``home`` is the location whose files are asked about."""
 
-    def __init__(self, home: str, paths: Iterable[str] = ()) -> None:
+    def __init__(self, home: str, paths: Iterable[str] = (), hash_of: Callable[[str], int] = hash) -> None:
+        """``hash_of``: 64 bits with a sign; :func:`path_hash` where hashes come from other processes."""
         own = authority(home)
         self._own = "/" if own == "file://" else f"{own}/"
+        self._hash = hash_of
         self._here, self._elsewhere = _Hashes(), _Hashes()
         self.update(paths)
 
     def update(self, paths: Iterable[str]) -> None:
         """Add paths as the metadata spells them."""
-        for path in paths:
-            self.add_hashes(*self.hashes(path))
+        names, some = FolderNames(), list[str]()
+        try:
+            for path in paths:
+                some.append(names.normal(path))
+                if len(some) >= _AT_ONCE:
+                    self._add(some)
+                    some = []
+        finally:  # what is known when reading fails
+            self._add(some)
+
+    def _add(self, normals: Sequence[str]) -> None:
+        self._here.add(map(self._hash, normals))
+        elsewhere = [normal for normal in normals if not normal.startswith(self._own)]
+        self._elsewhere.add(self._hash(without_authority(normal)) for normal in elsewhere)
 
     def hashes(self, path: str) -> tuple[int, int | None]:
         """The hash of the normalised path, and that of its part behind scheme and bucket.
@@ -79,20 +111,25 @@ class ReferencedPaths:
         The second is ``None`` for a path in home's own bucket, which cannot be a prefix mismatch.
         """
         normal = normalise(path)
-        return path_hash(normal), None if normal.startswith(self._own) else path_hash(without_authority(normal))
+        return self._hash(normal), None if normal.startswith(self._own) else self._hash(without_authority(normal))
 
-    def add_hashes(self, here: int, elsewhere: int | None) -> None:
-        """Add a path by its :meth:`hashes`, which may have been made on another machine."""
-        self._here.add(here)
-        if elsewhere is not None:
-            self._elsewhere.add(elsewhere)
+    def add_hashes(self, hashes: Iterable[tuple[int, int | None]]) -> None:
+        """Add paths by their :meth:`hashes`, which may have been made on another machine."""
+        pairs = list(hashes)
+        self._here.add(here for here, _ in pairs)
+        self._elsewhere.add(elsewhere for _, elsewhere in pairs if elsewhere is not None)
+
+    def unreferenced(self, listed: Sequence[ListedObject], names: FolderNames) -> list[ListedObject]:
+        """The listed objects that are not referenced; ``names``: of the whole listing."""
+        hashes = array("q", map(self._hash, [names.normal(found.path) for found in listed]))
+        return [listed[place] for place in self._here.missing(hashes)]
 
     def __contains__(self, path: str) -> bool:
-        return len(self._here) > 0 and path_hash(normalise(path)) in self._here
+        return len(self._here) > 0 and self._hash(normalise(path)) in self._here
 
     def __len__(self) -> int:
         return len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
         """Whether, most probably, the same path is referenced under another scheme, bucket or host."""
-        return len(self._elsewhere) > 0 and path_hash(without_authority(path)) in self._elsewhere
+        return len(self._elsewhere) > 0 and self._hash(without_authority(path)) in self._elsewhere

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol
 
 from icekeeper.deletion.other_formats import other_format_at
+from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.metadata.document_files import is_metadata_file
+from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
 
 __all__ = ["CandidateCollector", "OrphanCandidates", "find_candidates", "join_candidates", "without_referenced"]
 
 # One is enough to refuse the deletion; more are kept because two hashes may be equal by chance.
 _MISMATCHES_KEPT = 100
+_AT_ONCE = 10_000
 
 
 class References(Protocol):
-    """Answers whether a path is referenced; see :class:`icekeeper.deletion.referenced_paths.ReferencedPaths`."""
+    """Answers whether a path is referenced, as :class:`icekeeper.deletion.referenced_paths.ReferencedPaths` does."""
 
     def __contains__(self, path: str) -> bool: ...
 
@@ -45,12 +49,12 @@ class OrphanCandidates:
 
 
 class CandidateCollector:
-    """Collects the candidates among listed objects, one object after the other.
+    """Collects the candidates among listed objects.
 
     Old is a file that was modified before ``older_than_ms`` (epoch milliseconds); one of unknown age counts as young.
     """
 
-    def __init__(self, referenced: References, older_than_ms: int) -> None:
+    def __init__(self, referenced: ReferencedPaths, older_than_ms: int) -> None:
         self._referenced, self._older_than_ms = referenced, older_than_ms
         self._listed = self._too_young = 0
         self._unreferenced: list[ListedObject] = []
@@ -60,9 +64,17 @@ class CandidateCollector:
 
     def add(self, found: ListedObject) -> None:
         """Look at one listed object."""
-        self._listed += 1
-        if found.path in self._referenced:
-            return
+        self.add_all((found,))
+
+    def add_all(self, listed: Iterable[ListedObject]) -> None:
+        """Look at the objects of a listing, or of a part of one."""
+        names, rest = FolderNames(), iter(listed)
+        while some := list(islice(rest, _AT_ONCE)):
+            self._listed += len(some)
+            for found in self._referenced.unreferenced(some, names):
+                self._add_unreferenced(found)
+
+    def _add_unreferenced(self, found: ListedObject) -> None:
         if self._referenced.has_prefix_mismatch(found.path) and len(self._prefix_mismatches) < _MISMATCHES_KEPT:
             self._prefix_mismatches.append(found.path)
         if is_metadata_file(found.path):
@@ -89,8 +101,7 @@ class CandidateCollector:
 def find_candidates(listed: Iterable[ListedObject], referenced: References, older_than_ms: int) -> OrphanCandidates:
     """The candidates of a whole listing; see :class:`CandidateCollector`."""
     collector = CandidateCollector(referenced, older_than_ms)
-    for found in listed:
-        collector.add(found)
+    collector.add_all(listed)
     return collector.candidates()
 
 

@@ -128,7 +128,7 @@ def _objects(listed: Iterable[ListedObject], parts: int) -> Iterator[tuple[int, 
 
 
 def _references(task: _Task) -> Iterator[tuple[int, Any]]:
-    hasher = ReferencedPaths(task.home)
+    hasher = ReferencedPaths(task.home, hash_of=path_hash)
     for path in task.documents:
         yield _part(path, task.parts), hasher.hashes(path)
     for manifest in task.manifests:
@@ -159,13 +159,12 @@ def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[in
 def _merge(
     home: str, older_than_ms: int, part: int, items: Iterator[_Item]
 ) -> tuple[OrphanCandidates, StorageError | None]:
-    referenced = ReferencedPaths(home)
+    referenced = ReferencedPaths(home, hash_of=path_hash)
     objects: list[tuple[str, int, int | None]] = []
     error: StorageError | None = None
     for kind, payload in items:
         if kind == "references":
-            for here, elsewhere in payload:
-                referenced.add_hashes(here, elsewhere)
+            referenced.add_hashes(payload)
         elif kind == "objects":
             objects += payload
         else:
