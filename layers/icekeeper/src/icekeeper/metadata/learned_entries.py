@@ -45,7 +45,7 @@ class EntryReader:
     """Reads entries of one schema as lists of values; threads may share it: at worst they learn the same twice."""
 
     def __init__(self, steps: Sequence[EntryStep], empty: list[Any], types: AvroTypes) -> None:
-        """``empty``: the values of an entry that has none of the fields."""
+        """``empty``: the values of an entry that has none of the fields; two or more are asked for."""
         self._steps, self._empty, self._types = tuple(steps), empty, types
         self._walks = [(step.slot, step.walk) for step in steps]
         wanted = [step for step in steps if step.slot >= 0]
