@@ -25,7 +25,8 @@ FIELDS = {pa.float64(): ("<Q", NAN, OF_X86), pa.float32(): ("<I", 0x7FC00000, 0x
 
 
 def floats(kind: pa.DataType, code: str, *bits: int) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(b"".join(struct.pack(code, one) for one in bits))])
+    data = b"".join(struct.pack(code, one) for one in bits)
+    return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(data)])
 
 
 @pytest.mark.parametrize("kind", list(FIELDS), ids=str)

@@ -54,7 +54,7 @@ def projection(source: pa.DataType, kind: str) -> Projection:
 @pytest.mark.parametrize(("source", "value", "kind"), OTHER_VALUES, ids=str)
 def test_what_arrow_would_cast_to_another_value_is_refused(source: pa.DataType, value: Any, kind: str) -> None:
     assert pa.scalar(value, source).is_valid
-    with pytest.raises(TableUnsupported, match="column c is .* in a file, which cannot be read as"):
+    with pytest.raises(TableUnsupported, match=r"column c is .* in a file, which cannot be read as"):
         projection(source, kind)
 
 
@@ -70,7 +70,8 @@ def test_a_key_of_another_type_deletes_no_row(tmp_path: Path) -> None:
     with maintained_table(tmp_path) as table:
         table.create(properties={"format-version": "2"})
         table.fill(2)
-        key = pa.table([pa.array([True])], schema=pa.schema([pa.field("id", pa.bool_(), metadata={b"PARQUET:field_id": b"1"})]))
+        field = pa.field("id", pa.bool_(), metadata={b"PARQUET:field_id": b"1"})
+        key = pa.table([pa.array([True])], schema=pa.schema([field]))
         commit_deletes(table, [(key, {"content": FileContent.EQUALITY_DELETES, "equality_ids": (1,), "partition": ()})])
         before = table.live_files()
         outcome = compacted(table)

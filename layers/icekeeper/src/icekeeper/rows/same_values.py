@@ -1,6 +1,6 @@
 """Tells whether values of a file's type are the same values in a table's type (pure) (rule 181).
 
-Arrow casts far more than Iceberg promotes: text to the number that it spells, ``true`` to 1, a moment to its time of the
+Arrow casts far more than Iceberg promotes: text to the number that it spells, ``true`` to 1, a moment to its time of
 day, a double to the nearest float.  Engines do not, or do otherwise.
 """
 
