@@ -21,7 +21,7 @@ HEAVY = (
     ("module", "most"),
     [
         ("icekeeper.operations.compaction.rewrite", 435),
-        ("icekeeper.operations.compaction.clustering.work", 425),
+        ("icekeeper.operations.compaction.clustering.work", 430),
         ("icekeeper.operations.statistics.task", 385),
         ("icekeeper.operations.position_deletes.merge", 375),
         ("icekeeper.engines.worker_processes", 170),

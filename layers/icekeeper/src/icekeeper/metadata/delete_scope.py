@@ -11,6 +11,7 @@ Specification, "Scan Planning":
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,8 +46,12 @@ PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key that compares bit for bit: 0.0 and -0.0 are two partitions, NaN is one."""
-    return spec_id, tuple(struct.pack("<d", value) if isinstance(value, float) else value for value in partition)
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, NaN of whatever bits is one (rule 180)."""
+    return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
+
+
+def _float_key(value: float) -> bytes:
+    return struct.pack("<d", math.nan if math.isnan(value) else value)
 
 
 def is_unpartitioned(spec: Mapping[str, Any]) -> bool:

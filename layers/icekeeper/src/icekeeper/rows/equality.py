@@ -3,7 +3,7 @@
 Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become one
 number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if that is
 higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete
-Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares.
+Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares, but for NaN of other bits (rule 180).
 
 Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
 order, and only those between the least and the greatest value that is looked up are hashed.
@@ -11,6 +11,7 @@ order, and only those between the least and the greatest value that is looked up
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,9 +90,11 @@ def deleted_rows(
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """The values in a type of the same bits whose order Arrow and Python agree on."""
+    """The values in a type of the same bits whose order Arrow and Python agree on; of all NaN the same one."""
     if pa.types.is_temporal(column.type):
         return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)
     return column.view(pa.binary()) if pa.types.is_string(column.type) else column
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.rows.file_rows import open_rows
@@ -32,7 +33,7 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
     """Stream the file; a row with a null path or position deletes nothing.
 
     Raises:
-        MetadataUnreadable: it is no position delete file.
+        MetadataUnreadable: it is no position delete file, or deletes a row before the first.
         StorageError: it cannot be read.
     """
     with storage.translated(path), storage.open_input(path) as stream:
@@ -41,6 +42,10 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
         for batch in rows.batches(_COLUMNS):
             table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
+            least = pc.min(table["pos"]).as_py()
+            if least is not None and least < 0:
+                # Bitmaps have no such position, and which row was meant is not known (rule 11).
+                raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
             yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))

@@ -17,6 +17,7 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.model import PartitionValue
 from icekeeper.rows.absent_column import Constant, absent_column
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of
+from icekeeper.rows.same_values import has_same_values
 
 __all__ = ["Projection"]
 
@@ -168,7 +169,7 @@ def _primitive_converter(column: _FileColumn, target: pa.DataType) -> Converter 
     source = column.type
     if source == target:
         return None
-    if pa.types.is_nested(source):
+    if not has_same_values(source, target):  # nested ones, too
         raise TableUnsupported(f"column {column.name} is {source} in a file, which cannot be read as {target}")
     if isinstance(target, pa.BaseExtensionType):
         storage = target.storage_type
