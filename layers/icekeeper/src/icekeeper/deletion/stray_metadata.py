@@ -5,20 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
-from icekeeper.errors import MetadataUnreadable
+from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.pass_context.metadata_listing import read_listed_metadata
+from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["needed_by", "read_strays"]
+__all__ = ["list_beside", "needed_by", "read_strays"]
 
 _PARALLEL_READS = 16
+
+
+def list_beside(
+    storage: Storage, table: LoadedTable, found: Iterable[ListedObject] | None = None
+) -> Sequence[ListedObject]:
+    """The metadata files in the table's metadata folders, for :func:`read_strays`; none in a table bucket.
+
+    ``found``: those that a listing of the table's location has found, which is not listed again.
+
+    Raises:
+        OperationRefused: a folder must not be listed, so that a newer head of the table would not be seen.
+        StorageError: the store does not answer.
+    """
+    home = table.metadata.location
+    listed = listed_metadata(storage, table, apart_from=None if found is None else home)
+    if listed is None and not has_its_own_bucket(home):
+        folders = " and ".join(metadata_folders(table.metadata))
+        raise OperationRefused(
+            f"whether {table.name} has newer metadata than its catalog entry knows cannot be told, because {folders} "
+            "cannot be listed; nothing was deleted; allow s3:ListBucket there"
+        )
+    return (*(found or ()), *(listed or ()))
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
@@ -31,7 +54,7 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     """
     metadata = table.metadata
     known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
-    folders = {normalise(metadata.metadata_directory), normalise(f"{metadata.location}/metadata")}
+    folders = set(map(normalise, metadata_folders(metadata)))
     unknown = [
         found.path
         for found in listed
