@@ -17,7 +17,7 @@ from icekeeper.deletion.held_files import HeldFiles, held_by_others
 from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
-from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
+from icekeeper.deletion.other_tables import NearTables, looked_into, near_tables, tables_elsewhere
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
@@ -108,12 +108,12 @@ class FileNeeds:
         What lies in a folder of theirs below this table's location is theirs altogether.
 
         Raises:
-            OperationRefused: another table has the same location, or one that may need files cannot be loaded.
+            OperationRefused: another table has the same location, or one that may need files cannot be read.
             MetadataUnreadable: what such a table needs cannot be read.
             StorageError: catalog or state store failed.
         """
         elsewhere = tables_elsewhere(self._context, [normalise(self._home)])
-        neighbours = neighbours_of(self._table, (*others, *elsewhere.tables))
+        neighbours = neighbours_of(self._table, (*looked_into(self._context, others), *elsewhere.tables))
         self._share(neighbours.sharing, elsewhere)
         self._left_alone.add(neighbours.left_alone)
         return neighbours
@@ -121,7 +121,7 @@ class FileNeeds:
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
         """Look for newer metadata of the table that its catalog entry does not know; spare what it needs.
 
-        ``listed``: metadata files that a listing of the table's location has found; else its metadata folders are listed.
+        ``listed``: metadata files that a listing of the location has found; else the metadata folders are listed.
 
         Raises:
             OperationRefused: another catalog, or a newer state of this one, has another head of the table, or whether

@@ -17,7 +17,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["list_beside", "needed_by", "read_strays"]
+__all__ = ["is_gone", "list_beside", "needed_by", "read_strays"]
 
 _PARALLEL_READS = 16
 
@@ -89,14 +89,16 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
         try:
             manifests = references.listed(reader, [snapshot])
         except MetadataUnreadable as error:
-            _require_gone(error)
+            if not is_gone(error):
+                raise
             continue
         yield from manifests
         for manifest in manifests.values():
             try:
                 yield from references.held(reader, [manifest])
             except MetadataUnreadable as error:
-                _require_gone(error)
+                if not is_gone(error):
+                    raise
 
 
 def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
@@ -106,10 +108,9 @@ def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
     return normalise(table.location) == normalise(found.location)
 
 
-def _require_gone(error: MetadataUnreadable) -> None:
+def is_gone(error: BaseException) -> bool:
+    """Whether metadata could not be read because they are not there any more: then there is nothing to protect."""
     failed: BaseException | None = error
-    while failed is not None:
-        if isinstance(failed, FileNotFoundError):
-            return
+    while failed is not None and not isinstance(failed, FileNotFoundError):
         failed = failed.__cause__
-    raise error
+    return failed is not None
