@@ -1,4 +1,4 @@
-"""A newer head of a table that its catalog entry does not know, where its metadata lie in an unusual place (rule 90)."""
+"""A newer head of a table that its entry does not know, where its metadata lie in an unusual place (rule 90)."""
 
 from __future__ import annotations
 
