@@ -23,6 +23,7 @@ from botocore.config import Config
 from botocore.credentials import CredentialResolver
 from botocore.exceptions import CredentialRetrievalError
 
+from icekeeper.aws.answer_in_time import Patience
 from icekeeper.aws.providers import AssumedRole, SameAs, VendedKeys
 from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
 from icekeeper.aws.vended import vendor_of
@@ -62,6 +63,8 @@ class AwsSession:
         self._lock = threading.Lock()
         self._told: Keys | None = None
         self._has_none = False
+        self._found: Any = None
+        self._patience = Patience()
 
     @property
     def region_name(self) -> str | None:
@@ -84,6 +87,7 @@ class AwsSession:
         Raises:
             BotoCoreError: no region is known, or the credentials cannot be had.
         """
+        self.source()  # botocore would ask for the credentials itself, and wait for ever
         with self._lock:
             made = self._session.client(service, **options)
         made.meta.events.register_first("before-sign", self._renew)
@@ -101,7 +105,7 @@ class AwsSession:
         if credentials is None:
             return None
         try:
-            frozen = credentials.get_frozen_credentials()
+            frozen = self._frozen(credentials)
         except RuntimeError as error:  # botocore's word for a source that gave keys that have expired already
             raise CredentialRetrievalError(provider=credentials.method, error_msg=str(error)) from error
         keys = Keys(frozen.access_key, frozen.secret_key, frozen.token or None)
@@ -109,6 +113,12 @@ class AwsSession:
             remember_secrets({"secret-access-key": keys.secret_key, "session-token": keys.token or ""})
             self._told = keys
         return keys
+
+    def _frozen(self, credentials: Any) -> Any:
+        """The keys of now, for which their source is asked where that is due."""
+        if not getattr(credentials, "refresh_needed", lambda: False)():
+            return credentials.get_frozen_credentials()
+        return self._patience.ask(credentials.get_frozen_credentials, str(credentials.method))
 
     def botocore_session(self) -> Any:
         """A session with the same credentials and region, for a library that makes clients by itself.
@@ -134,9 +144,10 @@ class AwsSession:
         with self._lock:
             if self._has_none:
                 return None
-            found = self._session.get_credentials()
-            self._has_none = found is None  # to look again takes seconds where no metadata service answers
-            return found
+            if self._found is None:
+                self._found = self._patience.ask(self._session.get_credentials, "the configured source of credentials")
+                self._has_none = self._found is None  # to look again takes seconds where no metadata service answers
+            return self._found
 
 
 def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) -> AwsSession:

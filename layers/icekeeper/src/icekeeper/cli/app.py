@@ -37,6 +37,7 @@ from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
+    OutputLost,
     answer,
     engine_and_progress,
     listings,
@@ -46,6 +47,7 @@ from icekeeper.cli.console import (
     print_interrupted,
     print_json,
     print_usage_error,
+    silence_output,
     tell,
 )
 from icekeeper.cli.cost import cost
@@ -218,13 +220,30 @@ def _start_logging() -> None:
     logging.basicConfig(level=level, handlers=[handler])
 
 
+def _require_text(given: Sequence[str]) -> None:
+    """Refuse arguments that this locale could not decode: no name with what is left of them exists anywhere."""
+    for argument in given:
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            told = argument.encode("ascii", "backslashreplace").decode()
+            raise PolicyError(f"argument '{told}' is no text in this locale; set LC_ALL=C.UTF-8, or write it in UTF-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; every failure becomes one sentence and the right exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in given
     try:
+        return _run(given, as_json="--json" in given)
+    except OutputLost as error:  # what was to be told there, the failure of the command too, is lost
+        silence_output()
+        print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
+        return EXIT_FAILED
+
+
+def _run(given: Sequence[str], *, as_json: bool) -> int:
+    try:
+        _require_text(given)
         _start_logging()
-        result = app(args=given, prog_name="icekeeper", standalone_mode=False)
+        result = app(args=list(given), prog_name="icekeeper", standalone_mode=False)
         return result if isinstance(result, int) else EXIT_OK
     except typer.TyperException as error:
         print_usage_error(error, as_json=as_json)
@@ -238,8 +257,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_output()
         return EXIT_FAILED
+    except OutputLost:
+        raise
     except Exception as error:
         # Table metadata are read unchecked: a document breaks the specification, or this is a bug.
         log.exception("unexpected")

@@ -32,6 +32,7 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_OK",
     "EXIT_USAGE",
+    "OutputLost",
     "about",
     "answer",
     "engine_and_progress",
@@ -43,6 +44,7 @@ __all__ = [
     "print_json",
     "print_usage_error",
     "progress_bar",
+    "silence_output",
     "tell",
     "waiting",
     "with_id_texts",
@@ -58,6 +60,10 @@ INTERRUPTED = "Interrupted"
 
 # A log or a pipe has no width of its own; columns should stay whole there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
+
+
+class OutputLost(Exception):
+    """Standard output takes nothing: the disk behind it is full, or it is closed."""
 
 
 def people(*, as_json: bool) -> Console:
@@ -76,10 +82,28 @@ def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document on standard output, with secrets masked, and each snapshot id also as text."""
+    """Print one JSON document on standard output, with secrets masked, and each snapshot id also as text.
+
+    Raises:
+        OutputLost: standard output takes nothing.
+    """
     told = with_id_texts(masked_document(document))
-    sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    if sys.stdout is None:  # ">&-"
+        raise OutputLost("it is closed")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost(error.strerror or str(error)) from error
+
+
+def silence_output() -> None:
+    """Let Python flush the rest of standard output into nothing when it ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:

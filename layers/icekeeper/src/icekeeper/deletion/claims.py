@@ -15,10 +15,19 @@ from icekeeper.deletion.neighbours import table_folders
 from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.footprint import Footprint
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
 
-__all__ = ["begin_claims", "entry_of", "known_data_roots", "record_first_look", "remember_claims"]
+__all__ = [
+    "begin_claims",
+    "entry_of",
+    "is_seen",
+    "known_data_roots",
+    "look_into",
+    "record_first_look",
+    "remember_claims",
+]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +55,28 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
         _record(context.state, context.catalog, loaded, known, context.footprint.news(), marks)
     except MaintenanceError as error:
         log.warning(_NOT_RECORDED, context.table, error)
+
+
+def is_seen(claims: TableClaims | None, loaded: LoadedTable) -> bool:
+    """Whether the manifests of a table's newest state had been read when the claims of its entry were recorded."""
+    if claims is None or claims.uuid != (loaded.metadata.uuid or ""):
+        return False
+    return (claims.seen_sequence_number, claims.seen_ms) == newest_marks(loaded.metadata)
+
+
+def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
+    """Read the manifests that another table got since anybody looked at it, and record where its files lie.
+
+    Returns the normalised folders outside of its location in which it has files.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
+        StorageError: a store failed.
+    """
+    known, seen = _recorded(context.state, catalog, loaded), Footprint()
+    read_new_manifests(replace(context, catalog=catalog, footprint=seen, planned=None), loaded, known[1])
+    now = _record(context.state, catalog, loaded, known, seen.roots(), newest_marks(loaded.metadata))
+    return now.folders
 
 
 def remember_claims(context: OperationContext) -> None:
@@ -89,7 +120,7 @@ def _record(
     known: tuple[TableClaims | None, Sequence[TableClaims]],
     roots: Iterable[str],
     marks: tuple[int, int] | None,
-) -> None:
+) -> TableClaims:
     """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
 
     What is ``known`` of the same table is kept, because a file elsewhere may be older than the history that is left.
@@ -101,6 +132,7 @@ def _record(
         now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
     if now != entry:
         state.claims.record(now, replaces=entry)
+    return now
 
 
 def _recorded(

@@ -17,15 +17,14 @@ from icekeeper.deletion.held_files import HeldFiles, held_by_others
 from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
-from icekeeper.deletion.other_tables import NearTables, near_tables, tables_elsewhere
+from icekeeper.deletion.other_tables import NearTables, looked_into, near_tables, tables_elsewhere
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.deletion.stray_metadata import needed_by, read_strays
+from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.allowed_locations import is_allowed
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.metadata_listing import listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
@@ -76,7 +75,8 @@ class FileNeeds:
         """Find out who else may need files that this table's own snapshots or loads named.
 
         Raises:
-            OperationRefused: a table that may need them cannot be loaded, or there is a newer head of one.
+            OperationRefused: a table that may need them cannot be loaded, there is a newer head of one, or what lies
+                beside them cannot be listed.
             MetadataUnreadable: what somebody needs cannot be read.
             StorageError: catalog, store or state store failed.
         """
@@ -108,12 +108,12 @@ class FileNeeds:
         What lies in a folder of theirs below this table's location is theirs altogether.
 
         Raises:
-            OperationRefused: another table has the same location, or one that may need files cannot be loaded.
+            OperationRefused: another table has the same location, or one that may need files cannot be read.
             MetadataUnreadable: what such a table needs cannot be read.
             StorageError: catalog or state store failed.
         """
         elsewhere = tables_elsewhere(self._context, [normalise(self._home)])
-        neighbours = neighbours_of(self._table, (*others, *elsewhere.tables))
+        neighbours = neighbours_of(self._table, (*looked_into(self._context, others), *elsewhere.tables))
         self._share(neighbours.sharing, elsewhere)
         self._left_alone.add(neighbours.left_alone)
         return neighbours
@@ -121,14 +121,15 @@ class FileNeeds:
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
         """Look for newer metadata of the table that its catalog entry does not know; spare what it needs.
 
-        ``listed``: metadata files that a listing has found; else the metadata directory is listed.
+        ``listed``: metadata files that a listing of the location has found; else the metadata folders are listed.
 
         Raises:
-            OperationRefused: another catalog, or a newer state of this one, has another head of the table.
+            OperationRefused: another catalog, or a newer state of this one, has another head of the table, or whether
+                there is one cannot be told.
             MetadataUnreadable: such metadata, or what it needs, cannot be read.
         """
         storage = self._context.storage(self._table)
-        found = listed_metadata(storage, self._table) if listed is None else listed
+        found = list_beside(storage, self._table, listed)
         now = self._context.load()  # after the listing: what others commit meanwhile is known
         for stray in refuse_other_head(now, read_strays(storage, now, found)):
             self._newer.update(map(normalise, needed_by(storage, stray, self.references)))
@@ -174,8 +175,13 @@ class FileNeeds:
         storage = self._context.storage(self._table)
         own = None if self._metadata_alone is None else compared(self._metadata_alone)
         data = (path for path in paths if own is None or not is_under(path, own))
-        if has_its_own_bucket(self._home) or not storage.can_list(self._home):
+        if has_its_own_bucket(self._home):
             return
+        if not storage.can_list(self._home):
+            raise OperationRefused(
+                f"whether tables of other formats lie in {self._home} cannot be told, because it cannot be listed; "
+                "nothing was deleted; allow s3:ListBucket there"
+            )
         found = find_other_formats(storage, self._owned, data)
         self._other_formats.add(found)
         for folder in sorted(found):

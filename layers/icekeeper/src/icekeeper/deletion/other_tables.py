@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import record_first_look
+from icekeeper.deletion.late_guests import look_into_all
 from icekeeper.deletion.neighbours import TableFolders, has_its_own_bucket, table_folders
+from icekeeper.deletion.stray_metadata import is_gone
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
@@ -27,6 +29,7 @@ __all__ = [
     "CatalogTables",
     "NearTables",
     "load_all",
+    "looked_into",
     "near_tables",
     "other_tables",
     "recorded_claims",
@@ -123,6 +126,27 @@ def other_tables(context: OperationContext) -> tuple[TableFolders, ...]:
     return load_all(catalog, names, context.state, recorded_claims(context.state, context.catalog)).others_of(own)
 
 
+def looked_into(context: OperationContext, others: Iterable[TableFolders]) -> tuple[TableFolders, ...]:
+    """Other tables of the catalog, with every folder in which they have files by now.
+
+    Raises:
+        OperationRefused: the manifests of one cannot be read, so that it could have files anywhere.
+        StorageError: the state store failed.
+    """
+    looked = look_into_all(context, others, recorded_claims(context.state, context.catalog))
+    for one, error in looked:
+        if error is not None and not is_gone(error):
+            raise OperationRefused(
+                f"whether {one.table.name} needs files of {context.table} is not known, because its manifests cannot "
+                f"be read: {error}; nothing was deleted; repair {one.table.name} or drop it from the catalog"
+            ) from error
+        if error is not None:  # nobody can read by it any more
+            log.warning(
+                "%s: %s is damaged, so some of its files are not known: %s", context.table, one.table.name, error
+            )
+    return tuple(one for one, _ in looked)
+
+
 def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
     """Every other table, of any catalog served here, that may have files in the (normalised) folders.
 
@@ -134,8 +158,11 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     # Nobody can be near a table in a bucket of its own but those that were seen there.
     names = () if has_its_own_bucket(own.metadata.location) else _names(context)
     others = (name for name in names if name != own.name)
-    near = {name for name in others if name not in recorded or _touch(recorded[name], folders)}
+    near = {name for name in others if not _was_looked_into(recorded.get(name)) or _touch(recorded[name], folders)}
     found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
+    looked = look_into_all(context, found.tables, recorded)
+    unseen = ((one.table.name, str(error)) for one, error in looked if error is not None)
+    found = CatalogTables(tuple(one for one, _ in looked), (*found.unreadable, *unseen))
     elsewhere = tables_elsewhere(context, folders)
     unreadable = [(recorded[name], reason) for name, reason in found.unreadable if name in recorded]
     for name, reason in found.unreadable:
@@ -219,6 +246,11 @@ def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, T
         StorageError: the state store failed.
     """
     return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
+
+
+def _was_looked_into(claims: TableClaims | None) -> bool:
+    """Whether the manifests of a table have ever been read, and not only its document."""
+    return claims is not None and (claims.seen_sequence_number, claims.seen_ms) != (-1, -1)
 
 
 def _touch(claims: TableClaims, folders: Iterable[str]) -> bool:

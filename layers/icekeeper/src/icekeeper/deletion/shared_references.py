@@ -15,13 +15,12 @@ from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.neighbours import TableFolders
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.deletion.stray_metadata import needed_by, read_strays
+from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
 from icekeeper.metadata.reachability import References, metadata_files, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.metadata_listing import listed_metadata
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
@@ -121,12 +120,12 @@ class SharedReferences:
         """Add what newer metadata of a table needs that its catalog entry does not know.
 
         Raises:
-            OperationRefused: the table has another head.
+            OperationRefused: the table has another head, or whether it has one cannot be told.
             MetadataUnreadable: what is there cannot be read.
             StorageError: the store or the catalog does not answer.
         """
         storage = self._context.storage(followed.table)
-        listed = listed_metadata(storage, followed.table)
+        listed = list_beside(storage, followed.table)
         if not read_strays(storage, followed.table, listed):
             return
         # After the listing: what was committed since the table was loaded is no stray.

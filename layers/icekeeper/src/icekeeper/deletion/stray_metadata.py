@@ -5,20 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
-from icekeeper.errors import MetadataUnreadable
+from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.pass_context.metadata_listing import read_listed_metadata
+from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["needed_by", "read_strays"]
+__all__ = ["is_gone", "list_beside", "needed_by", "read_strays"]
 
 _PARALLEL_READS = 16
+
+
+def list_beside(
+    storage: Storage, table: LoadedTable, found: Iterable[ListedObject] | None = None
+) -> Sequence[ListedObject]:
+    """The metadata files in the table's metadata folders, for :func:`read_strays`; none in a table bucket.
+
+    ``found``: those that a listing of the table's location has found, which is not listed again.
+
+    Raises:
+        OperationRefused: a folder must not be listed, so that a newer head of the table would not be seen.
+        StorageError: the store does not answer.
+    """
+    home = table.metadata.location
+    listed = listed_metadata(storage, table, apart_from=None if found is None else home)
+    if listed is None and not has_its_own_bucket(home):
+        folders = " and ".join(metadata_folders(table.metadata))
+        raise OperationRefused(
+            f"whether {table.name} has newer metadata than its catalog entry knows cannot be told, because {folders} "
+            "cannot be listed; nothing was deleted; allow s3:ListBucket there"
+        )
+    return (*(found or ()), *(listed or ()))
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
@@ -31,7 +54,7 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     """
     metadata = table.metadata
     known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
-    folders = {normalise(metadata.metadata_directory), normalise(f"{metadata.location}/metadata")}
+    folders = set(map(normalise, metadata_folders(metadata)))
     unknown = [
         found.path
         for found in listed
@@ -66,14 +89,16 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
         try:
             manifests = references.listed(reader, [snapshot])
         except MetadataUnreadable as error:
-            _require_gone(error)
+            if not is_gone(error):
+                raise
             continue
         yield from manifests
         for manifest in manifests.values():
             try:
                 yield from references.held(reader, [manifest])
             except MetadataUnreadable as error:
-                _require_gone(error)
+                if not is_gone(error):
+                    raise
 
 
 def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
@@ -83,10 +108,9 @@ def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
     return normalise(table.location) == normalise(found.location)
 
 
-def _require_gone(error: MetadataUnreadable) -> None:
+def is_gone(error: BaseException) -> bool:
+    """Whether metadata could not be read because they are not there any more: then there is nothing to protect."""
     failed: BaseException | None = error
-    while failed is not None:
-        if isinstance(failed, FileNotFoundError):
-            return
+    while failed is not None and not isinstance(failed, FileNotFoundError):
         failed = failed.__cause__
-    raise error
+    return failed is not None

@@ -9,21 +9,40 @@ from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["listed_metadata", "read_listed_metadata"]
+__all__ = ["listed_metadata", "metadata_folders", "read_listed_metadata"]
 
 
-def listed_metadata(storage: Storage, table: LoadedTable) -> Sequence[ListedObject]:
-    """The metadata files in the table's metadata directory, as they lie there now; none where nothing can be listed.
+def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
+    """Where metadata files of the table may lie: ``write.metadata.path``, and the folder of tables without it.
 
-    Nothing can be listed in S3 table buckets, and in stores that we cannot delete from either.
+    Another head of the table may have set the property, or given it up.
+    """
+    own, usual = metadata.metadata_directory, f"{metadata.location}/metadata"
+    return (own,) if normalise(own) == normalise(usual) else (own, usual)
+
+
+def listed_metadata(
+    storage: Storage, table: LoadedTable, *, apart_from: str | None = None
+) -> Sequence[ListedObject] | None:
+    """The metadata files in the table's metadata folders, as they lie there now; ``None`` where one cannot be listed.
+
+    ``apart_from``: a folder that somebody else has listed, with all below.  Nothing can be listed in S3 table buckets.
 
     Raises:
         StorageError: the store does not answer.
     """
-    listed = storage.list_if_allowed(table.metadata.metadata_directory)
-    return [found for found in listed or () if is_metadata_file(found.path)]
+    files: list[ListedObject] = []
+    for folder in metadata_folders(table.metadata):
+        if apart_from is not None and is_under(folder, apart_from):
+            continue
+        listed = storage.list_if_allowed(folder)
+        if listed is None:
+            return None
+        files += (found for found in listed if is_metadata_file(found.path))
+    return files
 
 
 def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:

@@ -29,7 +29,7 @@ def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetada
     Raises:
         StorageError: the store does not answer.
     """
-    listed = {normalise(found.path): found for found in listed_metadata(storage, table)}
+    listed = {normalise(found.path): found for found in listed_metadata(storage, table) or ()}
     current = listed.get(normalise(table.metadata_location))
     known = set(map(normalise, metadata_files(table.metadata, table.metadata_location)))
     unknown = [found for path, found in listed.items() if path not in known]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, PaginationError
 
 from icekeeper.storage.listing import Level, ListedObject
 from icekeeper.storage.paths import split_path
@@ -20,11 +20,19 @@ _PAGE = 1000
 
 
 def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
-    """Everything below a prefix, page by page; directory markers are left out."""
+    """Everything below a prefix, page by page; directory markers are left out.
+
+    Raises:
+        PaginationError: the store breaks off in the middle, which boto3 would take for the end.
+    """
     parts = split_path(prefix)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
     for page in pages:
         yield from _objects(prefix, page)
+        if page.get("IsTruncated") and not page.get("NextContinuationToken"):
+            raise PaginationError(
+                message=f"{prefix}: the listing is not whole, and the store does not say how it goes on"
+            )
 
 
 def s3_level(client: Any, prefix: str) -> Level | None:

@@ -97,7 +97,8 @@ def _ask_guards(
         foreign = [one for one in foreign if one.path not in needs.shared]
     theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
-    needs.look_for_other_heads(unknown if found.is_current else None)
+    # Those that somebody protects may be of another head, too.
+    needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
     candidates = without_referenced(candidates, needs.shared)
     plan = plan_orphans(
         table.metadata,
