@@ -72,8 +72,9 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
     threads = arrow_threads()
+    rows = parquet.batch_rows
     for groups in parquet.portions:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=threads)
+        yield from file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=threads)
 
 
 def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,6 @@
 """Opens Parquet files so that what is read of a row group is in memory by pieces, however large it is.
 
-Arrow reads a column chunk whole unless it is told how much of it to buffer, and keeps the chunks of two row groups while
-a batch spans both (platform 75).
+Arrow reads a column chunk whole unless it is told how much of it to buffer (platform 75).
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ _BUFFER_BYTES = 256 * 1024
 """Of a column chunk on this machine."""
 _AT_ONCE_BYTES = 32 * 1024 * 1024
 """What is read with few requests may be so large: all of it is in memory before any of it is decoded."""
+_BATCH_BYTES = 16 * 1024 * 1024
+"""Of the encoded values of a batch, before compression: rows that are wide come fewer at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,11 @@ class ParquetRows:
 
     file: pq.ParquetFile
     portions: tuple[list[int] | None, ...]
+    batch_rows: int
 
 
 def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int) -> ParquetRows:
-    """A file whose rows are read in batches of ``batch_rows``; of one row group, or of all.
+    """A file whose rows are read in batches of ``batch_rows``, or of fewer if they are wide; of one row group, or all.
 
     ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
 
@@ -46,9 +48,12 @@ def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, 
         share = _compressed_share(footer, int(stream.size()))
         options |= {"metadata": footer, "buffer_size": _buffer_bytes(footer, share, few_reads)}
     file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
+    if footer is not None:
+        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // max(1, sum(_encoded_bytes(footer)))))
     if row_group is not None:
-        return ParquetRows(file, ([row_group],))
-    return ParquetRows(file, tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,))
+        return ParquetRows(file, ([row_group],), batch_rows)
+    portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
+    return ParquetRows(file, portions, batch_rows)
 
 
 def _compressed_share(footer: pq.FileMetaData, size: int) -> float:
