@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "task_cores",
             "task_memory",
             "arrow_memory",
+            "freed_blocks",
         }
     ),
     frozenset({"aws"}),

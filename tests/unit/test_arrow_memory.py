@@ -16,8 +16,12 @@ GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 @pytest.mark.parametrize(
     ("before", "names", "after"),
     [
-        ({}, GNU, {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}),
-        ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, GNU, {"ARROW_DEFAULT_MEMORY_POOL": "system"}),
+        ({}, GNU, {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc", "JE_ARROW_MALLOC_CONF": "narenas:2"}),
+        (
+            {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"},
+            GNU,
+            {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"},
+        ),
         ({}, {"CS_PATH": 0}, {}),
         ({}, (), {}),
     ],

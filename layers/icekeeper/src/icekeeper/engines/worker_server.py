@@ -6,5 +6,7 @@ import os
 
 __all__: list[str] = []
 
+_OPTIONS = os.environ.get("JE_ARROW_MALLOC_CONF", "")
 # Arrow's jemalloc would start a thread as soon as Arrow is imported, whether Arrow allocates by it or not.
-os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+if "background_thread" not in _OPTIONS:
+    os.environ["JE_ARROW_MALLOC_CONF"] = ",".join(filter(None, (_OPTIONS, "background_thread:false")))

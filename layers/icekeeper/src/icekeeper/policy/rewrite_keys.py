@@ -122,7 +122,7 @@ class RewriteKeys(BaseModel):
     proof: Proof = key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
     row_group_memory_mb: PositiveAmount = key(
-        Fraction(256), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
+        Fraction(176), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
     )
 
     @property

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
 from icekeeper.rows.arrow_threads import arrow_threads
 from icekeeper.rows.avro_rows import AvroRows
+from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.paths import is_local
@@ -50,11 +50,8 @@ def open_rows(
     """
     kind = file_format.upper()
     if kind == "PARQUET":
-        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", pre_buffer=few_reads)
-        portions: Sequence[list[int] | None] = [None if row_group is None else [row_group]]
-        if few_reads and row_group is None:
-            portions = list(_row_group_portions(parquet.metadata))
-        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, portions))
+        parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS)
+        return FileRows(parquet.file.schema_arrow, lambda names: _parquet(parquet, names))
     if kind == "ORC":
         file = orc.ORCFile(stream)
         return FileRows(file.schema, lambda names: _orc(file, names))
@@ -64,33 +61,20 @@ def open_rows(
     raise TableUnsupported(f"{file_format} files are not read by this version of Icekeeper")
 
 
-def _parquet(
-    file: pq.ParquetFile, names: Sequence[str], portions: Sequence[list[int] | None]
-) -> Iterator[pa.RecordBatch]:
-    """``portions`` are the row groups that are read together; ``None``: all of them."""
+def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    file = parquet.file
     if not names:
         footer = file.metadata
-        for groups in portions:
+        for groups in parquet.portions:
             rows = footer.num_rows if groups is None else sum(footer.row_group(n).num_rows for n in groups)
             yield from _without_columns(rows)
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
     threads = arrow_threads()
-    for groups in portions:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=threads)
-
-
-def _row_group_portions(footer: pq.FileMetaData) -> Iterator[list[int]]:
-    """Row groups that together have the rows of a batch: Arrow fetches all bytes of a portion before it decodes any."""
-    portion: list[int] = []
-    rows = 0
-    for number in range(footer.num_row_groups):
-        portion.append(number)
-        rows += footer.row_group(number).num_rows
-        if rows >= BATCH_ROWS or number == footer.num_row_groups - 1:
-            yield portion
-            portion, rows = [], 0
+    rows = parquet.batch_rows
+    for groups in parquet.portions:
+        yield from file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=threads)
 
 
 def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

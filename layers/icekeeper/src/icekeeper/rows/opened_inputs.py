@@ -22,7 +22,7 @@ __all__ = ["opened_inputs"]
 
 # Larger files are read by row groups.
 _SMALL_BYTES = 4 * 1024 * 1024
-_AHEAD_BYTES = 32 * 1024 * 1024
+_AHEAD_BYTES = 16 * 1024 * 1024
 _AHEAD_FILES = 64
 _THREADS = 8
 

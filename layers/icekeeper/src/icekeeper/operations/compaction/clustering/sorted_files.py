@@ -65,10 +65,14 @@ class SortedPiece:
 
 
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The batches, at least one, as one; the list is emptied, so that only one copy of the rows stays in memory."""
-    table = pa.Table.from_batches(batches)
+    """The batches, at least one, as one; the list is emptied, and no more than one column is in memory twice."""
+    schema = batches[0].schema
+    chunks = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
     batches.clear()
-    return table.combine_chunks().to_batches()[0]
+    columns = []
+    while chunks:
+        columns.append(pa.concat_arrays(chunks.pop()))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:

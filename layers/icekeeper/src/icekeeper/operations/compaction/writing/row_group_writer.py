@@ -16,6 +16,7 @@ _WORTH_CORES = 3
 """Decoding keeps two cores busy beside the encoding (platform 67)."""
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 """Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
+_WORTH_RELEASE_BYTES = 64 * 1024 * 1024
 
 
 class RowGroupWriter(Protocol):
@@ -53,6 +54,8 @@ class _ColumnByColumn:
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
         table = rows.pop()
+        if table.nbytes >= _WORTH_RELEASE_BYTES:
+            pa.default_memory_pool().release_unused()  # what decoding has freed (platform 67)
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> pq.FileMetaData | None:

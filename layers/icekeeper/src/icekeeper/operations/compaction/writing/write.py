@@ -25,7 +25,9 @@ from icekeeper.storage.storage import Storage
 __all__ = ["write_data_file"]
 
 # What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep (platform 65).
-_ROOM = 64 * 1024 * 1024
+_ROOM = 32 * 1024 * 1024
+# Rows that are sorted stay in memory while row groups are made of them.
+_SORTED_BYTES = 64 * 1024 * 1024
 
 
 def write_data_file(
@@ -54,7 +56,7 @@ def write_data_file(
         plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
         return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
 
-    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
+    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), _row_group_memory(path, task, storage))
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     with _Output(path, schema, options, sizes, storage) as output:
@@ -72,6 +74,14 @@ def write_data_file(
         if pending:
             output.write(pending)
     return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
+
+
+def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
+    """Bytes of memory for the rows of a row group: what the task has for that, but for what it holds besides (rule 171)."""
+    besides = 0 if task.recipe is None else _SORTED_BYTES
+    if storage.uses_boto3(path):
+        besides += _ROOM
+    return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
 
 
 def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCounts, task: RewriteTask) -> DataFile:
