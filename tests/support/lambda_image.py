@@ -48,11 +48,10 @@ def image_of(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
     name = f"{_OURS}-{uuid.uuid4().hex[:12]}:local"
     variables = [f"ENV {key}={value}" for key, value in {**VARIABLES, **environment}.items()]
     changes = [part for line in (*variables, "WORKDIR /var/task") for part in ("--change", line)]
-    tar = subprocess.Popen(
-        ["tar", "-C", str(root), "--numeric-owner", "--owner=0", "--group=0", "-c", "."], stdout=subprocess.PIPE
-    )
-    subprocess.run(["docker", "import", *changes, "-", name], stdin=tar.stdout, check=True, capture_output=True)
-    assert tar.wait() == 0
+    packing = ["tar", "-C", str(root), "--numeric-owner", "--owner=0", "--group=0", "-c", "."]
+    with subprocess.Popen(packing, stdout=subprocess.PIPE) as tar:
+        subprocess.run(["docker", "import", *changes, "-", name], stdin=tar.stdout, check=True, capture_output=True)
+    assert tar.returncode == 0
     try:
         yield name
     finally:
