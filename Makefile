@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam lint bench bench-quick definition deploy-artifacts wheel layer clean
+.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam sam-local lint bench bench-quick definition deploy-artifacts wheel layer clean
 .SUFFIXES:
 
 VENV := .venv
@@ -22,6 +22,10 @@ SOURCES := layers/icekeeper/src
 SAM_PACKAGES := aws-sam-cli==1.170.0 awscli==1.46.3
 SAM := build/sam-cli
 SAM_STAMP := $(SAM)/.installed-$(subst ==,-,$(subst $() ,-,$(SAM_PACKAGES)))
+# What Lambda's Python 3.12 brings itself: AWS's client of the runtime, and a boto3 that is not ours.
+RUNTIME_PACKAGES := awslambdaric==4.2.2 boto3==1.40.4
+RUNTIME := build/lambda-runtime
+RUNTIME_STAMP := $(RUNTIME)/.installed-$(subst ==,-,$(subst $() ,-,$(RUNTIME_PACKAGES)))
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +55,9 @@ glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons 
 
 sam: $(STAMP) $(SAM_STAMP) ## let SAM CLI validate, build and resolve the stack, in an environment of its own (30 s)
 	SAM_CLI=$(SAM)/bin/sam $(BIN)/python -m pytest -q -r fEs tests/sam
+
+sam-local: $(STAMP) $(SAM_STAMP) $(RUNTIME_STAMP) layer ## send every event to its function as Lambda runs it, and with Docker by sam local invoke (as root on Linux)
+	SAM_CLI=$(SAM)/bin/sam $(ENGINE) $(BIN)/python -m pytest -q -r fEs tests/sam_local
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
@@ -87,6 +94,12 @@ $(SAM_STAMP): $(STAMP)
 	@echo "setting up $(SAM)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SAM)
 	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python $(SAM_PACKAGES)
+	@touch $@
+
+$(RUNTIME_STAMP): $(STAMP)
+	@rm -rf $(RUNTIME)
+	@$(BIN)/uv pip install --quiet --target $(RUNTIME) --only-binary :all: --python-version 3.12 \
+	  --python-platform $(shell uname -m)-manylinux_2_28 $(RUNTIME_PACKAGES)
 	@touch $@
 
 # $(call new_environment,FOLDER): an environment with uv, of the first Python that fits.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,8 @@ from local_stack.template import ACCOUNT, REGION, TEMPLATE
 from support.lambda_functions import sample
 from support.local_lake import LocalLake
 from support.rendered_template import render
+from support.sent_events import STEPS_OF_EVENTS, SentEvents
 from support.stack_template import FUNCTIONS
-from support.table_functions import EVENTS, RUN
 
 SAM = Path(os.environ["SAM_CLI"])
 PARAMETERS = {
@@ -96,43 +95,17 @@ def test_every_event_is_handled_in_the_environment_that_sam_resolves(
     lake.table.fill(5)
     rows = lake.table.ids()
 
-    found = send(stack, "detect_forced", input={"table": "ns.t", "catalog": "local"})
-    (item,) = stack.control(found["proposals"]["key"])
-    send(stack, "lease_acquire", item)
-    plan = send(stack, "plan", item)
-    steps = ["expire_partitions", "compact_small", "expire_snapshots", "list_orphans", "remove_orphans"]
-    steps += ["rewrite_manifests", "clean_staged"]
-    answers = {name: send(stack, name, item, plan) for name in steps}
-    send(stack, "compact_small", item, plan, operation="rewrite_position_deletes")
-    told = send(stack, "report_table", item, plan, failures={})
-    send(stack, "report_run", tables=[told])
-    send(stack, "lease_release", item)
-    send(stack, "detect", run_id="another")
-    whole = send(stack, "maintain_small", item, run_id="in-one-call")
-    left = send(stack, "maintain_small_table", item, run_id="in-one-call")
-    named = {name: item[name] for name in ("catalog", "warehouse", "table", "uuid")}
-    rest = send(stack, "plan_rest", left=[named])
-    wave = send(stack, "plan_wave", wave=[{name: plan[name] for name in ("key", "digest")}])
+    sent = SentEvents(stack, stack.invoke)
+    answers = sent.all("ns.t", "local")
 
+    steps = {answers[name]["status"] for name in STEPS_OF_EVENTS}
     assert answers["compact_small"]["summary"] == "compacted 5 files into 1 (across 1 bins)"
-    assert {answer["status"] for answer in answers.values()} <= {"succeeded", "skipped"}
-    assert told["status"] == "succeeded"
-    assert set(whole) in ({"report"}, {"plan", "failures"})
-    others = {"detect_forced", "detect", "lease_acquire", "plan", "report_table", "report_run", "lease_release"}
-    assert (left["status"], rest["count"], wave["proposals"]["count"]) == ("waiting", 1, 1)
-    others |= {"maintain_small", "maintain_small_table", "plan_rest", "plan_wave"}
-    assert {*steps, *others} == set(EVENTS)
+    assert {*steps, sent.second["status"]} <= {"succeeded", "skipped"}
+    assert answers["report_table"]["status"] == "succeeded"
+    assert set(answers["maintain_small"]) in ({"report"}, {"plan", "failures"})
+    others = (answers["maintain_small_table"]["status"], answers["plan_rest"]["count"])
+    assert (*others, answers["plan_wave"]["proposals"]["count"]) == ("waiting", 1, 1)
     assert lake.table.ids() == rows
-
-
-def send(stack: LocalStack, name: str, item: Any = None, plan: Any = None, **changed: Any) -> Any:
-    """Invoke a function with its sample of events/, about a table of this stack."""
-    event = {"run_id": RUN, **sample(name)}
-    if item is not None:
-        event["item"] = item
-    if plan is not None:
-        event["plan"] = plan
-    return stack.invoke(EVENTS[name], {**event, **changed})
 
 
 def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
@@ -153,19 +126,6 @@ def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
             names.append(chosen["Ref"])
         expected = [grant.name for grant in stack.grants[logical_id] if grant.is_managed]
         assert names == expected, logical_id
-
-
-def test_sam_local_invoke_reaches_the_handler() -> None:
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
-        pytest.skip("there is no Docker on this machine, which sam local invoke runs functions in")
-    if not (ROOT / "build" / "layer" / "python").is_dir():
-        pytest.skip("there is no layer: make layer")
-    event = ROOT / "build" / "no-event.json"
-    event.write_text("{}")
-    arguments = ["local", "invoke", "CompactSmallFunction", "--event", str(event), "--template", str(TEMPLATE)]
-    told = sam(*arguments, "--env-vars", "events/environment.json", timeout=900)
-
-    assert "PolicyError" in told.stdout, told.stdout + told.stderr
 
 
 def test_all_of_this_runs_in_an_environment_of_its_own() -> None:

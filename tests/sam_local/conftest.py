@@ -1,0 +1,46 @@
+"""These need what ``make sam-local`` makes: SAM CLI (named in ``SAM_CLI``), the layer, and the runtime's packages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.installers import find_python
+from artifacts.layer import PYTHON
+from local_stack.moto_server import MotoServer
+from local_stack.stack import ROOT, LocalStack, deployed
+from support.lambda_root import build_root
+from support.rights_fleet import PARAMETERS
+from support.sam_environment import emulators
+
+collect_ignore_glob = [] if "SAM_CLI" in os.environ else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def built_layer() -> Path:
+    """The layer, as ``make layer`` builds it."""
+    layer = ROOT / "build" / "layer"
+    if not (layer / "python").is_dir():
+        pytest.skip("there is no layer in build/layer: make layer")
+    return layer
+
+
+@pytest.fixture(scope="session")
+def lambda_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file system that a function sees, without code and layer."""
+    interpreter = find_python(PYTHON)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {PYTHON} here, which is the one of the functions")
+    folder = tmp_path_factory.mktemp("lambda") / "root"
+    build_root(folder, interpreter, ROOT / "build" / "lambda-runtime", emulators())
+    return folder
+
+
+@pytest.fixture
+def whole_stack(moto_server: MotoServer) -> Iterator[LocalStack]:
+    """A stack with tables of the Glue Data Catalog, whose functions have their own rights."""
+    with deployed(moto_server, parameters=PARAMETERS) as stack:
+        yield stack
