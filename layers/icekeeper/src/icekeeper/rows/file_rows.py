@@ -26,6 +26,8 @@ __all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected
 
 # Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
+# Below, it takes longer to hand columns to threads and to wait for them than to decode them here.
+_THREADS_PAY_BYTES = 512 * 1024
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
 
@@ -54,7 +56,8 @@ def open_rows(
         portions: Sequence[list[int] | None] = [None if row_group is None else [row_group]]
         if few_reads and row_group is None:
             portions = list(_row_group_portions(parquet.metadata))
-        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, portions))
+        threads = stream.size() >= _THREADS_PAY_BYTES and arrow_threads()
+        return FileRows(parquet.schema_arrow, lambda names: _parquet(parquet, names, portions, threads))
     if kind == "ORC":
         file = orc.ORCFile(stream)
         return FileRows(file.schema, lambda names: _orc(file, names))
@@ -65,9 +68,9 @@ def open_rows(
 
 
 def _parquet(
-    file: pq.ParquetFile, names: Sequence[str], portions: Sequence[list[int] | None]
+    file: pq.ParquetFile, names: Sequence[str], portions: Sequence[list[int] | None], threads: bool
 ) -> Iterator[pa.RecordBatch]:
-    """``portions`` are the row groups that are read together; ``None``: all of them."""
+    """``portions`` are the row groups that are read together; ``None``: all of them; ``threads`` may decode them."""
     if not names:
         footer = file.metadata
         for groups in portions:
@@ -76,7 +79,6 @@ def _parquet(
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
-    threads = arrow_threads()
     for groups in portions:
         yield from file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=threads)
 
