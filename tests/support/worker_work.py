@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,3 +45,8 @@ def threads_of_server(task: object) -> int:
 
 def burn(loops: int) -> int:
     return sum(number * number for number in range(loops))
+
+
+def has_module(name: str) -> bool:
+    """Whether the process of this worker has imported it."""
+    return name in sys.modules

@@ -65,8 +65,8 @@ def test_an_object_without_bytes_is_empty() -> None:
 
 
 def test_the_end_of_an_object_comes_with_its_size() -> None:
-    assert read_end(Client(b"0123456789"), PATH, 4) == ObjectEnd(b"6789", 10)
-    assert read_end(Client(b"0123456789"), PATH, 40) == ObjectEnd(b"0123456789", 10)
+    assert read_end(Client(b"0123456789"), PATH, 4) == ObjectEnd(b"6789", 10, "e")
+    assert read_end(Client(b"0123456789"), PATH, 40) == ObjectEnd(b"0123456789", 10, "e")
 
 
 def test_a_store_that_knows_no_ranges_sends_everything() -> None:
@@ -74,7 +74,7 @@ def test_a_store_that_knows_no_ranges_sends_everything() -> None:
         return {"data": b"0123456789"}
 
     assert read_object(Client(b"0123456789", whole), PATH) == b"0123456789"
-    assert read_end(Client(b"0123456789", whole), PATH, 4) == ObjectEnd(b"6789", 10)
+    assert read_end(Client(b"0123456789", whole), PATH, 4) == ObjectEnd(b"6789", 10, "e")
 
 
 def short(answer: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,10 @@ __all__ = ["ReadsBytes", "total_input_bytes"]
 
 @runtime_checkable
 class ReadsBytes(Protocol):
-    """A task that knows how many bytes of files it reads, with an allowance for each file that it opens."""
+    """A task that knows how many bytes of data files take as long to decode as all of its work takes.
+
+    That is what it reads, with an allowance for each file that it opens.
+    """
 
     @property
     def input_bytes(self) -> int: ...

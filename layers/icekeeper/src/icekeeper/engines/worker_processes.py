@@ -9,6 +9,7 @@ interpreter.
 from __future__ import annotations
 
 import atexit
+import inspect
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -32,13 +33,15 @@ __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
 def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes, whose server has imported the module of ``function``; tasks that wait never begin later.
 
+    Of a callable that stands for another one (``__wrapped__``) it is the module of the latter.
+
     Raises:
         StorageError: a worker died.
     """
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
         # Without effect on a server that runs.
-        context.set_forkserver_preload(["icekeeper.engines.worker_server", function.__module__])
+        context.set_forkserver_preload(["icekeeper.engines.worker_server", inspect.unwrap(function).__module__])
         _end_server_at_exit(os.getpid())
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(dict(os.environ),))

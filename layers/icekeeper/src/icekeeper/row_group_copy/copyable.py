@@ -113,7 +113,7 @@ def _copyable(
         # They must not share a file with others (rule 18).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
     return CopyableFile(
-        footer=footer,
+        footer=footer.with_bytes_from(min((piece.start for piece in indexes), default=footer.start)),
         groups=parts,
         ranges=ranges_of(parts),
         nullability=schema.nullability,

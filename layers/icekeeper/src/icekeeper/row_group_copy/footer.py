@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +10,8 @@ import pyarrow.parquet as pq
 from icekeeper.row_group_copy.footer_structs import FileMetaData
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.thrift_bytes import read_exactly
+from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
-from icekeeper.storage.whole_reads import etag_of
 
 __all__ = ["FRAME", "MAGIC", "Footer", "framed", "read_footer"]
 
@@ -34,7 +33,19 @@ class Footer:
     start: int
     thrift: bytes
     etag: str | None = None
-    """What the file had before its footer was read, if its store is S3."""
+    """What the file had when its footer was read, if its store is S3."""
+    before: bytes = b""
+    """What lies just before the footer, as far as it came with it and asking again would be a request: page indexes."""
+
+    def with_bytes_from(self, first: int) -> Footer:
+        """The same, with the bytes from ``first`` on; with none of them where the first did not come with it."""
+        kept = self.start - first
+        return replace(self, before=self.before[-kept:] if 0 < kept <= len(self.before) else b"")
+
+    @property
+    def before_start(self) -> int:
+        """Where the bytes before the footer begin in the file."""
+        return self.start - len(self.before)
 
     def metadata(self) -> FileMetaData:
         """The footer, understood anew with every call: the answer may be changed.
@@ -67,20 +78,18 @@ def read_footer(path: str, storage: Storage, file_size: int | None = None) -> Fo
     Raises:
         StorageError: the file does not exist, or the store failed.
     """
-    with storage.translated(path), storage.open_input(path) as stream:
-        try:
-            return _read(path, stream, file_size)
-        except CannotCopy as refused:
-            return NotCopyable(path, str(refused))
+    try:
+        return _read(path, storage, file_size)
+    except CannotCopy as refused:
+        return NotCopyable(path, str(refused))
 
 
-def _read(path: str, stream: Any, promised: int | None) -> Footer:
-    size = int(stream.size())
+def _read(path: str, storage: Storage, promised: int | None) -> Footer:
+    tail, size, etag = storage.read_end(path, _FIRST_READ)
     if promised is not None and size != promised:
         raise CannotCopy(f"has {size} bytes, its manifest entry says {promised}")
     if size < len(MAGIC) + FRAME:
         raise CannotCopy("is too short for a Parquet file")
-    tail = _range(stream, max(0, size - _FIRST_READ), size)
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise CannotCopy("has an encrypted footer")
     if tail[-4:] != MAGIC:
@@ -92,13 +101,8 @@ def _read(path: str, stream: Any, promised: int | None) -> Footer:
     if length > _MOST:
         raise CannotCopy(f"has a footer of {length} bytes; up to {_MOST} are copied")
     if length + FRAME > len(tail):
-        tail = _range(stream, start, size)
-    return Footer(path, size, start, tail[-FRAME - length : -FRAME], etag_of(stream))
-
-
-def _range(stream: Any, start: int, end: int) -> bytes:
-    stream.seek(start)
-    found = bytes(stream.read(end - start))
-    if len(found) != end - start:
-        raise CannotCopy("became shorter while it was read")
-    return found
+        tail, *found = storage.read_end(path, length + FRAME)
+        if found != [size, etag]:
+            raise CannotCopy("became another file while it was read")
+    before = b"" if is_local(path) else tail[: -FRAME - length]
+    return Footer(path, size, start, tail[-FRAME - length : -FRAME], etag, before)

@@ -9,12 +9,19 @@ from typing import Any, TypeAlias
 
 from icekeeper.row_group_copy.chunk_checks import Piece
 from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.footer import MAGIC
+from icekeeper.row_group_copy.footer import MAGIC, Footer
 from icekeeper.row_group_copy.stream import BLOCK_BYTES, cuts
-from icekeeper.storage.read_ahead import RangedStream, Read, can_read_ahead, reading_ahead
+from icekeeper.storage.read_ahead import (
+    RangedStream,
+    Read,
+    ReadRange,
+    beside_known,
+    can_read_ahead,
+    reading_ahead,
+)
 from icekeeper.storage.storage import Storage
 
-__all__ = ["OpenInput", "input_streams", "stream_of_pieces"]
+__all__ = ["OpenInput", "input_streams", "ranged_stream", "stream_of_pieces"]
 
 _STEP_BYTES = 1024 * 1024
 
@@ -34,7 +41,15 @@ def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[O
         return
     announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
     with reading_ahead(storage, announced) as reads:
-        yield lambda file: RangedStream(reads, file.path, file.footer.etag)
+        yield lambda file: ranged_stream(file.footer, reads)
+
+
+def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
+    """A stream of that footer's file on S3, which reads nothing again that came with the footer."""
+    if footer.before:
+        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
+        reads = beside_known(reads, known, footer.before)
+    return RangedStream(reads, footer.path, footer.etag)
 
 
 @contextmanager
@@ -71,13 +86,13 @@ class _Steps:
 
 
 def _expected(file: CopyableFile) -> Iterator[Piece]:
-    """What is going to be read: the page indexes, then the data.
+    """What is going to be read: the page indexes, unless they came with the footer, then the data.
 
     Where the indexes lie, only the understood footer says; as a rule, they are the most that is not copied.
     """
     bounds = [Piece(0, len(MAGIC)), *file.ranges, Piece(file.footer.start, file.footer.start)]
     widest = max((Piece(a.end, b.start) for a, b in pairwise(bounds)), key=lambda gap: gap.size)
-    if file.column_index_bytes <= widest.size <= BLOCK_BYTES and file.column_index_bytes:
+    if file.column_index_bytes <= widest.size <= BLOCK_BYTES and file.column_index_bytes and not file.footer.before:
         yield widest
     yield from file.ranges
 

@@ -21,6 +21,7 @@ from icekeeper.row_group_copy.copied_input import (
     stored_lineage,
 )
 from icekeeper.row_group_copy.footer import MAGIC
+from icekeeper.row_group_copy.input_streams import ranged_stream
 from icekeeper.row_group_copy.layout import Layout, Placement
 from icekeeper.row_group_copy.new_row_groups import indexes_of
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
@@ -30,7 +31,7 @@ from icekeeper.row_group_copy.unread_chunks import claimed_pages, ends_are_certa
 from icekeeper.row_group_copy.write_tail import write_tail
 from icekeeper.storage.part_plan import Content, CopiedRange, OwnBytes, Part, plan_parts, sent_bytes
 from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
-from icekeeper.storage.read_ahead import RangedStream, ReadRange, can_read_ahead, direct_reads
+from icekeeper.storage.read_ahead import ReadRange, can_read_ahead, direct_reads
 from icekeeper.storage.storage import Storage
 
 __all__ = ["StoredCopy", "copy_in_store"]
@@ -140,7 +141,7 @@ def _read(placement: Placement, schema: ParquetSchema, storage: Storage, reads: 
     facts = agreed_facts(file, groups, schema)
     wanted = [piece for group in groups for piece in indexes_of(group, schema)]
     with storage.translated(file.path):
-        indexes = read_pieces(RangedStream(reads, file.path, file.footer.etag), wanted)
+        indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
     copied = (
         CopiedRowGroup(file.path, one, (), stored_lineage(group, schema))
         for one, group in zip(facts, groups, strict=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.rows.same_argument import same_argument
 
 __all__ = [
     "FIELD_ID_KEY",
@@ -153,6 +154,7 @@ def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int])
     return kept
 
 
+@same_argument
 def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
     """The Arrow schema of an Iceberg schema, with field ids as column metadata.
 
@@ -206,9 +208,10 @@ def field_id_of(field: pa.Field) -> int | None:
     return None if value is None else int(value)
 
 
-def leaf_columns(schema: Mapping[str, Any]) -> list[LeafColumn]:
+@same_argument
+def leaf_columns(schema: Mapping[str, Any]) -> Sequence[LeafColumn]:
     """The primitive columns of an Iceberg schema, depth first, which is Parquet's column order."""
-    return [leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False)]
+    return tuple(leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False))
 
 
 def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyarrow import orc
 
 from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
-from icekeeper.rows.arrow_threads import arrow_threads
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
@@ -71,8 +70,7 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
         return
     # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
-    threads = arrow_threads()
-    rows = parquet.batch_rows
+    rows, threads = parquet.batch_rows, parquet.threads
     for groups in parquet.portions:
         yield from file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=threads)
 

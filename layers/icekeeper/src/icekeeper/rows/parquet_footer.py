@@ -24,7 +24,7 @@ def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
         StorageError: the file does not exist, or the store failed.
         pa.ArrowException: it is no Parquet file, or damaged.
     """
-    end, size = storage.read_end(path, _FIRST_READ)
+    end, size, _ = storage.read_end(path, _FIRST_READ)
     wanted = int.from_bytes(end[-_FRAME:-4], "little") + _FRAME
     if len(end) < wanted <= size:
         end = storage.read_end(path, wanted).data

@@ -12,10 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.rows.arrow_threads import arrow_threads
+
 __all__ = ["ParquetRows", "open_parquet"]
 
 _SMALL_BYTES = 4 * 1024 * 1024
 """A file of so many bytes is read as Arrow does, without a look at its row groups."""
+_THREADS_PAY_BYTES = 512 * 1024
+"""Below, it takes longer to hand columns to threads and to wait for them than to decode them here."""
 _BUFFER_BYTES = 256 * 1024
 """Of a column chunk on this machine."""
 _AT_ONCE_BYTES = 32 * 1024 * 1024
@@ -26,11 +30,15 @@ _BATCH_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ParquetRows:
-    """An open file; ``portions`` are the row groups that are read together, ``None``: all of them."""
+    """An open file; ``portions`` are the row groups that are read together, ``None``: all of them.
+
+    ``threads``: threads of Arrow's may decode it.
+    """
 
     file: pq.ParquetFile
     portions: tuple[list[int] | None, ...]
     batch_rows: int
+    threads: bool
 
 
 def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int) -> ParquetRows:
@@ -50,10 +58,11 @@ def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, 
     file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
     if footer is not None:
         batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // max(1, sum(_encoded_bytes(footer)))))
+    threads = stream.size() >= _THREADS_PAY_BYTES and arrow_threads()
     if row_group is not None:
-        return ParquetRows(file, ([row_group],), batch_rows)
+        return ParquetRows(file, ([row_group],), batch_rows, threads)
     portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
-    return ParquetRows(file, portions, batch_rows)
+    return ParquetRows(file, portions, batch_rows, threads)
 
 
 def _compressed_share(footer: pq.FileMetaData, size: int) -> float:

@@ -61,13 +61,17 @@ class Projection:
             TableUnsupported: the file's columns cannot be told apart, one that it must hold is not there, or a type
                 cannot be converted.
         """
+        self.schema = arrow_schema(table_schema)
+        self._sources: list[tuple[str, Converter | None] | Constant] = []
+        if file_schema.remove_metadata().equals(self.schema, check_metadata=True):
+            # The common case, field ids included: nothing is matched, missing or converted.
+            self._sources += [(name, None) for name in self.schema.names]
+            return
         columns = _file_columns(list(file_schema), name_mapping)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")
         by_id = {column.field_id: column for column in columns if column.field_id is not None}
-        self.schema = arrow_schema(table_schema)
-        self._sources: list[tuple[str, Converter | None] | Constant] = []
         for field in table_schema["fields"]:
             column = by_id.get(field["id"])
             if column is None:

@@ -21,7 +21,7 @@ from icekeeper.errors import StorageError
 from icekeeper.request_count import RequestKind, note_request
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.uploads import counted_upload
-from icekeeper.storage.whole_reads import whole_reads
+from icekeeper.storage.whole_reads import etag_of, whole_reads
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -56,8 +56,8 @@ class ArrowFiles:
             return self._local.open_input_file(_local_path(path))
         return whole_reads(_Opener(self, path), path)
 
-    def read_end(self, path: str, length: int) -> tuple[bytes, int]:
-        """The last ``length`` bytes of a file, or all of a smaller one, and its size.
+    def read_end(self, path: str, length: int) -> tuple[bytes, int, str | None]:
+        """The last ``length`` bytes of a file, or all of a smaller one, its size and, of S3, its ETag.
 
         Raises:
             OSError, pa.ArrowException, StorageError: as :meth:`open`.
@@ -65,7 +65,7 @@ class ArrowFiles:
         with self.open(path) as stream:
             size = int(stream.size())
             start = max(0, size - length)
-            return bytes(stream.read_at(size - start, start)), size
+            return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed; folders of a local one are made.

@@ -13,7 +13,7 @@ from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.storage import Storage
 
-__all__ = ["RangedStream", "Read", "ReadRange", "can_read_ahead", "direct_reads", "reading_ahead"]
+__all__ = ["RangedStream", "Read", "ReadRange", "beside_known", "can_read_ahead", "direct_reads", "reading_ahead"]
 
 _UNDER_WAY = 3
 """Requests; their answers are in memory, and one more that the caller works on."""
@@ -105,6 +105,16 @@ def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadR
             yield _ReadAhead(fetch, announced, pool).read
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def beside_known(reads: ReadRange, known: Read, data: bytes) -> ReadRange:
+    """What reads as ``reads`` does, but nothing again of ``known``, whose bytes ``data`` are here."""
+    view = memoryview(data)
+
+    def read(wanted: Read) -> memoryview:
+        return view[wanted.start - known.start : wanted.end - known.start] if known.holds(wanted) else reads(wanted)
+
+    return read
 
 
 class RangedStream:

@@ -33,10 +33,11 @@ class NoSuchObject(FileNotFoundError):
 
 
 class ObjectEnd(NamedTuple):
-    """The last bytes of an object, and its whole size."""
+    """The last bytes of an object, its whole size and, if its store is S3, its ETag."""
 
     data: bytes
     size: int
+    etag: str | None = None
 
 
 class _Part(NamedTuple):
@@ -96,7 +97,7 @@ def read_end(client: Any, path: str, length: int) -> ObjectEnd:
         OSError, ClientError, BotoCoreError: as :func:`read_object`.
     """
     part = _part(client, path, f"bytes=-{length}")
-    return ObjectEnd(part.data[-length:], part.size)
+    return ObjectEnd(part.data[-length:], part.size, part.etag)
 
 
 def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part:

@@ -1,0 +1,42 @@
+"""What a worker process of the local engine imports: the work, once for all workers, and nothing of the caller's program."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.worker_processes import end_worker_server, worker_pool
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.pass_context.counted_engine import CountedEngine
+from support.worker_work import has_module, process_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
+
+
+def test_work_that_is_counted_is_imported_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each worker imports it by itself, half a second each (platform 51)."""
+    wrapped = []
+    engine = CountedEngine(LocalEngine(2))
+    monkeypatch.setattr(LocalEngine, "map", lambda self, function, tasks, on_done: wrapped.append(function) or [])
+    engine.map(rewrite_group, [1, 2], lambda done: None)
+    end_worker_server()
+    with worker_pool(1, wrapped[0]) as pool:
+        assert pool.submit(has_module, rewrite_group.__module__).result()
+    end_worker_server()
+
+
+def test_workers_do_not_run_the_program_that_starts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a guard would begin once more in each worker."""
+    program, mark = tmp_path / "program.py", tmp_path / "mark"
+    program.write_text(f"open({str(mark)!r}, 'a').write('it ran')")
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    end_worker_server()
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert len(LocalEngine(2).map(process_of, [1, 2], lambda done: None)) == 2
+    end_worker_server()
+    assert not mark.exists()
