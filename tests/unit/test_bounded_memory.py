@@ -1,4 +1,4 @@
-"""What a worker holds has bounds that do not grow with its group (rule 171); counted in bytes that Arrow has handed out."""
+"""What a worker holds has bounds that do not grow with its group (rule 171), in bytes that Arrow hands out."""
 
 from __future__ import annotations
 
