@@ -122,7 +122,9 @@ class RewriteKeys(BaseModel):
     proof: Proof = key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
     row_group_memory_mb: PositiveAmount = key(
-        Fraction(176), "memory, in MB, that a worker may fill with one row group before it is encoded and written"
+        Fraction(176),
+        "memory, in MB, that a worker may fill with one row group before it is encoded and written, and with what it "
+        "holds besides",
     )
 
     @property

@@ -17,6 +17,7 @@ _WORTH_CORES = 3
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 """Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
 _WORTH_RELEASE_BYTES = 64 * 1024 * 1024
+"""Of so many bytes the row group, decoding has freed enough to give it back."""
 
 
 class RowGroupWriter(Protocol):

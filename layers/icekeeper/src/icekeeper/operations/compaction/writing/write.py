@@ -28,6 +28,8 @@ __all__ = ["write_data_file"]
 _ROOM = 32 * 1024 * 1024
 # Rows that are sorted stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
+# Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
+_FILTERED_BYTES = 16 * 1024 * 1024
 
 
 def write_data_file(
@@ -56,7 +58,8 @@ def write_data_file(
         plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
         return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
 
-    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), _row_group_memory(path, task, storage))
+    memory = _row_group_memory(path, task, storage)
+    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), memory)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     with _Output(path, schema, options, sizes, storage) as output:
@@ -77,8 +80,10 @@ def write_data_file(
 
 
 def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
-    """Bytes of memory for the rows of a row group: what the task has for that, but for what it holds besides (rule 171)."""
+    """Bytes for the rows of a row group: what the task has for them, less what it holds besides (rule 171)."""
     besides = 0 if task.recipe is None else _SORTED_BYTES
+    if task.deletes:
+        besides += _FILTERED_BYTES
     if storage.uses_boto3(path):
         besides += _ROOM
     return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
