@@ -16,7 +16,7 @@ from icekeeper.amounts import age_text
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.values import text_of
+from icekeeper.policy.values import rounded_down, text_of
 from icekeeper.state.schedules import ScheduleRun
 
 __all__ = [
@@ -81,7 +81,7 @@ class SweepMemory:
 
 def sweep_interval_ms(policy: Policy) -> int:
     """``orphan_sweep_interval_hours`` in milliseconds; 0: every pass sweeps."""
-    return int(policy.orphan_sweep_interval_hours * HOUR_MS)
+    return rounded_down(policy.orphan_sweep_interval_hours, HOUR_MS)
 
 
 def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
@@ -155,7 +155,7 @@ def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
     logged = (*metadata.metadata_log, *(metadata.document.get("snapshot-log") or ()))
     times = [
         metadata.last_updated_ms,
-        *(snapshot.timestamp_ms for snapshot in metadata.snapshots.values()),
+        *metadata.snapshot_times_ms,
         *(int(entry.get("timestamp-ms") or 0) for entry in logged),
     ]
     return max(0, now_ms - min((time for time in times if time > 0), default=now_ms))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
 from icekeeper.policy.bucket_settings import bucket_layers
+from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer
 from icekeeper.policy.ownership import BucketMaintenance, Owners, decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
 from icekeeper.storage.paths import S3_SCHEMES, split_path
@@ -23,13 +26,20 @@ __all__ = ["POLICY_FILE", "TablePolicies", "read_policy_file"]
 
 POLICY_FILE = "ICEKEEPER_POLICY_FILE"
 """The environment variable that names the policy file."""
+# A fleet has few kinds of tables; of more than so many each is resolved anew.
+_MOST_KINDS = 256
+_PLAIN = frozenset({bool, int, str, Fraction, type(None)})
 
 
 class TablePolicies:
-    """The policies of a deployment's tables; the policy file is read once, when it is first needed."""
+    """The policies of a deployment's tables; policy file and variables are read once, when they are first needed.
+
+    May be shared by threads.  Tables with the same settings share one policy, which was checked once.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._resolved: dict[Hashable, ResolvedPolicy] = {}
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy without any table's settings, for detection and for the orphans of a whole bucket.
@@ -55,18 +65,49 @@ class TablePolicies:
         bucket = None if built_in is None else built_in.read(name)
         rules = self._file.layers(catalog.warehouse, ".".join(name.namespace), name.name)
         stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
-        layers = layers_for(loaded.metadata.properties, self._environment, overrides, rules=rules, bucket=stated)
-        resolved = resolve(layers, unsafe=unsafe)
+        layers = layers_for(loaded.metadata.properties, self._variables, overrides, rules=rules, bucket=stated)
         allowed = allowed_prefixes(self._environment, catalog.name, name.namespace)
+        resolved = self._of_layers(layers, allowed, unsafe=unsafe)
+        if bucket is None or built_in is None:
+            return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)
-        if bucket is not None and built_in is not None and _leaves_work(bucket, owners, resolved):
+        if _leaves_work(bucket, owners, resolved):
             # Asked only where the answer may change who does it: it is one more request for each table.
             owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
-        return replace(resolved.owned_by(owners), allowed_prefixes=allowed)
+        return resolved.owned_by(owners)
+
+    def _of_layers(self, layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> ResolvedPolicy:
+        key = _key_of(layers, allowed, unsafe=unsafe)
+        found = None if key is None else self._resolved.get(key)
+        if found is None:
+            found = replace(resolve(layers, unsafe=unsafe), allowed_prefixes=allowed)
+            if key is not None and len(self._resolved) < _MOST_KINDS:
+                self._resolved[key] = found
+        return found
+
+    @cached_property
+    def _variables(self) -> Mapping[str, str]:
+        """Those that may be settings."""
+        given = variables_set(self._environment)
+        return {name: value for name, value in given.items() if name.startswith(ENVIRONMENT_PREFIX)}
 
     @cached_property
     def _file(self) -> PolicyFile:
         return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
+
+
+def _key_of(layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> Hashable | None:
+    """What is equal for settings that resolve alike; ``None``: they hold a value that need not be equal to itself.
+
+    The types belong to it, because ``True == 1``, and only one of them is a switch.
+    """
+    if any(type(value) not in _PLAIN for layer in layers for value in layer.values.values()):
+        return None
+    parts = [
+        (layer.source, layer.is_bound, *((key, type(value), value) for key, value in layer.values.items()))
+        for layer in layers
+    ]
+    return tuple(parts), allowed, unsafe
 
 
 def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPolicy) -> bool:

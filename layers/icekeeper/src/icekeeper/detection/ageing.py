@@ -20,7 +20,7 @@ _LONGEST_DAYS = 7
 
 def waited_ms(metadata: TableMetadata, passes_ms: Iterable[int], now_ms: int) -> int:
     """Milliseconds since the last pass, of which ``passes_ms`` has the ends; without any, since the oldest snapshot."""
-    oldest_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
+    oldest_ms = min(metadata.snapshot_times_ms, default=now_ms)
     return max(0, now_ms - max(passes_ms, default=oldest_ms))
 
 

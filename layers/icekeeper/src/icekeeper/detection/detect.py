@@ -13,6 +13,7 @@ from icekeeper.detection.empty_scan import why_empty
 from icekeeper.detection.next_run import NextRun
 from icekeeper.detection.proposal import CatalogReport, FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
+from icekeeper.garbage import search_cycles_seldom
 from icekeeper.state.slots import taken_slots
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
@@ -43,6 +44,7 @@ def detect(
     given = overrides or {}
     settings = policies.deployment(given, unsafe=unsafe).policy
     state.require_writable()
+    search_cycles_seldom()
     now_ms = clock()
 
     def assessor_of(catalog: Catalog, observe: Observer) -> Assessor:

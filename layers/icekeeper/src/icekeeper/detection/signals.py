@@ -46,7 +46,7 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
     weight = expirable / policy.max_snapshots_to_keep
     count = len(metadata.snapshots)
     oldest_kept_ms = now_ms - policy.snapshot_retention_ms
-    old = sum(snapshot.timestamp_ms < oldest_kept_ms for snapshot in metadata.snapshots.values())
+    old = sum(time_ms < oldest_kept_ms for time_ms in metadata.snapshot_times_ms)
     reasons = []
     if count > policy.max_snapshots_to_keep:
         reasons.append(f"{count} snapshots exceed max_snapshots_to_keep {policy.max_snapshots_to_keep}")

@@ -86,8 +86,7 @@ def lake_counters(
         "lake_statistics_files": len(metadata.statistics) + len(metadata.partition_statistics),
     }
     if metadata.snapshots:
-        oldest_ms = min(snapshot.timestamp_ms for snapshot in metadata.snapshots.values())
-        counters[AGE_COUNTER] = round(max(0, now_ms - oldest_ms) / HOUR_MS, 1)
+        counters[AGE_COUNTER] = round(max(0, now_ms - min(metadata.snapshot_times_ms)) / HOUR_MS, 1)
     if head is not None:
         counters |= _of_summary(metadata, summary_counters(head))
         counters |= _clustering_depth(metadata, head)

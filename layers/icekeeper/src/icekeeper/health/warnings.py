@@ -76,7 +76,11 @@ def _small_files(counters: Counters, policy: Policy) -> Iterator[str]:
 
 
 def _snapshot_sprawl(metadata: TableMetadata, policy: Policy, now_ms: int) -> Iterator[str]:
+    if len(metadata.snapshots) <= policy.max_snapshots_to_keep:
+        return
     late_ms = now_ms - policy.snapshot_retention_ms - LATE_EXPIRY_MS
+    if min(metadata.snapshot_times_ms) >= late_ms:
+        return
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
     late = sum(s.timestamp_ms < late_ms for i, s in metadata.snapshots.items() if i not in heads)
     if late > policy.max_snapshots_to_keep:

@@ -186,6 +186,11 @@ class TableMetadata:
         return {int(raw["snapshot-id"]): Snapshot(raw) for raw in self.document.get("snapshots") or ()}
 
     @cached_property
+    def snapshot_times_ms(self) -> Sequence[int]:
+        """When each snapshot was made, in the document's order (epoch milliseconds)."""
+        return tuple(snapshot.timestamp_ms for snapshot in self.snapshots.values())
+
+    @cached_property
     def refs(self) -> Mapping[str, Ref]:
         """Branches and tags by name; without refs (v1), ``main`` is the current snapshot."""
         refs = {
@@ -229,11 +234,10 @@ class TableMetadata:
 
     def ancestors(self, snapshot_id: int) -> Iterable[Snapshot]:
         """The snapshot and its ancestors, newest first, back to where history was expired."""
-        seen: set[int] = set()
+        snapshots, seen = self.snapshots, set[int]()
         current: int | None = snapshot_id
-        while current is not None and current in self.snapshots and current not in seen:
+        while current is not None and current not in seen and (snapshot := snapshots.get(current)) is not None:
             seen.add(current)
-            snapshot = self.snapshots[current]
             yield snapshot
             current = snapshot.parent_id
 

@@ -7,7 +7,6 @@ Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and ch
 from __future__ import annotations
 
 import difflib
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +23,7 @@ from icekeeper.policy.values import (
     Switch,
     TextList,
     TimePatternText,
+    rounded_up,
 )
 
 __all__ = ["DEPLOYMENT_KEYS", "POLICY_KEYS", "Policy", "nearest_keys"]
@@ -143,23 +143,23 @@ class Policy(RewriteKeys):
     @property
     def snapshot_retention_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
-        return math.ceil(self.snapshot_retention_hours * HOUR_MS)
+        return rounded_up(self.snapshot_retention_hours, HOUR_MS)
 
     @property
     def writer_mark_retention_ms(self) -> int:
         """Milliseconds; 0: no commit marks are kept.  Fractions round up, to the side that keeps more."""
-        return math.ceil(self.writer_mark_retention_hours * HOUR_MS)
+        return rounded_up(self.writer_mark_retention_hours, HOUR_MS)
 
     @property
     def orphan_older_than_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
-        return math.ceil(self.orphan_older_than_hours * HOUR_MS)
+        return rounded_up(self.orphan_older_than_hours, HOUR_MS)
 
     @property
     def partition_retention_ms(self) -> int | None:
         """Milliseconds; fractions round up, to the side that keeps more."""
         hours = self.partition_retention_hours
-        return None if hours is None else math.ceil(hours * HOUR_MS)
+        return None if hours is None else rounded_up(hours, HOUR_MS)
 
 
 POLICY_KEYS: tuple[str, ...] = tuple(Policy.model_fields)

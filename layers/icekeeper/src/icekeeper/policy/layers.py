@@ -19,7 +19,16 @@ from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
 from icekeeper.policy.rewrite_keys import MEGABYTE
 
-__all__ = ["BOUND_KEYS", "OVERRIDE_SOURCE", "SCHEDULE_PREFIX", "TABLE_PREFIX", "Layer", "gc_enabled", "layers_for"]
+__all__ = [
+    "BOUND_KEYS",
+    "ENVIRONMENT_PREFIX",
+    "OVERRIDE_SOURCE",
+    "SCHEDULE_PREFIX",
+    "TABLE_PREFIX",
+    "Layer",
+    "gc_enabled",
+    "layers_for",
+]
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
@@ -27,6 +36,7 @@ TABLE_PREFIX = "icekeeper."
 SCHEDULE_PREFIX = "schedules."
 """The prefix of settings that hold for one named schedule: ``schedules.NAME.KEY``."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
+"""The prefix of environment variables that are settings of the deployment, or its bounds."""
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
     {"maintenance_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "orphan_older_than_hours"}

@@ -56,6 +56,8 @@ class ResolvedPolicy:
     """The named schedules, by name."""
     known_as: str = ""
     """The fingerprint of the policy that this one is a part of; empty: it is a whole one."""
+    _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What :meth:`fingerprint` found, once it was asked: tables share policies, and detection asks for each of them."""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people; then what the schedules say of themselves."""
@@ -127,6 +129,11 @@ class ResolvedPolicy:
         """
         if self.known_as:
             return self.known_as
+        if not self._own_fingerprint:
+            self._own_fingerprint.append(self._digest())
+        return self._own_fingerprint[0]
+
+    def _digest(self) -> str:
         deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # An operation that was left to the bucket is work again once the bucket no longer does it.

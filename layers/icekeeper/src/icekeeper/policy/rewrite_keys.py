@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +22,8 @@ from icekeeper.policy.values import (
     Switch,
     TextList,
     WhereText,
+    rounded_down,
+    rounded_up,
 )
 
 __all__ = ["MEGABYTE", "RewriteKeys", "key"]
@@ -130,31 +131,31 @@ class RewriteKeys(BaseModel):
     @property
     def target_file_size_bytes(self) -> int:
         """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
-        return max(1, int(self.target_file_size_mb * MEGABYTE))
+        return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))
 
     @property
     def min_file_size_bytes(self) -> int:
         """A file with fewer bytes than this is small; rounded up: a whole number is below x when below ceil(x)."""
-        return math.ceil(self.min_file_size_ratio * self.target_file_size_bytes)
+        return rounded_up(self.min_file_size_ratio, self.target_file_size_bytes)
 
     @property
     def max_file_group_size_bytes(self) -> int:
-        return max(1, int(self.max_file_group_size_mb * MEGABYTE))
+        return max(1, rounded_down(self.max_file_group_size_mb, MEGABYTE))
 
     @property
     def row_group_memory_bytes(self) -> int:
-        return max(1, int(self.row_group_memory_mb * MEGABYTE))
+        return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
 
     @property
     def partition_rest_ms(self) -> int:
-        return math.ceil(self.partition_rest_hours * HOUR_MS)
+        return rounded_up(self.partition_rest_hours, HOUR_MS)
 
     @property
     def min_data_age_ms(self) -> int:
-        return math.ceil(self.min_data_age_hours * HOUR_MS)
+        return rounded_up(self.min_data_age_hours, HOUR_MS)
 
     @property
     def min_partition_age_ms(self) -> int | None:
         """Milliseconds; ``None``: partitions of any time are rewritten."""
         hours = self.min_partition_age_hours
-        return None if hours is None else math.ceil(hours * HOUR_MS)
+        return None if hours is None else rounded_up(hours, HOUR_MS)

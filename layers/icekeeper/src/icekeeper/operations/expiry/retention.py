@@ -79,8 +79,10 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     retention_ms = policy.snapshot_retention_ms
     keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, retention_ms))
     keep |= _behind_pins(metadata, pinned)
-    for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
-    keep |= for_writers
+    for_writers: set[int] = set()
+    if not keep.issuperset(metadata.snapshots):
+        for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
+        keep |= for_writers
     expired = [s.snapshot_id for s in reversed(newest_first) if s.snapshot_id not in keep]
     if policy.snapshot_expire_limit is not None:
         expired = expired[: policy.snapshot_expire_limit]

@@ -1,0 +1,178 @@
+"""What detection does faster decides the same: each short way beside the plain one that it stands for."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.detection.detect import detect
+from icekeeper.detection.proposal import FleetReport
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata import document_files, writer_marks
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.writer_marks import marks_of
+from icekeeper.policy.rewrite_keys import MEGABYTE
+from icekeeper.policy.values import rounded_down, rounded_up
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.table_policy import TablePolicies
+from support.corpus import corpus_root
+from support.examples import examples
+from support.prepared_catalog import PreparedCatalog
+from support.scans import source
+from support.settings import MB, NOW_MS, table
+
+PLAIN = {"format-version": 2, "location": "s3://b/t"}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+MARKS = (
+    "flink.job-id",
+    "flink.max-committed-checkpoint-id",
+    "flink.operator-id",
+    "kafka.connect.offsets.topic.group",
+    "kafka.connect.control.offsets.g",
+    "kafka.connect.commit-id",
+    "spark.sql.streaming.queryId",
+    "spark.sql.streaming.epochId",
+    "redpanda.commit-metadata",
+    "commit-user",
+    writer_marks.COMMITTED_KEY,
+)
+SUMMARIES = st.dictionaries(
+    st.sampled_from((*MARKS, "operation", "total-data-files", "commit", "user", "flink.", "")),
+    st.sampled_from(("1", "j", '{"cluster": "c"}', "")),
+    max_size=6,
+)
+COUNTERS = st.fixed_dictionaries(
+    {
+        "total-data-files": st.integers(0, 400).map(str),
+        "total-files-size": st.integers(0, 400).map(lambda size: str(size * MB)),
+    },
+    optional={
+        "total-delete-files": st.integers(0, 9).map(str),
+        "total-records": st.integers(0, 99).map(str),
+        "total-position-deletes": st.integers(0, 99).map(str),
+        "manifests-created": st.just("1"),
+        "manifests-kept": st.integers(0, 9).map(str),
+        **dict.fromkeys(MARKS, st.just("1")),
+    },
+)
+PROPERTIES = st.dictionaries(
+    st.sampled_from(
+        (
+            "owner",
+            "icekeeper.target_file_size_mb",
+            "icekeeper.max_snapshots_to_keep",
+            "icekeeper.min_input_files",
+            "icekeeper.maintenance_enabled",
+            "history.expire.max-snapshot-age-ms",
+        )
+    ),
+    st.sampled_from(("1", "128", "true", "false")),
+    max_size=3,
+)
+
+
+def read_either_way(data: bytes) -> tuple[Any, Any]:
+    """The document, or why there is none, as it is read, and as ``json.loads`` alone reads it."""
+
+    def found() -> Any:
+        try:
+            return parse_document(data, "m.json").document
+        except MetadataUnreadable as error:
+            return error.args
+
+    fast = found()
+    with mock.patch.object(document_files, "from_json", side_effect=ValueError):
+        return fast, found()
+
+
+@settings(max_examples=examples(100))
+@given(more=st.dictionaries(st.text(), VALUES), ascii_only=st.booleans(), indent=st.sampled_from((None, 2)))
+@example(more={"a": [1, 1.0, True, float("nan"), 1e400, -0.0, 2**200, "\ud800"]}, ascii_only=True, indent=None)
+def test_a_document_is_what_json_makes_of_it(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
+    text = json.dumps({**more, **PLAIN}, ensure_ascii=ascii_only, indent=indent)
+    fast, plain = read_either_way(text.encode(errors="surrogatepass"))
+    assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal, and nothing is equal to nan
+
+
+@settings(max_examples=examples(100))
+@given(st.binary(max_size=30), st.integers(0, 40))
+@example(b'"format-version": 3, "location": "again", "location": "twice"}', 1)
+@example(b"", 0)
+def test_what_is_no_document_is_none_either_way(noise: bytes, at: int) -> None:
+    whole = json.dumps(PLAIN).encode()
+    for data in (whole[:at] + noise, whole[:at] + noise + whole[at:], b"\xef\xbb\xbf" + whole):
+        fast, plain = read_either_way(data)
+        assert repr(fast) == repr(plain)
+
+
+@settings(max_examples=examples(100))
+@given(SUMMARIES)
+def test_no_mark_is_overlooked(summary: dict[str, str]) -> None:
+    snapshot = Snapshot({"snapshot-id": 1, "timestamp-ms": 7, "summary": summary})
+    writers = [writer for kind in writer_marks._KINDS for writer in kind.writers(summary)]
+    assert [mark.writer for mark in marks_of(snapshot)] == writers
+
+
+@given(st.fractions(min_value=0), st.sampled_from((1, HOUR_MS, MEGABYTE)))
+def test_amounts_are_rounded_exactly(amount: Fraction, unit: int) -> None:
+    assert rounded_up(amount, unit) == math.ceil(amount * unit)
+    assert rounded_down(amount, unit) == math.floor(amount * unit)
+
+
+class NoMemory(TablePolicies):
+    """Resolves the settings of each table anew."""
+
+    def of(self, *arguments: Any, **named: Any) -> Any:
+        self._resolved.clear()
+        return super().of(*arguments, **named)
+
+
+def decided(tables: Mapping[str, TableMetadata], policies: TablePolicies) -> tuple[FleetReport, list[Any]]:
+    """What a first and a second scan say of the tables, and the health that they recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        state, catalog = SqliteStateStore(Path(folder) / "state.db"), PreparedCatalog(tables)
+        reports = [detect([source(catalog)], state, policies, clock=lambda: NOW_MS, threads=1) for _ in range(2)]
+        assert reports[0].scanned == len(tables)
+        return reports[1], list(state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
+
+
+def same_either_way(documents: Mapping[str, bytes]) -> None:
+    fast = decided({name: parse_document(data, name) for name, data in documents.items()}, TablePolicies({}))
+    plain = {name: TableMetadata(json.loads(data)) for name, data in documents.items()}
+    # Every kind of writer is asked for every snapshot.
+    asked = [writer_marks._Kind("", kind.writers, kind.carried) for kind in writer_marks._KINDS]
+    with mock.patch.object(writer_marks, "_KINDS", asked):
+        assert decided(plain, NoMemory({})) == fast
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.lists(st.tuples(COUNTERS, PROPERTIES, st.integers(1, 12)), min_size=1, max_size=6))
+def test_generated_tables_are_judged_alike(drawn: list[tuple[dict[str, str], dict[str, str], int]]) -> None:
+    documents = {}
+    for number, (summary, properties, snapshots) in enumerate(drawn):
+        made = table(summary, snapshots=snapshots).document
+        documents[f"ns.t{number}"] = json.dumps({**made, "table-uuid": f"u{number}", "properties": properties}).encode()
+    same_either_way(documents)
+
+
+def test_tables_of_other_engines_are_judged_alike() -> None:
+    root = corpus_root()
+    found = [path.read_bytes() for path in sorted(root.rglob("*.metadata.json"))] if root is not None else []
+    whole = [data for data in found if data[:1] == b"{" and PLAIN.keys() <= json.loads(data).keys()]
+    assert whole or root is None
+    same_either_way({f"ns.t{number}": data for number, data in enumerate(whole)})
