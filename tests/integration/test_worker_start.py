@@ -1,10 +1,11 @@
-"""What a worker process of the local engine imports: the work, once for all workers, and nothing of the caller's program."""
+"""What a worker of the local engine imports: the work, once for all workers, and nothing of the caller's program."""
 
 from __future__ import annotations
 
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 
 def test_work_that_is_counted_is_imported_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each worker imports it by itself, half a second each (platform 51)."""
-    wrapped = []
+    wrapped: list[Any] = []
     engine = CountedEngine(LocalEngine(2))
-    monkeypatch.setattr(LocalEngine, "map", lambda self, function, tasks, on_done: wrapped.append(function) or [])
-    engine.map(rewrite_group, [1, 2], lambda done: None)
+
+    def note(self: LocalEngine, function: Any, *_: Any) -> list[Any]:
+        wrapped.append(function)
+        return []
+
+    monkeypatch.setattr(LocalEngine, "map", note)
+    work: Any = rewrite_group
+    engine.map(work, [1, 2], lambda done: None)
     end_worker_server()
     with worker_pool(1, wrapped[0]) as pool:
         assert pool.submit(has_module, rewrite_group.__module__).result()

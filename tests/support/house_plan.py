@@ -69,7 +69,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"budget", "left_alone", "missing"}),
         frozenset({"copying", "partition_rows", "plan"}),
         frozenset({"depth_metrics", "expected", "preview", "rewrite", "row_groups", "settings_preview", "time_left"}),
-        frozenset({"commit_results"}),
+        frozenset({"commit_results", "group_batches"}),
         frozenset({"dispatch"}),
         frozenset({"in_commits"}),
         frozenset({"compact"}),

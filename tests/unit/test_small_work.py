@@ -84,4 +84,4 @@ def test_columns_are_matched_by_id_where_a_file_has_the_names_of_the_table(nulla
         assert projection.file_columns == expected
         rows = projection.apply(batch)
         assert rows.schema.equals(arrow_schema(SCHEMA), check_metadata=True)
-        assert rows.to_pydict() == {name: batch[source].to_pylist() for name, source in zip("ab", expected, strict=True)}
+        assert rows.to_pydict() == {"a": batch[expected[0]].to_pylist(), "b": batch[expected[1]].to_pylist()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -12,6 +13,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.bins import LARGEST_OUTPUT
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
+from icekeeper.operations.compaction.group_batches import in_batches, rewrite_batch
 from icekeeper.operations.compaction.likely_copied import may_be_copied
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
@@ -61,7 +63,7 @@ def rewrite_groups(
     context.will_write(file.record for task in small for file in planned_files(task))
     context.progress(_PROGRESS, 0, len(tasks))
     try:
-        results = context.engine.map(rewrite_group, small, lambda done: context.progress(_PROGRESS, done, len(tasks)))
+        results = _mapped(context, small, len(tasks))
         large += [_under_new_names(task) for task, result in zip(small, results, strict=True) if result.too_large]
         results = [result for result in results if not result.too_large]
         return results + cluster_groups(
@@ -75,6 +77,18 @@ def rewrite_groups(
         # Removes what finished groups wrote.  What attempts write that still run is removed later, by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
+
+
+def _mapped(context: OperationContext, tasks: Sequence[RewriteTask], of: int) -> list[RewriteResult]:
+    """The result of each task, in their order; ``of`` is the number of groups of which progress is told."""
+    batches = in_batches(tasks)
+    if len(batches) == len(tasks):
+        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_PROGRESS, done, of))
+    done_tasks = [0, *accumulate(len(batch.tasks) for batch in batches)]  # about: batches end in any order
+    results = context.engine.map(
+        rewrite_batch, batches, lambda done: context.progress(_PROGRESS, done_tasks[min(done, len(batches))], of)
+    )
+    return [result for batch in results for result in batch]
 
 
 def _under_new_names(task: RewriteTask) -> RewriteTask:

@@ -22,14 +22,15 @@ from icekeeper.storage.storage import Storage
 __all__ = ["rewrite_group"]
 
 
-def rewrite_group(task: RewriteTask) -> RewriteResult:
+def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteResult:
     """Rewrite the live rows of one task's inputs: copied, as they come, sorted, or dealt out to partitions.
 
-    What went in and what came out is compared before anything is reported as written.
+    What went in and what came out is compared before anything is reported as written.  ``storage`` is one that others
+    use as well; ``None``: the task has its own.
     Never raises for what concerns only this group: the result carries the error.
     """
     started = time.perf_counter()
-    work = _Work(task, Storage(task.io_properties))
+    work = _Work(task, storage or Storage(task.io_properties))
     error = None
     try:
         work.run()
