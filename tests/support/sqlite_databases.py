@@ -15,7 +15,6 @@ from typing import Any
 
 import sqlalchemy
 
-from icekeeper.state.sqlite import file as state_file
 from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 
 __all__ = ["make_state_files_at_once", "share_compiled_sql", "wait_for_no_disk"]
@@ -70,4 +69,5 @@ def make_state_files_at_once() -> None:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+    state_file: Any = importlib.import_module("icekeeper.state.sqlite.file")
     state_file.upgrade = upgrade_at_once
