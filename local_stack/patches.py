@@ -189,6 +189,7 @@ def _engine_client(region: str, service: str, state_credentials: Any) -> Any:
 
 _parser = importlib.import_module(f"{_ENGINE}.parse.asl_parser").AmazonStateLanguageParser
 _parse = functools.lru_cache(maxsize=64)(_parser.parse)
+_JSON_PATHS = (f"{_ENGINE}.utils.json_path", f"{_ENGINE}.component.common.path.result_path")
 
 PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -253,6 +254,15 @@ PATCHES: tuple[Patch, ...] = (
         "parse",
         staticmethod(_parse),
         "every execution parses the definition anew, which takes longer than running it; what is parsed has no state",
+    ),
+    *(
+        Patch(
+            module,
+            "parse",
+            functools.lru_cache(maxsize=4096)(importlib.import_module(module).parse),
+            "every look at a path builds a parser anew, half of what the engine does; what is parsed has no state",
+        )
+        for module in _JSON_PATHS
     ),
 )
 

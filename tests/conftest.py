@@ -23,10 +23,12 @@ from local_stack import moto_s3tables
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
 from support.aws_models import share_aws_models
+from support.command import build_the_command_once
 from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
-from support.sqlite_databases import share_compiled_sql, wait_for_no_disk
+from support.pyiceberg_schemas import copy_no_metadata, share_avro_schemas
+from support.sqlite_databases import make_state_files_at_once, share_compiled_sql, wait_for_no_disk
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
@@ -35,9 +37,13 @@ time.tzset()
 share_aws_models()
 share_compiled_sql()
 wait_for_no_disk()
+make_state_files_at_once()
+build_the_command_once()
 start_other_jvms_sooner()
 # Most tests begin with some appends of PyIceberg's.
 copy_metadata_once()
+copy_no_metadata()
+share_avro_schemas()
 
 # Thousands of tests and their modules live until the end: looking through them for garbage, again and again, takes a
 # fifth of the collection alone and finds none there.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from local_stack.credential_server import CredentialServer
-from local_stack.rights.evaluate import Grant, Need, Role, Statement, decide
+from local_stack.rights.evaluate import Decision, Grant, Need, Role, Statement, decide
 
 __all__ = ["CALLERS", "DENIED", "Caller", "Denied", "StackRights", "caller_of"]
 
@@ -38,6 +38,8 @@ class StackRights:
     _processes: dict[str, str] = field(default_factory=dict)
     """Role by the name of the process that has it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _decisions: dict[Hashable, tuple[Role, Decision]] = field(default_factory=dict)
+    """What was decided, for the same is asked thousands of times; the role is kept, so that none gets its identity."""
 
     def key_of(self, role: str) -> str:
         """The access key of a role, by its ARN."""
@@ -57,7 +59,7 @@ class StackRights:
         """The first of these rights that a role does not have; what it has counts as used, unless one is missing."""
         used: list[frozenset[Grant]] = []
         for need in needs:
-            decision = decide(self.roles[role], need)
+            decision = self._decide(self.roles[role], need)
             if not decision.is_allowed:
                 with self._lock:
                     DENIED.append(Denied(self.roles[role].name, need))
@@ -67,6 +69,13 @@ class StackRights:
             with self._lock:
                 self.used.update(used)
         return None
+
+    def _decide(self, role: Role, need: Need) -> Decision:
+        key = id(role), need.action, need.resource, frozenset(need.context.items())
+        found = self._decisions.get(key)
+        if found is None:
+            found = self._decisions[key] = role, decide(role, need)
+        return found[1]
 
     @contextmanager
     def without(self, policy: str, action: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer.main
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -30,6 +32,12 @@ EVERYTHING_IS_OLD = (
     *("--set", "max_snapshots_to_keep=1"),
     *("--set", "orphan_older_than_hours=0"),
 )
+
+
+@functools.cache
+def build_the_command_once() -> None:
+    """Typer would make commands and options of the same functions again at each call, longer than most calls take."""
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True, slots=True)

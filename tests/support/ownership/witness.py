@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,12 @@ Rows = tuple[int, ...]
 """The ids that a snapshot holds, sorted."""
 
 
+@functools.lru_cache(maxsize=50_000)
 def real_path(path: str) -> str:
-    """Where a file lies, whatever its address looks like and through whatever links it is reached."""
+    """Where a file lies, whatever its address looks like and through whatever links it is reached.
+
+    The links of a case are there before its first table, and nothing changes them.
+    """
     if path.startswith("file:"):
         path = unquote("/" + path.removeprefix("file:").lstrip("/"))
     return os.path.realpath(path)
