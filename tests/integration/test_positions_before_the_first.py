@@ -1,4 +1,4 @@
-"""A position delete of a row that no file can have: its group fails by name, the others are merged or compacted."""
+"""A position delete of a row that no file can have fails its group by name, no other one (rule 11)."""
 
 from __future__ import annotations
 

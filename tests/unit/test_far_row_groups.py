@@ -1,4 +1,4 @@
-"""Row groups beyond 2^32 bytes of a file are copied and decoded like any other: one with a hole, which takes no room."""
+"""Row groups beyond 2^32 bytes of a file are copied and decoded like any other: one with a hole takes no room."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLE = 5 * 2**30
 
 
 def with_hole(path: Path, far: Path) -> None:
-    """The file at ``path`` with a hole behind its first row group; what moves is appended, pages by new offset indexes."""
+    """The file at ``path`` with a hole behind its first row group; offset indexes are written anew."""
     data = path.read_bytes()
     length = int.from_bytes(data[-8:-4], "little")
     metadata = read_exactly(FileMetaData, data[-8 - length : -8])

@@ -27,7 +27,7 @@ WORK = tuple(
     [
         ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
         ("report", 970, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 985, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("remove_orphans", 990, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

@@ -20,7 +20,7 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 435),
+        ("icekeeper.operations.compaction.rewrite", 440),
         ("icekeeper.operations.compaction.clustering.work", 430),
         ("icekeeper.operations.statistics.task", 385),
         ("icekeeper.operations.position_deletes.merge", 375),

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable, PolicyError
+from icekeeper.metadata.new_file_folders import DATA_FOLDER_KEYS, METADATA_FOLDER_KEY
 
 __all__ = [
     "MAIN",
@@ -256,7 +257,7 @@ class TableMetadata:
     @property
     def data_location(self) -> str:
         """The folder of new data files: ``write.data.path``, its older names, or ``<location>/data``."""
-        for key in ("write.data.path", "write.object-storage.path", "write.folder-storage.path"):
+        for key in DATA_FOLDER_KEYS:
             if self.properties.get(key):
                 return self.properties[key].rstrip("/")
         return f"{self.location}/data"
@@ -264,7 +265,7 @@ class TableMetadata:
     @property
     def metadata_directory(self) -> str:
         """The folder of new metadata files: ``write.metadata.path`` or ``<location>/metadata``."""
-        return (self.properties.get("write.metadata.path") or f"{self.location}/metadata").rstrip("/")
+        return (self.properties.get(METADATA_FOLDER_KEY) or f"{self.location}/metadata").rstrip("/")
 
     def property_flag(self, key: str, default: bool) -> bool:
         """A boolean table property; as in Java only ``true`` (in any case) is true."""

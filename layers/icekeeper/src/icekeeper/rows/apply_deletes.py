@@ -39,6 +39,9 @@ MAX_KEYS = 2_000_000
 # How many rows are looked up at once among so many keys that they had to be portioned.
 KEY_ROWS = 2 * MAX_KEYS
 _PUFFIN = "PUFFIN"
+# A vector of more bytes may be asked for only where the file has them: memory for them is taken before they are read.
+_USUAL_VECTOR = 64 * 1024 * 1024
+_LARGEST_OFFSET = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,11 @@ class DeletedRows:
         offset, size = delete.content_offset, delete.content_size_in_bytes
         if offset is None or size is None or paths != {delete.referenced_data_file}:
             raise MetadataUnreadable(f"the deletion vector in {delete.path} does not say where it is, or of which file")
+        # How large the file is costs a request of its own, and no vector of these sizes needs it.
+        is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
         with storage.translated(delete.path), storage.open_input(delete.path) as stream:
+            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
+                raise MetadataUnreadable(f"the deletion vector in {delete.path} does not lie where its manifest says")
             blob = stream.read_at(size, offset)
         self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
 
