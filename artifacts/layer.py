@@ -37,6 +37,7 @@ UNUSED = (
     "pyarrow/*flight*",
     "sqlalchemy/dialects/mssql",
     "sqlalchemy/dialects/oracle",
+    # Compiled by this Python; a function compiles at each cold start instead (platform 83).
     "**/__pycache__",
     # They say where and with what it was installed, so that no two builds were alike.
     "*.dist-info/RECORD",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moto.moto_api._internal.models import moto_api_backend
 
 from artifacts.installers import find_python
 from artifacts.layer import PYTHON
@@ -44,3 +45,4 @@ def whole_stack(moto_server: MotoServer) -> Iterator[LocalStack]:
     """A stack with tables of the Glue Data Catalog, whose functions have their own rights."""
     with deployed(moto_server, parameters=PARAMETERS) as stack:
         yield stack
+    moto_api_backend.reset()  # the tables of the next test have the same places

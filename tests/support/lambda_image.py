@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shutil
 import socket
 import subprocess
@@ -33,7 +34,9 @@ def gateway() -> str:
     Raises:
         AssertionError: this machine does not have it, as with Docker Desktop.
     """
-    found = _docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    # An engine that has just been installed names the network only, whose first address is this machine's.
+    subnet = _docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}").strip()
+    found = str(ipaddress.ip_network(subnet)[1])
     with socket.socket() as one:
         try:
             one.bind((found, 0))
