@@ -1,8 +1,8 @@
 """Reads manifest entries by a regular expression that is learned from the entries before.
 
 Nearly all entries of a manifest are laid out alike: the same columns have metrics, paths have a few lengths.  Where an
-entry is laid out as ones that were seen, one match finds all its fields, several times faster (platform 77) than a walk from field to
-field; any other one is walked, as all are that are damaged, and may be learned (rule 173).
+entry is laid out as ones that were seen, one match finds all its fields, several times faster than a walk from field
+to field (platform 77); any other one is walked, as all are that are damaged, and may be learned (rule 173).
 """
 
 from __future__ import annotations
