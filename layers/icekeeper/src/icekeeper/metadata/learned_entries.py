@@ -1,8 +1,8 @@
 """Reads manifest entries by a regular expression that is learned from the entries before.
 
 Nearly all entries of a manifest are laid out alike: the same columns have metrics, paths have a few lengths.  Where an
-entry is laid out as ones that were seen, one match finds all its fields, several times faster than a walk from field to
-field; any other one is walked, as all are that are damaged, and may be learned.
+entry is laid out as ones that were seen, one match finds all its fields, several times faster than a walk from field
+to field (platform 77); any other one is walked, as all are that are damaged, and may be learned (rule 173).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EntryStep:
     kind: Any = None
     """The field's type; ``None``: a place, whose position somebody asked for."""
     decode: Callable[[bytes], Any] | None = None
-    """Makes the value of its encoded bytes, where somebody asked for it."""
+    """Makes the value of its encoded bytes, where somebody asked for a field."""
 
 
 class EntryReader:
@@ -49,9 +49,9 @@ class EntryReader:
         self._steps, self._empty, self._types = tuple(steps), empty, types
         self._walks = [(step.slot, step.walk) for step in steps]
         wanted = [step for step in steps if step.slot >= 0]
-        self._values = [(step.slot, step.decode) for step in wanted if step.kind is not None]
-        self._groups = [number for number, step in enumerate(wanted, start=1) if step.kind is not None]
-        self._places = [(step.slot, number) for number, step in enumerate(wanted, start=1) if step.kind is None]
+        self._values = [(step.slot, step.decode) for step in wanted if step.decode is not None]
+        self._groups = [number for number, step in enumerate(wanted, start=1) if step.decode is not None]
+        self._places = [(step.slot, number) for number, step in enumerate(wanted, start=1) if step.decode is None]
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
         self._walked = self._noted = self._lessons = 0
         self._has_news = False

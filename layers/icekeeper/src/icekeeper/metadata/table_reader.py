@@ -37,7 +37,7 @@ class TableReader:
     metadata: TableMetadata
     read: ReadBytes
     on_live_file: Callable[[str], None] | None = None
-    """Called with the paths of data and delete files of live entries that are read, with one at least of each folder."""
+    """Called with paths of data and delete files of live entries that are read, of each folder with one at least."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from v1's inline list.

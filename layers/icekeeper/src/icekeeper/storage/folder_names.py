@@ -20,7 +20,7 @@ _MOST_FOLDERS = 100_000
 
 
 class FolderNames:
-    """Normalises the paths of one comparison, while which no link is expected to change; make a new one for the next."""
+    """Normalises the paths of one comparison, which expects no link to change; the next one makes another."""
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}

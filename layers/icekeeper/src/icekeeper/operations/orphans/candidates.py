@@ -98,7 +98,9 @@ class CandidateCollector:
         )
 
 
-def find_candidates(listed: Iterable[ListedObject], referenced: References, older_than_ms: int) -> OrphanCandidates:
+def find_candidates(
+    listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int
+) -> OrphanCandidates:
     """The candidates of a whole listing; see :class:`CandidateCollector`."""
     collector = CandidateCollector(referenced, older_than_ms)
     collector.add_all(listed)
