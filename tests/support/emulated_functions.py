@@ -105,7 +105,7 @@ def emulated(
         address = f"http://127.0.0.1:{ports[0]}/2015-03-31/functions/function/invocations"
         yield EmulatedFunction(address, process, log)
     finally:
-        # The first of its name space ends all others with it; with its parent it would not end, for it changed its user.
+        # Ended with its parent (unshare --kill-child) it would not be: it has changed its user.
         for pid in reversed(_below(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
