@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def emulated(
     flags += ["--runtime-api-address", f"127.0.0.1:{ports[1]}", "--log-level", "error"]
     log = root.parent / f"function-{ports[0]}.log"
     script = _START.replace("$USER_AND_GROUP", f"{USER}:{GROUP}")
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]
+    command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh"]
     command += [str(shutil.which("chroot")), str(root), str(code), str(layer), str(room_mb), EMULATOR, *flags]
     with log.open("wb") as written:
         process = subprocess.Popen(command, env={**VARIABLES, **environment}, stdout=written, stderr=subprocess.STDOUT)
@@ -104,7 +105,10 @@ def emulated(
         address = f"http://127.0.0.1:{ports[0]}/2015-03-31/functions/function/invocations"
         yield EmulatedFunction(address, process, log)
     finally:
-        process.kill()
+        # Ended with its parent (unshare --kill-child) it would not be: it has changed its user.
+        for pid in reversed(_below(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
@@ -128,7 +132,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def _below(pid: int) -> list[int]:
     found = [pid]
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+    for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
         for child in children.read_text().split():
             found += _below(int(child))
     return found
