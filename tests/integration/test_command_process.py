@@ -64,13 +64,17 @@ def on_terminal(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), seen.decode()
 
 
-SLEEPING_POOL = """
-import os, sys, time
-from icekeeper.engines.local import LocalEngine
+SLEEPING_WORK = """
+import os, time
 
 def work(path):
     open(os.path.join(path, str(os.getpid())), "w").close()
     time.sleep(600)
+"""
+SLEEPING_POOL = """
+import sys
+from icekeeper.engines.local import LocalEngine
+from sleeping_work import work
 
 if __name__ == "__main__":
     LocalEngine(2).map(work, [sys.argv[1]] * 2, lambda done: None)
@@ -81,6 +85,7 @@ if __name__ == "__main__":
 def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: Path) -> None:
     script, started = tmp_path / "pool.py", tmp_path / "started"
     script.write_text(SLEEPING_POOL)
+    (tmp_path / "sleeping_work.py").write_text(SLEEPING_WORK)
     started.mkdir()
     with subprocess.Popen([sys.executable, str(script), str(started)]) as parent:
         assert wait_until(lambda: len(list(started.iterdir())) == 2)

@@ -38,7 +38,7 @@ def workers_of(pid: int) -> list[int]:
 def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> None:
     table = partitioned(command, PARTITIONS)
     stall(table)
-    with running("maintain", "ns.t", "--engine", "local", "--json") as process:
+    with running("maintain", "ns.t", "--engine", "local", "--json", with_workers=True) as process:
         wait_until(lambda: len(workers_of(process.pid)) == WORKERS)
         workers = workers_of(process.pid)
         wait_until(lambda: all(map(waits_for_a_pipe, workers)))

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def partitioned(command: Command, partitions: int = 2) -> Table:
-    """Partitions of five files, each a file group; seven of them are work enough for processes of their own."""
+    """Partitions of five files, each a file group."""
     schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
     spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
     table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
@@ -93,12 +93,22 @@ def waits_for_a_pipe(pid: int) -> bool:
     return False
 
 
+# Little work starts no processes, and small groups share a task; here every work does, and each group has its own.
+_WITH_WORKERS = """
+import sys
+from icekeeper.cli import main
+from icekeeper.engines import local
+from icekeeper.operations.compaction import group_batches
+local.SMALL_WORK_BYTES = group_batches._SMALL_BYTES = 0
+sys.exit(main())
+"""
+
+
 @contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process group of its own, as a shell starts it."""
-    script = str(Path(sys.executable).parent / "icekeeper")
-    call = [script, *arguments, "--catalog", CATALOG]
-    with started(call) as process:
+def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process group of its own, as a shell starts it; ``with_workers``: however little work it has."""
+    command = [sys.executable, "-c", _WITH_WORKERS] if with_workers else [str(Path(sys.executable).parent / "icekeeper")]
+    with started([*command, *arguments, "--catalog", CATALOG]) as process:
         yield process
 
 

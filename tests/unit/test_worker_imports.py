@@ -20,9 +20,9 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 440),
-        ("icekeeper.operations.compaction.clustering.work", 430),
-        ("icekeeper.operations.statistics.task", 385),
+        ("icekeeper.operations.compaction.rewrite", 445),
+        ("icekeeper.operations.compaction.clustering.work", 435),
+        ("icekeeper.operations.statistics.task", 390),
         ("icekeeper.operations.position_deletes.merge", 375),
         ("icekeeper.engines.worker_processes", 170),
     ],

@@ -67,7 +67,7 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
     known[normalise(table.metadata_location)] = metadata.last_updated_ms
     made_ms = _made_ms(known)
     spared = []
-    for stray in strays:
+    for stray in sorted(strays, key=lambda one: one.metadata.last_updated_ms, reverse=True):  # the newest is told
         number, base_number = _number(stray.path), None if stray.base is None else _number(stray.base)
         # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
         is_own_past = number is not None and number not in made_ms and _was_followed(stray, number, made_ms)
