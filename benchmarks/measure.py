@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,18 @@ class ContestantFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one run; memory in MB, once of all processes, once without those that are Java."""
+    """Of one run; memory in MB: of all processes, without those that are Java, and of the largest one that is not."""
 
     wall_s: float
     cpu_s: float
     peak_mb: float
     peak_mb_beside_java: float
+    peak_mb_of_worker: float
 
 
 def medians(costs: Sequence[Cost]) -> Cost:
     """The median of every figure by itself."""
-    names = ("wall_s", "cpu_s", "peak_mb", "peak_mb_beside_java")
-    return Cost(*(statistics.median(getattr(cost, name) for cost in costs) for name in names))
+    return Cost(*(statistics.median(getattr(cost, field.name) for cost in costs) for field in fields(Cost)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,14 @@ class _Peak:
     """The largest memory seen so far."""
 
     def __init__(self) -> None:
-        self.all = self.beside_java = 0.0
+        self.all = self.beside_java = self.worker = 0.0
 
     def look(self, processes: Sequence[_Process], field: str = "VmRSS") -> None:
         sizes = [(process.is_java, _memory(process, field)) for process in processes]
+        self.worker = max([self.worker, *(size for is_java, size in sizes if not is_java)])
         if field == "VmHWM":  # peaks of single processes need not have been at one time
             self.all = max([self.all, *(size for _, size in sizes)])
-            self.beside_java = max([self.beside_java, *(size for is_java, size in sizes if not is_java)])
+            self.beside_java = max(self.beside_java, self.worker)
         else:
             self.all = max(self.all, sum(size for _, size in sizes))
             self.beside_java = max(self.beside_java, sum(size for is_java, size in sizes if not is_java))
@@ -148,7 +149,7 @@ class Contestant:
         after = _session(leader)
         peak.look(after, "VmHWM")
         ticks = sum(process.ticks for process in after) - sum(process.ticks for process in before)
-        return Cost(wall, ticks / _TICKS, peak.all, peak.beside_java), answer
+        return Cost(wall, ticks / _TICKS, peak.all, peak.beside_java, peak.worker), answer
 
     def close(self) -> None:
         """End it with all its children."""

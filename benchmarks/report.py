@@ -23,6 +23,7 @@ _FIGURES = {
     "cpu_s": ("CPU", "s"),
     "peak_mb": ("memory", "MB"),
     "peak_mb_beside_java": ("memory", "MB"),
+    "peak_mb_of_worker": ("memory of a process", "MB"),
     "files_opened": ("files opened", ""),
     "requests": ("requests", ""),
     "bytes_ratio": ("bytes through us", "× the data"),
@@ -93,16 +94,17 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
         f"medians of {row['rounds']}, {row['date']}, commit {row['commit']}, load {row['machine']['load']:g}."
     )
     yield ""
-    yield "| contestant | wall s | CPU s | memory MB | of it without Java | besides |"
-    yield "|---|---|---|---|---|---|"
+    yield "| contestant | wall s | CPU s | memory MB | of it without Java | its largest process | besides |"
+    yield "|---|---|---|---|---|---|---|"
     for entrant in row["entrants"].values():
         if "error" in entrant:
-            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | | |"
+            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | | | |"
         else:
             m = entrant["median"]
             cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f} | {m['peak_mb_beside_java']:.0f}"
             more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
-            yield f"| {entrant['title']} | {cells} | {more} |"
+            largest = f"{m['peak_mb_of_worker']:.0f}" if "peak_mb_of_worker" in m else "–"  # not measured before
+            yield f"| {entrant['title']} | {cells} | {largest} | {more} |"
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

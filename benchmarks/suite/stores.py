@@ -31,14 +31,14 @@ STORES: Sequence[Row] = (
         "append-only on SeaweedFS, decoding",
         "append_only",
         "icekeeper_decoding",
-        (Target("peak_mb_beside_java", "icekeeper_decoding", 400),),
+        (Target("peak_mb_of_worker", "icekeeper_decoding", 400),),
     ),
     _on_store(
         "store_copy",
         "files of 16 MB and more on SeaweedFS, copied by the store",
         "append_only_16mb",
         "icekeeper_copy",
-        (Target("bytes_ratio", "icekeeper_copy", 0.02), Target("peak_mb_beside_java", "icekeeper_copy", 150)),
+        (Target("bytes_ratio", "icekeeper_copy", 0.02), Target("peak_mb_of_worker", "icekeeper_copy", 150)),
     ),
     Row(
         "small_table_store",

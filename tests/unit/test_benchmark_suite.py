@@ -99,7 +99,7 @@ def test_every_pin_is_exact() -> None:
 
 
 def test_a_chart_and_the_ratios_of_last_time() -> None:
-    ours, theirs = Found([Cost(1.0, 2.0, 3.0, 3.0)], "right"), Found([Cost(4.0, 4.0, 9.0, 1.0)], "right")
+    ours, theirs = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right"), Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
     row = dataclasses.replace(ROW, entrants=("icekeeper", "java"), targets=(Target("cpu_s", "icekeeper", 0.4, "java"),))
     told = {
         "tiny": as_json(RowFound(row, 1.0, {"files": 1, "bytes": 1, "rows": 1}, {"icekeeper": ours, "java": theirs}), 1)

@@ -29,8 +29,8 @@ ROW = Row(
 
 
 def _told(scale: float) -> dict[str, Any]:
-    ours = Found([Cost(1.0, 2.0, 3.0, 3.0)], "right", {"requests": 29.0})
-    theirs = Found([Cost(4.0, 4.0, 9.0, 1.0)], "right")
+    ours = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right", {"requests": 29.0})
+    theirs = Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
     data = {"files": 1, "bytes": 1, "rows": 1}
     return as_json(RowFound(ROW, scale, data, {"icekeeper": ours, "java": theirs}), 1)
 

@@ -32,7 +32,7 @@ def test_contestants_take_turns_and_a_failure_costs_all_times_of_one_alone() -> 
             raise ContestantFailed("it ended")
         if name == "seaweedfs" and len(order) > 3:
             raise NotProven("DuckDB reads other rows")
-        return Cost(1.0, 1.0, 1.0, 1.0), "right", {"output_ratio": 0.5}
+        return Cost(1.0, 1.0, 1.0, 1.0, 1.0), "right", {"output_ratio": 0.5}
 
     said: list[str] = []
     take_turns(running, found, 3, one_run, said.append)

@@ -154,7 +154,7 @@ def test_a_row_group_leaves_room_for_what_else_is_held(tmp_path: Path) -> None:
     far = Storage({"s3.access-key-id": "key", "s3.secret-access-key": "secret"})
     assert write._row_group_memory(str(tmp_path / "f"), work, Storage({})) == 176 * MB
     assert write._row_group_memory("s3://bucket/f", work, far) == 144 * MB
-    assert write._row_group_memory(str(tmp_path / "f"), replace(work, deletes=(ANY,)), Storage({})) == 160 * MB
+    assert write._row_group_memory(str(tmp_path / "f"), replace(work, deletes=(ANY,)), Storage({})) == 144 * MB
     assert write._row_group_memory(str(tmp_path / "f"), sorting, Storage({})) == 112 * MB
     assert write._row_group_memory("s3://bucket/f", sorting, far) == 88 * MB
     assert write._row_group_memory("s3://bucket/f", replace(sorting, row_group_memory_bytes=1000), far) == 500

@@ -29,7 +29,7 @@ _ROOM = 32 * 1024 * 1024
 # Rows that are sorted stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
 # Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
-_FILTERED_BYTES = 16 * 1024 * 1024
+_FILTERED_BYTES = 32 * 1024 * 1024
 
 
 def write_data_file(
