@@ -60,7 +60,7 @@ def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadat
     def told(found: Iterable[Any]) -> Any:
         try:
             return [repr(one) for one in found]
-        except (MetadataUnreadable, ValueError):  # the latter of a status that there is not
+        except MetadataUnreadable:
             return "refused"
 
     spec, path = metadata.specs[0], manifest.manifest_path

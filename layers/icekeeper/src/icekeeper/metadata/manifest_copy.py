@@ -24,7 +24,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import SPAN, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.manifest_entries import entry_encoder
-from icekeeper.metadata.manifest_read import decode_manifest
+from icekeeper.metadata.manifest_read import decode_manifest, entry_status
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
@@ -102,7 +102,7 @@ class EntryCopier:
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
         for values, block in opened.values(columns.reader.read):
             start, end, status_code, written_id, written_number, written_file_number, *file = values
-            status = EntryStatus(status_code)
+            status = entry_status(status_code, manifest.manifest_path)
             if status is EntryStatus.DELETED:
                 continue
             snapshot_id = manifest.added_snapshot_id if written_id is None else written_id

@@ -37,6 +37,7 @@ __all__ = [
     "decode_live_paths",
     "decode_manifest",
     "decode_manifest_list",
+    "entry_status",
     "manifest_from_file",
 ]
 
@@ -67,6 +68,18 @@ _REQUIRED = (0, 100, 101, 103, 104)
 _CONTENTS = {None: FileContent.DATA} | {int(content): content for content in FileContent}
 _DELETED = int(EntryStatus.DELETED)
 _STATUSES = {int(status): status for status in EntryStatus}
+
+
+def entry_status(code: int, path: str) -> EntryStatus:
+    """The status that an entry of the manifest at ``path`` has.
+
+    Raises:
+        MetadataUnreadable: there is no such status.
+    """
+    try:
+        return _STATUSES[code]
+    except KeyError:
+        raise MetadataUnreadable(f"manifest {path} holds an entry of status {code}, which does not exist") from None
 
 
 def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
@@ -144,8 +157,8 @@ def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> It
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
     for values, block in opened.values(columns.reader.read):
         status_code, snapshot_id, number, file_number, start, end, *stored = values
+        status = entry_status(status_code, path)
         try:
-            status = _STATUSES[status_code]
             stored[0] = _CONTENTS[stored[0]]
             if next_row_id is not None and stored[_ROW_ID] is None and status is not EntryStatus.DELETED:
                 stored[_ROW_ID] = next_row_id
@@ -207,7 +220,7 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
     columns = _columns(opened, _identity_layout, (0, 100, 104))
     for values, _ in opened.values(columns.reader.read):
         status_code, snapshot_id, number, file_number, file_path, size, content_offset = values
-        status = EntryStatus(status_code)
+        status = entry_status(status_code, manifest.manifest_path)
         if status is EntryStatus.DELETED:
             continue
         yield (

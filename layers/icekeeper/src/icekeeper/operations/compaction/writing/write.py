@@ -25,7 +25,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["write_data_file"]
 
 # What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep (platform 65).
-_ROOM = 32 * 1024 * 1024
+_ROOM = 40 * 1024 * 1024
 # Rows that are sorted stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
 # Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
