@@ -107,7 +107,9 @@ sys.exit(main())
 @contextmanager
 def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.Popen[str]]:
     """The command as a process group of its own, as a shell starts it; ``with_workers``: however little work it has."""
-    command = [sys.executable, "-c", _WITH_WORKERS] if with_workers else [str(Path(sys.executable).parent / "icekeeper")]
+    command = (
+        [sys.executable, "-c", _WITH_WORKERS] if with_workers else [str(Path(sys.executable).parent / "icekeeper")]
+    )
     with started([*command, *arguments, "--catalog", CATALOG]) as process:
         yield process
 
