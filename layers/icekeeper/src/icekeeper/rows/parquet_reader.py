@@ -50,24 +50,20 @@ def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, 
         pa.ArrowException, OSError: the file is damaged.
     """
     options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
-    footer, share = None, 1.0
-    if stream.size() > _SMALL_BYTES:
+    size, share = int(stream.size()), 1.0
+    if size > _SMALL_BYTES:
         footer = pq.read_metadata(stream)
-        share = _compressed_share(footer, int(stream.size()))
+        encoded = max(1, sum(_encoded_bytes(footer)))
+        # About how many bytes of the file one encoded byte takes; a footer sums up the latter only.
+        share = size / encoded
         options |= {"metadata": footer, "buffer_size": _buffer_bytes(footer, share, few_reads)}
+        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // encoded))
     file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
-    if footer is not None:
-        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // max(1, sum(_encoded_bytes(footer)))))
-    threads = stream.size() >= _THREADS_PAY_BYTES and arrow_threads()
+    threads = size >= _THREADS_PAY_BYTES and arrow_threads()
     if row_group is not None:
         return ParquetRows(file, ([row_group],), batch_rows, threads)
     portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
     return ParquetRows(file, portions, batch_rows, threads)
-
-
-def _compressed_share(footer: pq.FileMetaData, size: int) -> float:
-    """About how many bytes of the file one byte of its encoded values takes; a footer sums up the latter only."""
-    return size / max(1, sum(_encoded_bytes(footer)))
 
 
 def _encoded_bytes(footer: pq.FileMetaData) -> Iterator[int]:
