@@ -1,17 +1,19 @@
-"""The z-order curve: every bit halves the rows whatever their values, so that skewed columns cluster like even ones."""
+"""The z-order curve: every bit halves the rows, so that skewed and dependent columns cluster like even ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
-from icekeeper.operations.compaction.clustering.zorder import fit_curve
+from icekeeper.operations.compaction.clustering.sort_keys import SortKeys
+from icekeeper.operations.compaction.clustering.zorder import CURVE_BITS, fit_curve
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema
 from property.test_sort_keys import TYPES, batch_of, plain_key, schema_of
@@ -40,14 +42,39 @@ def plain(kind: str, value: Any) -> Any:
     return plain_key(kind, "identity", value)
 
 
-@given(st.integers(1, 31))
-def test_any_number_of_columns_gives_keys_that_fit(count: int) -> None:
-    """The largest rank of every column at once is the largest key, and no sign bit is touched."""
+@pytest.mark.parametrize("count", [1, 2, 5, 31])
+def test_columns_that_say_the_same_fill_the_curve(count: int) -> None:
+    """Every bit halves the rows that are left, so that none is lost to a column that depends on another."""
     values = pa.array([*range(4096)], pa.int64())
-    keys = fit_curve([values] * count).keys([values] * count).to_pylist()
-    assert keys == sorted(keys)
-    assert keys[0] == 0
-    assert keys[-1] == 2 ** (min(10, 62 // count) * count) - 1
+    cells = fit_curve([values] * count).keys([values] * count).to_pylist()
+    assert cells == sorted(cells)
+    assert cells[0] == 0
+    assert cells[-1] >= 2**CURVE_BITS - 4
+    assert len(set(cells)) == 1024  # as many as there are ranks
+
+
+KINDS = {
+    "even": lambda rng: (rng.randrange(10**6), rng.randrange(10**6)),
+    "skewed": lambda rng: (int(10**9 * rng.random() ** 9), rng.randrange(10**6)),
+    "dependent": lambda rng: (base := rng.randrange(10**6), 3 * base + rng.randrange(10**5)),
+    "few values": lambda rng: (rng.randrange(10), rng.randrange(10**6)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("files", [2, 8, 16, 32])
+def test_an_even_part_of_the_curve_overlaps_no_other(kind: str, files: int) -> None:
+    """Neither skew nor dependence makes the parts uneven, and no row lies within the bounds of two of them."""
+    rng = random.Random(files)
+    rows = [KINDS[kind](rng) for _ in range(ROWS)]
+    cells = z_cells([list(column) for column in zip(*rows, strict=True)])
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(files)]
+    for row, cell in zip(rows, cells, strict=True):
+        parts[cell * files >> CURVE_BITS].append(row)
+    assert all(0.75 * ROWS / files < len(part) < 1.25 * ROWS / files for part in parts)
+    boxes = [[(min(column), max(column)) for column in zip(*part, strict=True)] for part in parts]
+    for left, right in combinations(boxes, 2):
+        assert any(a[1] < b[0] or b[1] < a[0] for a, b in zip(left, right, strict=True))
 
 
 def touched(columns: Sequence[Sequence[int]], order: Sequence[int]) -> list[float]:
@@ -65,13 +92,17 @@ def touched(columns: Sequence[Sequence[int]], order: Sequence[int]) -> list[floa
     return shares
 
 
-def z_order(columns: Sequence[Sequence[int]]) -> list[int]:
+def z_cells(columns: Sequence[Sequence[int]]) -> list[int]:
     schema = {"fields": [{"id": i, "name": f"c{i}", "required": True, "type": "long"} for i in (1, 2)]}
     batch = pa.RecordBatch.from_arrays([pa.array(c, pa.int64()) for c in columns], schema=arrow_schema(schema))
     values = SortKeys(COLUMNS, schema).of(batch)
-    curve = fit_curve([array.take(pa.arange(0, ROWS, 4)) for array in values])
-    indices: list[int] = sorted_indices([curve.keys(values)], curve.columns).to_pylist()
-    return indices
+    cells: list[int] = fit_curve([array.take(pa.arange(0, ROWS, 4)) for array in values]).keys(values).to_pylist()
+    return cells
+
+
+def z_order(columns: Sequence[Sequence[int]]) -> list[int]:
+    cells = z_cells(columns)
+    return sorted(range(ROWS), key=cells.__getitem__)
 
 
 def test_a_skewed_column_clusters_as_well_as_an_even_one() -> None:

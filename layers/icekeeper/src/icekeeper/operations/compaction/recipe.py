@@ -55,8 +55,14 @@ class ClusterRecipe:
     """The id of the table's sort order, if the recipe is that order (rule 29)."""
 
     def output_count(self, total_bytes: float) -> int:
-        """How many files ``total_bytes`` become: of about the target size, and none below the smallest."""
-        return max(1, min(round(total_bytes / self.target_bytes), int(total_bytes / self.smallest_bytes)))
+        """How many files ``total_bytes`` become: of about the target size, and none below the smallest.
+
+        Along a curve it is a power of two, because then no file's bounds overlap those of another (rule 54).
+        """
+        most = int(total_bytes / self.smallest_bytes)
+        if self.strategy is Strategy.ZORDER:
+            return 1 << max(0, most.bit_length() - 1)
+        return max(1, min(round(total_bytes / self.target_bytes), most))
 
     @property
     def text(self) -> str:

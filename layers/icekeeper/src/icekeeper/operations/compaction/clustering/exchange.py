@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
-from icekeeper.operations.compaction.clustering.ranges import Bound, choose_bounds
+from icekeeper.operations.compaction.clustering.ranges import Bound, at_cells, choose_bounds
 from icekeeper.operations.compaction.clustering.sample import sample_keys
 from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
 from icekeeper.operations.compaction.clustering.task import (
@@ -21,7 +21,7 @@ from icekeeper.operations.compaction.clustering.task import (
     SplitTask,
 )
 from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
-from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
+from icekeeper.operations.compaction.clustering.zorder import CURVE_BITS, ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
 from icekeeper.policy import Strategy
@@ -131,6 +131,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     file_count = recipe.output_count(disk_bytes)
     lane_count = max(1, file_count // _FILES_PER_LANE)
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
+    if recipe.strategy is Strategy.ZORDER:
+        ranges_per_lane = 1 << (ranges_per_lane - 1).bit_length()  # the curve divides evenly into powers of two
     curve, bounds = _bounds(task, [s for s in samples if s.rows], lane_count * ranges_per_lane)
     lane_of = tuple(number // ranges_per_lane for number in range(lane_count * ranges_per_lane))
     share = None if task.most_files is None else max(1, task.most_files // lane_count)
@@ -142,7 +144,7 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
             SplitTask(part, number, first_row, curve, bounds, lane_of)
             for number, (part, first_row) in enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
         ],
-        [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes) for number in range(lane_count)],
+        [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes, lane_count) for number in range(lane_count)],
         math.ceil(file_count / lane_count),
     )
 
@@ -151,13 +153,14 @@ def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[
     """The z-order curve, if the recipe needs one, and the bounds of the ranges."""
     recipe = task.recipe
     assert recipe is not None
-    curve, columns = None, recipe.columns
     keys = [pa.concat_arrays(parts) for parts in zip(*(sample.values for sample in samples), strict=True)]
-    if recipe.strategy is Strategy.ZORDER:
-        curve = fit_curve(keys)
-        keys, columns = [curve.keys(keys)], curve.columns
     rows = [row for sample in samples for row in sample.rows]
-    return curve, choose_bounds(keys, rows, sorted_indices(keys, columns), ranges)
+    if recipe.strategy is not Strategy.ZORDER:
+        return None, choose_bounds(keys, rows, sorted_indices(keys, recipe.columns), ranges)
+    curve = fit_curve(keys)
+    cells = curve.keys(keys)
+    order = sorted_indices([cells], curve.columns)
+    return curve, at_cells(choose_bounds([cells], rows, order, ranges), cells.take(order), 1 << CURVE_BITS)
 
 
 def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icekeeper.operations.compaction.recipe import KeyColumn
 
-__all__ = ["Bound", "choose_bounds", "cut"]
+__all__ = ["Bound", "at_cells", "choose_bounds", "cut"]
+
+# Of a range: how much of it may come to lie in its neighbour.
+_EVEN_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,22 @@ def choose_bounds(
     count = len(order)
     positions = [order[count * i // ranges].as_py() for i in range(1, ranges)] if count else []
     return tuple(Bound(tuple(key[p].as_py() for key in keys), rows[p]) for p in positions)
+
+
+def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Bound, ...]:
+    """The bounds of a sample along a curve of ``count`` cells, moved to where the curve itself divides evenly.
+
+    ``cells`` are those of the sample, sorted.  A bound stays where the curve has another share of the rows there than
+    of its cells: many rows with equal values are in one cell.
+    """
+    ranges, rows = len(bounds) + 1, len(cells)
+    moved = []
+    for number, bound in enumerate(bounds, start=1):
+        cell = count * number // ranges
+        before = pc.sum(pc.less(cells, cell)).as_py() or 0
+        is_even = abs(before - rows * number // ranges) <= rows // ranges // _EVEN_PART
+        moved.append(Bound((cell,), 0) if is_even else bound)
+    return tuple(moved)
 
 
 def cut(

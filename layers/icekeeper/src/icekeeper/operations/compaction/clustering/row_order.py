@@ -17,8 +17,8 @@ from icekeeper.task_cores import task_cores
 
 __all__ = ["RowOrder", "RowTaker", "fitted_curve", "row_taker"]
 
-# Rows that a curve is fitted to: about a hundred per quantile of a column.
-_SAMPLED_ROWS = 100_000
+# Rows that a curve is fitted to: a thousand or more for each file that one worker writes of them.
+_SAMPLED_ROWS = 32_768
 RowTaker: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
 """Gives the rows of a batch that have these numbers, in their order."""
 
@@ -30,6 +30,7 @@ class RowOrder:
         """Raises TableUnsupported when a column is not in the schema."""
         self._values = SortKeys(recipe.columns, schema)
         self._curve = curve
+        self.is_curve = curve is not None
         self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
 
     def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:

@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.row_order import RowOrder, row_taker
+from icekeeper.operations.compaction.clustering.zorder import CURVE_BITS
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.parquet_options import for_sample
 from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.policy import Strategy
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.storage.storage import Storage
 
@@ -28,6 +31,9 @@ _TRIAL_ROWS = 128 * 1024
 _TRIAL_SLICES = 8
 # Rows are handed to a file in so many steps, so that it misses its size by half a step at most.
 _STEPS_PER_FILE = 16
+# A file of a z-order curve is a stretch of it, unless that has so much less or more than its even share of the rows:
+# the sample is not exact, and of equal values there may be many.
+_SMALLEST_SHARE, _LARGEST_SHARE = 0.75, 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class ExpectedSize:
 
     arrow_bytes: int
     disk_bytes: float
+    parts: int = 1
+    """Into how many parts of equal size the z-order curve was divided before; the rows lie in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +55,30 @@ class SortedPiece:
     """The row numbers of the batch, sorted."""
     overlaps: bool = False
     """Whether keys of the piece before lie between its own, so that both cannot share a sorted file."""
+    cells: pa.Array | None = None
+    """The cell of each row on a z-order curve, in sorted order; ``None``: the rows are sorted by columns."""
 
-    def slices(self, arrow_bytes: float) -> Iterator[pa.RecordBatch]:
-        """The rows in order, in batches of about ``arrow_bytes``."""
+    def slices(self, arrow_bytes: float, stretch_bits: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows in order, in batches of about ``arrow_bytes``, each with the number of its stretch of the curve.
+
+        A stretch has ``2 ** stretch_bits`` cells.
+        """
         rows = self.batch.num_rows
         step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
+        first = 0
         with row_taker() as taken:
-            for start in range(0, rows, step):
-                yield taken(self.batch, self.order.slice(start, step))
+            for stretch, end in self._stretches(stretch_bits):
+                for start in range(first, end, step):
+                    yield stretch, taken(self.batch, self.order.slice(start, min(step, end - start)))
+                first = end
+
+    def _stretches(self, bits: int) -> Iterator[tuple[int, int]]:
+        """The number of each stretch that has rows, and up to which row; all rows are one where there is no curve."""
+        if self.cells is None:
+            yield 0, self.batch.num_rows
+            return
+        runs = pc.run_end_encode(pc.shift_right(self.cells, pa.scalar(bits, self.cells.type)))
+        yield from zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
 
     def sample(self) -> Iterator[pa.RecordBatch]:
         """Stretches of neighbouring rows, spread over the piece."""
@@ -77,7 +101,9 @@ def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:
     """Sort rows that fit into memory: the rows stay where they are, only their order is found."""
-    return SortedPiece(batch, order.indices(order.keys(batch)), overlaps)
+    keys = order.keys(batch)
+    indices = order.indices(keys)
+    return SortedPiece(batch, indices, overlaps, keys[0].take(indices) if order.is_curve else None)
 
 
 def write_sorted_files(
@@ -131,6 +157,8 @@ class _FileSizes:
         self._left = size.arrow_bytes
         self._in_file = 0
         self._seen_arrow = self._seen_bytes = 0
+        self._size = size
+        self._stretches = 0
         self.ratio = size.disk_bytes / max(1, size.arrow_bytes)
 
     @property
@@ -144,7 +172,24 @@ class _FileSizes:
         return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
 
     @property
-    def is_full(self) -> bool:
+    def stretch_bits(self) -> int:
+        """Cells of as many bits make the stretch of a z-order curve that belongs into one file; decided once."""
+        if not self._stretches:
+            self._stretches = self._recipe.output_count(self._size.arrow_bytes * self.ratio)
+        return max(0, CURVE_BITS - (self._stretches * self._size.parts).bit_length() + 1)
+
+    def is_full(self, *, begins_stretch: bool) -> bool:
+        """Whether what comes next, perhaps the first of a stretch of the curve, belongs into another file."""
+        if self._recipe.strategy is Strategy.SORT:
+            return self._is_full_by_size
+        even = self._size.arrow_bytes / self._stretches
+        if self._files_left == 1 or self._left < _SMALLEST_SHARE * even:
+            return False
+        # Equal values lie in one cell, however many they are.
+        return self._in_file >= even * (_SMALLEST_SHARE if begins_stretch else _LARGEST_SHARE)
+
+    @property
+    def _is_full_by_size(self) -> bool:
         whole = self._in_file + max(0, self._left)
         count = self._recipe.output_count(whole * self.ratio)
         if self._files_left is not None:
@@ -177,6 +222,7 @@ class _Rows:
         self._sizes = sizes
         self._slices = self._flat(pieces, trial)
         self._next = next(self._slices, None)
+        self._stretch: int | None = None
 
     def has_more(self) -> bool:
         return self._next is not None
@@ -185,24 +231,25 @@ class _Rows:
         """The slices of the next file: at least one, until it is full or the next slice cannot follow in order."""
         is_first = True
         while self._next is not None:
-            batch, must_start_file = self._next
-            if not is_first and (must_start_file or self._sizes.is_full):
+            stretch, batch, must_start_file = self._next
+            if not is_first and (must_start_file or self._sizes.is_full(begins_stretch=stretch != self._stretch)):
                 return
             is_first = False
+            self._stretch = stretch
             self._sizes.feed(batch.nbytes)
             yield batch
             self._next = next(self._slices, None)
 
     def _flat(
         self, pieces: Iterable[SortedPiece], trial: Callable[[SortedPiece], float]
-    ) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    ) -> Iterator[tuple[int, pa.RecordBatch, bool]]:
         is_first_piece = True
         for piece in pieces:
             if is_first_piece and self._sizes.may_need_several:
                 self._sizes.ratio = trial(piece)
             is_first_piece = False
             must_start_file = piece.overlaps
-            for batch in piece.slices(self._sizes.step_bytes):
-                yield batch, must_start_file
+            for stretch, batch in piece.slices(self._sizes.step_bytes, self._sizes.stretch_bits):
+                yield stretch, batch, must_start_file
                 must_start_file = False
             del piece  # not while the next one is being sorted

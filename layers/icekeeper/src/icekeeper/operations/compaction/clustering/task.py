@@ -126,6 +126,8 @@ class LaneTask:
     curve: ZOrderCurve | None
     disk_ratio: float
     """Bytes on disk per Arrow byte of the inputs."""
+    lanes: int = 1
+    """How many lanes the group has."""
 
     def in_attempt(self, attempt: int) -> LaneTask:
         """The same lane with the file names of that attempt."""

@@ -126,7 +126,7 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
                     waiting.add(item)
             if waiting.arrow_bytes:
                 pieces = _sorted_pieces(waiting, RowOrder(recipe, task.schema, lane.curve))
-                size = ExpectedSize(waiting.arrow_bytes, waiting.arrow_bytes * lane.disk_ratio)
+                size = ExpectedSize(waiting.arrow_bytes, waiting.arrow_bytes * lane.disk_ratio, lane.lanes)
                 written = write_sorted_files(pieces, task, recipe, storage, size, lane.number * _FILES_PER_LANE)
             found = sum(
                 (proof_of_file(file.file_path, task.schema, storage, task.proof) for file in written), Evidence()
