@@ -205,7 +205,9 @@ def test_outputs_are_as_many_as_bring_them_nearest_to_the_target(megabytes: int,
     assert recipe.output_count(megabytes) == count
 
 
-@pytest.mark.parametrize(("megabytes", "count"), [(1, 1), (149, 1), (150, 2), (299, 2), (300, 4), (1000, 8), (1200, 16)])
+@pytest.mark.parametrize(
+    ("megabytes", "count"), [(1, 1), (149, 1), (150, 2), (299, 2), (300, 4), (1000, 8), (1200, 16)]
+)
 def test_outputs_along_a_curve_are_a_power_of_two(megabytes: int, count: int) -> None:
     assert ClusterRecipe(Strategy.ZORDER, (), 100, 75).output_count(megabytes) == count
 
