@@ -37,8 +37,9 @@ def within_budget(
 ) -> Reached[Item, Result]:
     """Results of what finished within ``budget_s`` seconds, in any order.
 
-    Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the works, so that what they hold in memory is bounded.  An item that
-    hangs is left to its own timeout.  What ``work`` raises is raised.
+    Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the
+    works, so that what they hold in memory is bounded.  An item that hangs is left to its own timeout.  What ``work``
+    raises is raised.
     """
     started_s = monotonic_s()
     desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)

@@ -116,6 +116,8 @@ class Scanner:
             monotonic_s=self.monotonic_s,
             around=self.store.kept_open,  # opening a SQLite state costs ten times as much as asking it
         )
+        for place in places.values():
+            place.health.finish()
         self._drop_stale_requests(reached)
         proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
