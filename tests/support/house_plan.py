@@ -75,7 +75,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"compact"}),
     ),
     "state": (
-        frozenset({"address", "claims", "identity", "leases", "slack"}),
+        frozenset({"address", "claims", "gathered", "identity", "leases", "slack"}),
         frozenset(
             {
                 *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),

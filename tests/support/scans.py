@@ -35,9 +35,9 @@ class CountedState(SqliteStateStore):
         self.stats_written: list[str] = []
         record = self.lake_stats.record
 
-        def counting(stats: Any) -> None:
-            self.stats_written.append(str(stats.identity.table))
-            record(stats)
+        def counting(*stats: Any) -> None:
+            self.stats_written.extend(str(one.identity.table) for one in stats)
+            record(*stats)
 
         self.lake_stats.record = counting  # type: ignore[method-assign]
 

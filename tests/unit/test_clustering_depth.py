@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from icekeeper.health.counters import DEPTH_COUNTER, lake_counters
 from icekeeper.health.totals import lake_totals
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import DataFile, FileIdentity, TableName
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
@@ -71,3 +74,23 @@ def test_over_a_lake_the_deepest_table_counts() -> None:
         )
 
     assert lake_totals([stats(3.5), stats(2.0)])["lake_clustering_depth"] == 3.5
+
+
+def depths_of(*depths: str | None) -> dict[str, int | float]:
+    """The depth of a table with these snapshots; the head is the last but one, which follows those before it."""
+    summaries: list[dict[str, str]] = [{} if depth is None else {DEPTH_KEY: depth} for depth in depths]
+    raw = [
+        {"snapshot-id": n, "timestamp-ms": n, "summary": summary, "parent-snapshot-id": n - 1 if n else None}
+        for n, summary in enumerate(summaries)
+    ]
+    document = {"format-version": 2, "location": "s3://b/t", "snapshots": raw, "current-snapshot-id": len(raw) - 2}
+    metadata = TableMetadata(document)
+    counters = lake_counters(metadata, metadata.current_snapshot, now_ms=9)
+    return {name: value for name, value in counters.items() if name == DEPTH_COUNTER}
+
+
+def test_the_depth_is_that_of_the_newest_pass_that_left_one() -> None:
+    assert depths_of("5.5", "2.5", None, None) == {DEPTH_COUNTER: 2.5}
+    assert depths_of("5.5", "much", None, None) == {DEPTH_COUNTER: 5.5}
+    assert depths_of(None, None, None) == {}
+    assert depths_of(None, None, "3.5") == {}  # of a snapshot that the head does not follow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from threading import Event, Lock, Semaphore, get_ident
 
@@ -30,6 +32,24 @@ def test_every_item_is_done_once_and_never_more_at_a_time_than_threads() -> None
     reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic)
     assert sorted(reached.done) == [(item, -item) for item in range(50)]
     assert (reached.begun, most) == (50, 3)
+
+
+def test_each_thread_enters_its_surroundings_once() -> None:
+    entered: list[int] = []
+    left: list[int] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        entered.append(get_ident())
+        yield
+        left.append(get_ident())
+
+    def work(_: int) -> bool:
+        return get_ident() in entered and get_ident() not in left
+
+    reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic, around=around)
+    assert [inside for _, inside in reached.done] == [True] * 50
+    assert len(entered) == len(left) <= 3
 
 
 def test_nothing_is_begun_in_the_last_tenth() -> None:

@@ -14,6 +14,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.errors import StorageError
 from icekeeper.health.lake_log import LakeLog
 from icekeeper.model import TableName
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.looked_at import IDENTITY, SUMMARY, health
 from support.settings import MB, NOW_MS
@@ -28,6 +29,12 @@ def opened(store: SqliteStateStore) -> LakeLog:
     return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
 
 
+def observe(log: LakeLog, stats: LakeStats) -> None:
+    """A scan that meets one table."""
+    log.observe(stats)
+    log.finish()
+
+
 SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
 SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
 
@@ -40,24 +47,24 @@ def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    opened(store).observe(health(SMALL))
+    observe(opened(store), health(SMALL))
     assert told(caplog.records) == [("WARNING", SENTENCE)]
     fields = vars(caplog.records[0])
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
     # A later scan, another snapshot: the same warning is no news.
-    opened(store).observe(health(SMALL, snapshots=2))
+    observe(opened(store), health(SMALL, snapshots=2))
     assert len(caplog.records) == 1
-    opened(store).observe(health())
+    observe(opened(store), health())
     assert told(caplog.records[1:]) == [("INFO", "ns.t: the warning small_files is gone")]
 
 
 def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
-    opened(store).observe(health())
+    observe(opened(store), health())
     hour_later = replace(
         health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
     )
-    opened(store).observe(hour_later)
+    observe(opened(store), hour_later)
     known = store.lake_stats.of_table(IDENTITY)
     assert known is not None
     assert known.observed_ms == NOW_MS
@@ -67,14 +74,14 @@ def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(sto
         replace(hour_later, policy={"branch": "b (--set)"}),
         replace(hour_later, warnings={"small_files": "so"}),
     ):
-        opened(store).observe(news)
+        observe(opened(store), news)
         assert store.lake_stats.of_table(IDENTITY) == news
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
     other = replace(IDENTITY, table=TableName(("ns",), "other"))
     for identity in (IDENTITY, other):
-        opened(store).observe(replace(health(), identity=identity))
+        observe(opened(store), replace(health(), identity=identity))
     opened(store).forget_all_but({IDENTITY.table})
     assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
 
@@ -87,12 +94,12 @@ def test_stats_that_cannot_be_kept_cost_one_message(
 
     log = opened(store)
     monkeypatch.setattr(store.lake_stats, "record", lost)
-    log.observe(health(SMALL))
-    log.observe(replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
+    observe(log, health(SMALL))
+    observe(log, replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
     log.forget_all_but(())
     assert told(caplog.records) == [
         ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
     ]
     monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
-    opened(store).observe(health(SMALL))
+    observe(opened(store), health(SMALL))
     assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")

@@ -45,6 +45,8 @@ PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
 Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
 """Called with every table that was loaded, and its settings or what is wrong with them."""
+SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
+"""Called with the record that says when the first sweep of a table is due."""
 
 
 class Assessor(Protocol):
@@ -62,14 +64,16 @@ def assessor(
     store: StateStore,
     now_ms: int,
     observe: Observer | None = None,
+    plan_sweep: SweepPlanner | None = None,
 ) -> Assessor:
     """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
 
-    The state store is asked once per table, and told when the first sweep of one is due that it does not know.
+    The state store is asked once per table.  When the first sweep is due of a table of which it knows none is told to
+    ``plan_sweep``, unless that is now; without one, to the store.
 
     Raises (when called):
         PolicyError: the table's settings are wrong.
-        StorageError: the state cannot be read.
+        StorageError: the state cannot be read, or not be written.
     """
 
     def settings_of(loaded: LoadedTable, identity: TableIdentity) -> ResolvedPolicy:
@@ -94,7 +98,9 @@ def assessor(
         found: Proposal | Skip
         if misfit is None:
             metadata, turns = loaded.metadata, memory.schedules
-            due = due_sweep(store, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
+            due = due_sweep(
+                plan_sweep or store.schedules.record, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms
+            )
             found = _assess_rest(loaded, rest, memory, now_ms, due)
         else:
             found = misfit

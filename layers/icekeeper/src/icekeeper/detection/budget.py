@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
@@ -32,19 +33,22 @@ def within_budget(
     threads: int,
     budget_s: float,
     monotonic_s: Callable[[], float],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Reached[Item, Result]:
     """Results of what finished within ``budget_s`` seconds, in any order.
 
-    Never more than ``threads`` items are in the works, so that what they hold in memory is bounded.  An item that
-    hangs is left to its own timeout.  What ``work`` raises is raised.
+    Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the
+    works, so that what they hold in memory is bounded.  An item that hangs is left to its own timeout.  What ``work``
+    raises is raised.
     """
     started_s = monotonic_s()
     desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
 
     def works() -> None:
         # Each thread takes its next item itself: one that hands items out would wake up for every one of them.
-        while (number := desk.next_number()) is not None:
-            desk.put(items[number], work(items[number]))
+        with around():
+            while (number := desk.next_number()) is not None:
+                desk.put(items[number], work(items[number]))
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="icekeeper-detect")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,12 +14,16 @@ from icekeeper.detection.empty_scan import why_empty
 from icekeeper.detection.next_run import NextRun
 from icekeeper.detection.proposal import CatalogReport, FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
+from icekeeper.errors import StorageError
 from icekeeper.garbage import search_cycles_seldom
+from icekeeper.state.gathered import Gathered
 from icekeeper.state.slots import taken_slots
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 
 __all__ = ["detect", "detect_catalog"]
+
+log = logging.getLogger(__name__)
 
 
 def detect(
@@ -46,6 +51,7 @@ def detect(
     state.require_writable()
     search_cycles_seldom()
     now_ms = clock()
+    first_sweeps = Gathered(state.schedules.record_all)
 
     def assessor_of(catalog: Catalog, observe: Observer) -> Assessor:
         return assessor(
@@ -54,10 +60,16 @@ def detect(
             store=state,
             now_ms=now_ms,
             observe=observe,
+            plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
         )
 
     with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
-        return Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
+        report = Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
+        try:
+            first_sweeps.write_rest()
+        except StorageError as error:
+            log.warning("when first sweeps are due could not be recorded, so the next scan decides it again: %s", error)
+    return report
 
 
 def detect_catalog(

@@ -106,8 +106,7 @@ class Scanner:
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
 
         def reach(entry: FleetTable) -> _Found:
-            with self.store.kept_open():  # opening a SQLite state costs as much as asking it
-                return _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected)
+            return _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected)
 
         reached = within_budget(
             reach,
@@ -115,7 +114,10 @@ class Scanner:
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
             monotonic_s=self.monotonic_s,
+            around=self.store.kept_open,  # opening a SQLite state costs ten times as much as asking it
         )
+        for place in places.values():
+            place.health.finish()
         self._drop_stale_requests(reached)
         proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}

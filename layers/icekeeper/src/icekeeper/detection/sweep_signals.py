@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from icekeeper.amounts import age_text
@@ -12,7 +12,6 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.state.store import StateStore
 from icekeeper.sweep_rhythm import (
     FIRST_SWEEP,
     SweepMemory,
@@ -29,7 +28,7 @@ _WEIGHT = 0.1
 
 
 def due_sweep(
-    store: StateStore,
+    record: Callable[[TableIdentity, ScheduleRun], None],
     identity: TableIdentity,
     metadata: TableMetadata,
     resolved: ResolvedPolicy,
@@ -40,11 +39,9 @@ def due_sweep(
 ) -> tuple[Signal, ...]:
     """A signal where passes under this policy sweep the table, and the next sweep is due.
 
-    Of a table of which no sweep is known yet it is decided when the first one is due, and recorded unless that is now.
+    Of a table of which no sweep is known yet it is decided when the first one is due, and told to ``record`` unless
+    that is now.
     ``turns`` is what the state remembers of the table's schedules and sweeps, ``fleet`` the number of tables.
-
-    Raises:
-        StorageError: the state cannot be written.
     """
     policy = resolved.policy
     if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
@@ -55,7 +52,7 @@ def due_sweep(
         first_ms = first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms)
         memory = replace(memory, first_ms=first_ms)
         if first_ms > now_ms:
-            store.schedules.record(identity, _first_sweep(first_ms))
+            record(identity, _first_sweep(first_ms))
     return tuple(sweep_signals(memory, policy, identity.key, now_ms))
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.health.counters import AGE_COUNTER
 from icekeeper.model import TableName
+from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
 
@@ -43,6 +44,7 @@ class LakeLog:
         self._store: LakeStatsStore | None = store
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
+        self._news = Gathered(self._record)
         try:
             for stats in store.of_catalog(catalog, warehouse):
                 self._known[_entry(stats.identity)] = _Known(_digest(stats), frozenset(stats.warnings), stats.identity)
@@ -50,21 +52,27 @@ class LakeLog:
             self._give_up("read", error)
 
     def observe(self, stats: LakeStats) -> None:
-        """Record the stats of a table if they changed, and log new and gone warnings."""
+        """Take the stats of a table; if they changed, they are recorded, sooner or later, until :meth:`finish`."""
+        known = self._known.get(_entry(stats.identity))
+        if self._store is not None and (known is None or known.digest != _digest(stats)):
+            self._news.add(stats)
+
+    def finish(self) -> None:
+        """Record what is left; nothing is raised."""
+        self._news.write_rest()
+
+    def _record(self, news: Sequence[LakeStats]) -> None:
+        """Record the stats of some tables, and log new and gone warnings."""
         if self._store is None:
             return
-        known = self._known.get(_entry(stats.identity))
-        digest = _digest(stats)
-        if known is not None and known.digest == digest:
-            return
         try:
-            self._store.record(stats)
+            self._store.record(*news)
         except StorageError as error:
             self._give_up("written", error)
             return
-        with self._lock:
-            self._known[_entry(stats.identity)] = _Known(digest, frozenset(stats.warnings), stats.identity)
-        _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
+        for stats in news:
+            known = self._known.get(_entry(stats.identity))
+            _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
         """Remove the stats of all tables but these, which are all that the catalog lists."""

@@ -28,8 +28,8 @@ class LakeStats:
 class LakeStatsStore(Protocol):
     """Each method raises StorageError when the store fails."""
 
-    def record(self, stats: LakeStats) -> None:
-        """Replace the stats of the table."""
+    def record(self, *stats: LakeStats) -> None:
+        """Replace the stats of these tables; when that fails, those of some may be replaced."""
         ...
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,13 @@ class ScheduleStore(Protocol):
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
         """Replace the schedule's record, also one that a clock which was ahead has left."""
+        ...
+
+    def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
+        """As :meth:`record`, of many tables; of two for one table and schedule the last stays.
+
+        When that fails, some may be recorded.
+        """
         ...
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:

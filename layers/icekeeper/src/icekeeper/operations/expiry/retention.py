@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
@@ -77,7 +78,8 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     young_limit = len(newest_first) if policy.snapshot_retain_max is None else policy.snapshot_retain_max
     keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
     retention_ms = policy.snapshot_retention_ms
-    keep.update(s.snapshot_id for s in newest_first[:young_limit] if _is_young(s, now_ms, retention_ms))
+    young = takewhile(lambda s: _is_young(s, now_ms, retention_ms), newest_first[:young_limit])
+    keep.update(s.snapshot_id for s in young)
     keep |= _behind_pins(metadata, pinned)
     for_writers: set[int] = set()
     if not keep.issuperset(metadata.snapshots):

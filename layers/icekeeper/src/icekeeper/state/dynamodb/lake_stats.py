@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.model import TableName
+from icekeeper.state.dynamodb.batches import put_all
 from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
@@ -24,23 +25,25 @@ class DynamoLakeStats:
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
 
-    def record(self, stats: LakeStats) -> None:
+    def record(self, *stats: LakeStats) -> None:
+        items = {_key(one.identity): self._item(one) for one in stats}
+        put_all(self._table, items.values())  # which bear no key twice
+
+    def _item(self, stats: LakeStats) -> Item:
         pk, sk = _key(stats.identity)
-        self._table.put(
-            {
-                "pk": pk,
-                "sk": sk,
-                "table_name": str(stats.identity.table),
-                "uuid": stats.identity.uuid,
-                "location": stats.identity.location,
-                "observed_ms": stats.observed_ms,
-                "snapshot_id": stats.snapshot_id,
-                "counters": json_text(stats.counters),
-                "warnings": json_text(stats.warnings),
-                "policy": json_text(stats.policy),
-                "expires_s": self._table.expires_s(_KEPT_MS, at_least_ms=stats.observed_ms),
-            }
-        )
+        return {
+            "pk": pk,
+            "sk": sk,
+            "table_name": str(stats.identity.table),
+            "uuid": stats.identity.uuid,
+            "location": stats.identity.location,
+            "observed_ms": stats.observed_ms,
+            "snapshot_id": stats.snapshot_id,
+            "counters": json_text(stats.counters),
+            "warnings": json_text(stats.warnings),
+            "policy": json_text(stats.policy),
+            "expires_s": self._table.expires_s(_KEPT_MS, at_least_ms=stats.observed_ms),
+        }
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
         item = self._table.get(*_key(identity))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
+from icekeeper.state.dynamodb.batches import put_all
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
@@ -20,21 +21,27 @@ class DynamoSchedules:
         self._table = table
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        self._table.put(
-            {
-                "pk": table_key(identity),
-                "sk": sort_key(_prefix(identity), run.schedule),
-                "schedule": run.schedule,
-                "counted_ms": run.counted_ms,
-                "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
-                "snapshot_id": run.snapshot_id,
-                "fingerprint": run.fingerprint,
-                "idle": run.idle,
-            }
-        )
+        self._table.put(_item(identity, run))
+
+    def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
+        items = {(item["pk"], item["sk"]): item for item in (_item(*one) for one in runs)}
+        put_all(self._table, items.values())  # which bear no key twice
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
         return schedules_of(identity, self._table.query(table_key(identity), _prefix(identity)))
+
+
+def _item(identity: TableIdentity, run: ScheduleRun) -> Item:
+    return {
+        "pk": table_key(identity),
+        "sk": sort_key(_prefix(identity), run.schedule),
+        "schedule": run.schedule,
+        "counted_ms": run.counted_ms,
+        "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
+        "snapshot_id": run.snapshot_id,
+        "fingerprint": run.fingerprint,
+        "idle": run.idle,
+    }
 
 
 def schedules_of(identity: TableIdentity, items: Iterable[Item]) -> dict[str, ScheduleRun]:

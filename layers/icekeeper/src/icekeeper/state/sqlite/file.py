@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.group_commit import GroupCommit
 from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 
 __all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns", "table_columns"]
@@ -60,7 +59,6 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._of_thread = threading.local()
-        self._commits = GroupCommit(self.connection)
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
@@ -93,7 +91,13 @@ class SqliteFile:
             connection.execute("COMMIT")
 
     def write(self, statement: str, *values: Any) -> int:
-        return self._commits.write(statement, *values)
+        with self.connection() as connection:
+            return connection.execute(statement, values).rowcount
+
+    def write_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """The same statement with each of these values, in one transaction."""
+        with self.transaction() as connection:
+            connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

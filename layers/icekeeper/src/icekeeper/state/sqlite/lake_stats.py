@@ -24,15 +24,18 @@ class SqliteLakeStats:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    def record(self, stats: LakeStats) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *_entry(stats.identity),
-            stats.observed_ms,
-            stats.snapshot_id,
-            *(json.dumps(dict(some), sort_keys=True) for some in (stats.counters, stats.warnings, stats.policy)),
-            stats.identity.location,
+    def record(self, *stats: LakeStats) -> None:
+        rows = (
+            (
+                *_entry(one.identity),
+                one.observed_ms,
+                one.snapshot_id,
+                *(json.dumps(dict(some), sort_keys=True) for some in (one.counters, one.warnings, one.policy)),
+                one.identity.location,
+            )
+            for one in stats
         )
+        self._file.write_all("INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
         rows = self._file.read(f"SELECT {_COLUMNS} FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
@@ -18,17 +18,23 @@ class SqliteSchedules:
         self._file = file
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            identity.key,
-            identity.place,
-            run.schedule,
-            run.counted_ms,
-            run.finished_ms,
-            run.snapshot_id,
-            run.fingerprint,
-            run.idle,
+        self.record_all([(identity, run)])
+
+    def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
+        rows = (
+            (
+                identity.key,
+                identity.place,
+                run.schedule,
+                run.counted_ms,
+                run.finished_ms,
+                run.snapshot_id,
+                run.fingerprint,
+                run.idle,
+            )
+            for identity, run in runs
         )
+        self._file.write_all("INSERT OR REPLACE INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
         return read_schedules(self._file.read, identity)
