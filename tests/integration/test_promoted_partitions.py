@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.single_value import decode, encode
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.maintained_table import MaintainedTable, new_table
@@ -56,3 +57,10 @@ def test_a_day_stays_that_day(table: MaintainedTable) -> None:
     assert table.run(Operation.REWRITE_MANIFESTS, min_manifests_to_rewrite="2").status is Status.SUCCEEDED
     assert sorted(file.partition for file in table.data_files()) == [(days * DAY_US,)] * 2
     table.assert_sound()
+
+
+@pytest.mark.parametrize(("kind", "units"), [("timestamp", 10**6), ("timestamptz_ns", 10**9)])
+def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
+    """Bounds of columns and of partitions in a manifest list keep their four bytes (rule 22)."""
+    assert decode(kind, encode("date", -3)) == -3 * 86_400 * units
+    assert decode(kind, encode(kind, -3)) == -3

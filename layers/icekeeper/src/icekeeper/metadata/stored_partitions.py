@@ -9,16 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 from icekeeper.metadata.avro_fields import record_of
 from icekeeper.metadata.avro_files import decimal_fields
 from icekeeper.metadata.avro_schemas import avro_name, column_type
-from icekeeper.metadata.single_value import least_decimal
+from icekeeper.metadata.single_value import UNITS_PER_DAY, least_decimal
 from icekeeper.model import PartitionValue
 
 __all__ = ["StoredField", "partition_maker", "stored_fields"]
-
-_DAY_S = 86_400
-_UNITS_PER_DAY = {
-    **dict.fromkeys(("timestamp", "timestamptz"), _DAY_S * 10**6),
-    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), _DAY_S * 10**9),
-}
 
 
 class StoredField(NamedTuple):
@@ -45,7 +39,7 @@ def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]
     if field["transform"] != "identity":
         return 0
     kinds = (column_type(schema, int(field["source-id"])) for schema in schemas)
-    return _UNITS_PER_DAY.get(next((kind for kind in kinds if kind is not None), ""), 0)
+    return UNITS_PER_DAY.get(next((kind for kind in kinds if kind is not None), ""), 0)
 
 
 def partition_maker(
