@@ -17,6 +17,7 @@ from icekeeper.model import ManifestContent
 __all__ = [
     "AvroSchema",
     "avro_name",
+    "column_type",
     "manifest_header",
     "manifest_list_schema",
     "manifest_schema",
@@ -125,19 +126,20 @@ def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[st
     if transform not in ("identity", "void") and not re.fullmatch(r"truncate\[\d+\]", transform):
         raise TableUnsupported(f"partition transform {transform} is unknown; Icekeeper must not write this table")
     for schema in table_schemas:
-        found = _find_type(schema, int(field["source-id"]))
+        found = column_type(schema, int(field["source-id"]))
         if found is not None:
             return found
     raise TableUnsupported(f"partition field {field['name']} refers to column {field['source-id']}, which is unknown")
 
 
-def _find_type(struct: Mapping[str, Any], field_id: int) -> str | None:
+def column_type(struct: Mapping[str, Any], field_id: int) -> str | None:
+    """The primitive type of a column of a schema, of a struct's too; ``None``: there is no such column."""
     for field in struct["fields"]:
         kind = field["type"]
         if int(field["id"]) == field_id:
             return kind if isinstance(kind, str) else None
         if isinstance(kind, dict) and kind["type"] == "struct":
-            found = _find_type(kind, field_id)
+            found = column_type(kind, field_id)
             if found is not None:
                 return found
     return None

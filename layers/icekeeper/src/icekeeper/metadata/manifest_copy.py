@@ -62,7 +62,7 @@ class EntryCopier:
         self._schema = parse_schema(self._encoder.schema)
         self._structure = structure(self._encoder.schema)
         self._version = metadata.format_version
-        self._spec = metadata.specs[spec_id]
+        self._spec, self._schemas = metadata.specs[spec_id], metadata.schemas_current_first
         partition = record_of(record_of(self._encoder.schema, 2, "data_file"), 102, "partition")
         named = decimal_fields(partition)
         self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
@@ -79,7 +79,7 @@ class EntryCopier:
             with suppress(_UnusualEncodingError):
                 yield from list(self._copied(opened, manifest))
                 return
-        for entry in decode_manifest(data, manifest, self._spec):
+        for entry in decode_manifest(data, manifest, self._spec, self._schemas):
             if entry.is_live:
                 yield self._encoded(entry, manifest)
 

@@ -17,7 +17,7 @@ from icekeeper.metadata.avro_files import OpenedFile, open_avro, read_avro, writ
 from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, LATE, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.stored_file import LATE_FIELDS, METRIC_FIELDS, STORED, StoredFile
-from icekeeper.metadata.stored_partitions import partition_maker
+from icekeeper.metadata.stored_partitions import StoredField, partition_maker, stored_fields
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -140,17 +140,20 @@ def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> Manife
     )
 
 
-def decode_manifest(data: bytes, manifest: ManifestFile, spec: JsonObject) -> Iterator[ManifestEntry]:
+def decode_manifest(
+    data: bytes, manifest: ManifestFile, spec: JsonObject, table_schemas: Sequence[JsonObject] = ()
+) -> Iterator[ManifestEntry]:
     """The entries of a manifest, of every status, with inherited values filled in.
 
-    ``spec`` is the table's partition spec of ``manifest.partition_spec_id``; partition tuples follow its fields.
+    ``spec`` is the table's partition spec of ``manifest.partition_spec_id``; partition tuples follow its fields, their
+    values the types that columns have by now (``table_schemas``: every schema, the current one first).
 
     Raises:
         MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
     """
     path = manifest.manifest_path
     opened = open_avro(data, path)
-    fields = tuple((int(field["field-id"]), str(field["name"])) for field in spec["fields"])
+    fields = stored_fields(spec, table_schemas)
     columns = _columns(opened, partial(_entry_layout, partition_fields=fields), _REQUIRED)
     late = columns.late
     added_snapshot_id = manifest.added_snapshot_id
@@ -248,8 +251,8 @@ def _columns(opened: OpenedFile, layout: Callable[[str], EntryColumns], required
 
 # Tables have few schemas of manifests, and what is made for each is used for thousands of small ones.
 @lru_cache(maxsize=64)
-def _entry_layout(schema_text: str, partition_fields: tuple[tuple[int, str], ...]) -> EntryColumns:
-    """How to read entries whole; ``partition_fields``: id and name of each field of the spec."""
+def _entry_layout(schema_text: str, partition_fields: tuple[StoredField, ...]) -> EntryColumns:
+    """How to read entries whole; ``partition_fields``: the fields of the spec."""
     written = writer_schema(schema_text)
     make = partition_maker(schema_text, written.schema, partition_fields)
     columns = entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE), make)

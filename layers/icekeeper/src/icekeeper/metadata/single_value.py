@@ -9,10 +9,25 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["comparable", "decimal_unscaled", "decode", "encode", "least_decimal", "truncated_lower", "truncated_upper"]
+__all__ = [
+    "UNITS_PER_DAY",
+    "comparable",
+    "decimal_unscaled",
+    "decode",
+    "encode",
+    "least_decimal",
+    "truncated_lower",
+    "truncated_upper",
+]
 
 _INT32 = frozenset({"int", "date"})
 _INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_DAY_S = 86_400
+UNITS_PER_DAY = {
+    **dict.fromkeys(("timestamp", "timestamptz"), _DAY_S * 10**6),
+    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), _DAY_S * 10**9),
+}
+"""Of each type of timestamp, which may have been a date: its values were days, of four bytes (rule 22)."""
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -45,7 +60,8 @@ def decode(iceberg_type: str, value: bytes) -> Any:
     if iceberg_type in _INT32 | _INT64:
         if len(value) not in (4, 8):
             raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
-        return int.from_bytes(value, "little", signed=True)
+        units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
+        return int.from_bytes(value, "little", signed=True) * units
     if iceberg_type in ("float", "double"):
         if len(value) not in (4, 8):
             raise ValueError(f"{len(value)} bytes are no {iceberg_type}")

@@ -90,7 +90,7 @@ class TableReader:
                     f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
                     "which the table does not have"
                 ) from None
-            yield manifest, self._reporting(decode_manifest(data, manifest, spec))
+            yield manifest, self._reporting(decode_manifest(data, manifest, spec, self.metadata.schemas_current_first))
 
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
