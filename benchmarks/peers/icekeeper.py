@@ -38,8 +38,8 @@ _ENGINES = ExitStack()
 _started: dict[str, Engine] = {}
 _number = itertools.count()
 _OPERATIONS = {"sort": "compact", "zorder": "compact"}
-_COPY_KEY, _NEVER = "min_row_group_copy_bytes", str(2**40)
-"""Row groups below so many bytes are decoded; no row group has as many as the latter."""
+_COPY_KEY, _NEVER = "min_row_group_copy_bytes", "none"
+"""Row groups below so many bytes are decoded; by the latter all of them."""
 
 
 def _engine(name: str) -> Engine:

@@ -18,8 +18,10 @@ from icekeeper.rows.read_task import InputFile
 OURS, OTHERS = b"table", b"writer"
 
 
-def file(size: int, row_groups: int = 1, nullability: bytes = OURS, *, is_whole: bool = True) -> CopyableInput:
-    found = SimpleNamespace(copied_bytes=size, row_groups=row_groups, nullability=nullability)
+def file(
+    size: int, row_groups: int = 1, nullability: bytes = OURS, *, memory: int = 0, is_whole: bool = True
+) -> CopyableInput:
+    found = SimpleNamespace(copied_bytes=size, memory_bytes=memory, row_groups=row_groups, nullability=nullability)
     return CopyableInput(cast(CopyableFile, found), () if is_whole else (InputFile("part", 1, 1),))
 
 
@@ -27,6 +29,7 @@ def planned(
     sizes: list[int], copyable: dict[int, CopyableInput], outputs: int = 1, **bounds: int
 ) -> list[PlannedOutput] | None:
     told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
+    told["full_row_group_memory"] = 40
     return plan_outputs(sizes, outputs, copyable, Copying(entries={}, **told | bounds), OURS, row_group_bytes=100)
 
 
@@ -44,6 +47,13 @@ def test_an_output_has_no_smaller_row_groups_than_what_is_copied(row_groups: int
     found = planned([62, 10], {0: file(62, row_groups)})
     assert (found == [PlannedOutput((1,), (0,))]) is is_copied
     assert (found is None) is not is_copied
+
+
+@pytest.mark.parametrize(("memory", "is_copied"), [(160, True), (80, False)])
+def test_rows_that_fill_memory_count_as_large_row_groups(memory: int, is_copied: bool) -> None:
+    """Four bytes in each of four row groups, whose rows take 160 bytes in memory, four times what is a full one."""
+    found = planned([16, 8], {0: file(16, 4, memory=memory)})
+    assert (found == [PlannedOutput((1,), (0,))]) is is_copied
 
 
 def test_files_that_require_other_values_than_the_table_share_an_output_with_their_like_only() -> None:

@@ -74,7 +74,8 @@ class RewriteKeys(BaseModel):
     # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "merging copies row groups of files in which they have so many bytes on average; none: of no file",
+        "merging copies row groups of files in which they have so many bytes on average, or fill a quarter of "
+        "`row_group_memory_mb`; none: of no file",
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size")
     rewrite_reason: RewriteReasons = key(
@@ -145,6 +146,15 @@ class RewriteKeys(BaseModel):
     @property
     def row_group_memory_bytes(self) -> int:
         return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
+
+    @property
+    def full_row_group_memory_bytes(self) -> int:
+        """Row groups whose rows take so much memory on average are full, however few bytes of a file (rule 161).
+
+        Half of the bound may be held by other things, and every second row group may be the small one at the end of a
+        file.
+        """
+        return max(1, self.row_group_memory_bytes // 4)
 
     @property
     def partition_rest_ms(self) -> int:

@@ -19,9 +19,9 @@ from icekeeper.row_group_copy.chunk_checks import (
     joined,
     offset_index,
 )
-from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup, ranges_of
+from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup, counted_bytes, ranges_of
 from icekeeper.row_group_copy.footer import MAGIC, Footer
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, RowGroup
+from icekeeper.row_group_copy.footer_structs import ColumnChunk, ColumnMetaData, FileMetaData, RowGroup
 from icekeeper.row_group_copy.known_writers import check_writer
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import (
@@ -33,11 +33,13 @@ from icekeeper.row_group_copy.schema_fit import (
 )
 from icekeeper.row_group_copy.stored_lineage import stored_bounds
 from icekeeper.rows.lineage import InheritedLineage
+from icekeeper.rows.row_memory import value_bytes
 
 __all__ = ["CODECS", "CopyTarget", "copy_target", "judge_file"]
 
 # Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
+_NEVER_FULL = 2**62
 _MOST_INDEX_BYTES = 64 * 1024 * 1024
 """The page indexes of all inputs are kept in memory until the data are written."""
 # Spark's marks of values in the old calendar; only Spark knows what they mean for a whole file.
@@ -50,26 +52,34 @@ class CopyTarget:
     its manifest entry tells of each column (``none``, ``counts``, ``truncate(n)`` or ``full``, by field id).
 
     ``min_row_group_bytes`` is the least average size of a file's row groups, compressed.  An average, because writers
-    end a file with a small one; and outputs made of copyable files are copyable again.
+    end a file with a small one; and outputs made of copyable files are copyable again.  Rows that take
+    ``full_row_group_memory`` bytes in memory stand for as many (:func:`.counted_bytes`).
     """
 
     schema: ParquetSchema
     codec: int
     min_row_group_bytes: int
     modes: Mapping[int, str]
+    full_row_group_memory: int
 
 
 def copy_target(
-    schema: Mapping[str, Any], codec: str, min_row_group_copy_bytes: int, modes: Mapping[int, str]
+    schema: Mapping[str, Any],
+    codec: str,
+    min_row_group_copy_bytes: int,
+    modes: Mapping[int, str],
+    full_row_group_memory: int = _NEVER_FULL,
 ) -> CopyTarget:
     """The target for outputs of an Iceberg schema; ``codec`` as in ``write.parquet.compression-codec``, ``modes`` by
-    ``write.metadata.metrics.*``.
+    ``write.metadata.metrics.*``; without ``full_row_group_memory`` the bytes in the file alone count.
 
     Raises:
         TableUnsupported: a column type is not rewritten by this version.
         KeyError: there is no such codec.
     """
-    return CopyTarget(parquet_schema(schema), CODECS[codec.lower()], min_row_group_copy_bytes, modes)
+    return CopyTarget(
+        parquet_schema(schema), CODECS[codec.lower()], min_row_group_copy_bytes, modes, full_row_group_memory
+    )
 
 
 def judge_file(
@@ -101,10 +111,7 @@ def _copyable(
     chunks = [chunk for group in groups for chunk in group.columns]
     indexes = [piece for chunk in chunks for piece in _indexes(chunk)]
     check_apart(sorted([*(piece for chunk in chunks for piece in _copied(chunk)), *indexes]), len(MAGIC), footer.start)
-    size = sum(data_pages(chunk.meta_data).size for chunk in chunks)
-    if groups and size < target.min_row_group_bytes * len(groups):
-        average = size // len(groups)
-        raise CannotCopy(f"has row groups of {average} bytes on average, below {target.min_row_group_bytes}")
+    _check_row_group_sizes(groups, columns, target)
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
         raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
@@ -139,6 +146,7 @@ def _row_groups(
                 row_count=group.num_rows,
                 ranges=tuple(joined(sorted(piece for chunk in carried for piece in _copied(chunk)))),
                 column_index_bytes=sum(_carried_column_indexes(carried, columns)),
+                memory_bytes=_memory_bytes(group, columns),
                 columns=len(carried),
             )
         first_row += group.num_rows
@@ -163,6 +171,26 @@ def _check_whole_file(metadata: FileMetaData, columns: Sequence[ParquetColumn], 
     for number, group in enumerate(metadata.row_groups):
         if group.ordinal not in (None, number):
             raise CannotCopy(f"claims that row group {number} is number {group.ordinal}")
+
+
+def _check_row_group_sizes(groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], target: CopyTarget) -> None:
+    size = sum(data_pages(chunk.meta_data).size for group in groups for chunk in group.columns)
+    memory = sum(_memory_bytes(group, columns) for group in groups)
+    least = target.min_row_group_bytes
+    if counted_bytes(size, memory, least, target.full_row_group_memory) < least * len(groups):
+        raise CannotCopy(f"has row groups of {size // len(groups)} bytes on average, below {least}")
+
+
+def _memory_bytes(group: RowGroup, columns: Sequence[ParquetColumn]) -> int:
+    """At least what the rows of a row group take as Arrow has them."""
+    return sum(_memory_of(chunk.meta_data, column) for chunk, column in zip(group.columns, columns, strict=True))
+
+
+def _memory_of(meta: ColumnMetaData, column: ParquetColumn) -> int:
+    sizes = meta.size_statistics
+    texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
+    # Of texts whose size nobody wrote down only what they take in the file is certain.
+    return max(meta.total_uncompressed_size, int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts)
 
 
 def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: int) -> int:

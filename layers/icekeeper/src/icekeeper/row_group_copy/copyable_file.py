@@ -10,7 +10,7 @@ from icekeeper.row_group_copy.footer import Footer
 from icekeeper.row_group_copy.footer_structs import RowGroup
 from icekeeper.rows.lineage import InheritedLineage
 
-__all__ = ["CopyableFile", "CopyableRowGroup", "ranges_of"]
+__all__ = ["CopyableFile", "CopyableRowGroup", "counted_bytes", "ranges_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class CopyableRowGroup:
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     column_index_bytes: int
     """Of the column indexes that are carried over."""
+    memory_bytes: int
+    """At least what its rows take as Arrow has them."""
     columns: int
     """So many of its columns are copied; those of row lineage behind them, if any, are encoded anew."""
 
@@ -84,6 +86,11 @@ class CopyableFile:
     def copied_bytes(self) -> int:
         return sum(piece.size for piece in self.ranges)
 
+    @property
+    def memory_bytes(self) -> int:
+        """At least what the rows to copy take as Arrow has them."""
+        return sum(group.memory_bytes for group in self.groups)
+
     def carried(self) -> list[RowGroup]:
         """The row groups to copy as the footer describes them, with the columns to copy; the answer may be changed."""
         found = self.footer.metadata().row_groups
@@ -108,6 +115,15 @@ class CopyableFile:
             missing = min(wanted - {group.number for group in groups})
             raise ValueError(f"{self.path} has no row group {missing} to copy")
         return replace(self, groups=groups, ranges=ranges_of(groups))
+
+
+def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
+    """The bytes of row groups, as far as they tell how large these are beside ``least`` for each (rule 161).
+
+    ``full`` bytes of ``memory`` count as ``least`` in the file, because memory is what ends a row group whose rows
+    take far fewer bytes there; decoding them again would give no larger ones.
+    """
+    return max(size, memory * least // full)
 
 
 def ranges_of(groups: Sequence[CopyableRowGroup]) -> tuple[Piece, ...]:

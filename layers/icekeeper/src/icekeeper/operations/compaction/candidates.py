@@ -30,6 +30,7 @@ from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.readable import why_unreadable
+from icekeeper.rows.row_memory import likely_row_bytes
 
 __all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
 
@@ -75,6 +76,8 @@ class Candidate:
     """Whether its rows already have the order that this plan's recipe asks for."""
     lacks: frozenset[RewriteReason] = frozenset()
     """What it lacks that ``rewrite_reason`` names."""
+    row_bytes: int = 0
+    """About what a row of the table takes in memory."""
     added_ms: int | None = None
     """When it was added, by a writer or a rewrite, in epoch milliseconds; ``None``: the snapshot has expired."""
 
@@ -176,6 +179,7 @@ def select_candidates(
     passed, listed = PassedOver(), array("q")
     partitions: dict[object, list[Candidate]] = {}
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
+    row_bytes = likely_row_bytes(types.values())
     latest_ms = now_ms - policy.min_data_age_ms
     limit = _no_candidate_from(policy, clustered_by is not None)
     # Of most files of a large table nothing is asked but their size.
@@ -202,7 +206,9 @@ def select_candidates(
             continue
         to = destinations.destination(file, spec_id)
         is_clustered = has_order(live, metadata, clustered_by, order_id)
-        candidate = _candidate(metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered)
+        candidate = _candidate(
+            metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered, row_bytes=row_bytes
+        )
         partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
@@ -240,6 +246,7 @@ def _candidate(
     has_debt: bool,
     lacks: frozenset[RewriteReason],
     is_clustered: bool,
+    row_bytes: int,
 ) -> Candidate:
     return Candidate(
         file=live.entry.file,
@@ -252,6 +259,7 @@ def _candidate(
         has_debt=has_debt,
         lacks=lacks,
         is_clustered=is_clustered,
+        row_bytes=row_bytes,
         added_ms=added_ms(metadata, live.entry),
     )
 

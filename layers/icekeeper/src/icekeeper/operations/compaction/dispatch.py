@@ -140,6 +140,7 @@ def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying 
     return Copying(
         entries=likely,
         min_row_group_bytes=policy.min_row_group_copy_bytes or 1,
+        full_row_group_memory=policy.full_row_group_memory_bytes,
         smallest_output_bytes=policy.min_file_size_bytes,
         largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
     )

@@ -40,9 +40,10 @@ def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
     if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
         return False
     row_groups = max(1, len(file.split_offsets or ()))
+    fills_memory = file.record_count * candidate.row_bytes >= policy.full_row_group_memory_bytes * row_groups
     return (
         file.file_format.upper() == "PARQUET"
         and file.key_metadata is None
         and not candidate.lacks & _DECODED_FOR
-        and file.file_size_in_bytes >= least * row_groups
+        and (file.file_size_in_bytes >= least * row_groups or fills_memory)
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from icekeeper.operations.compaction.copying.assign import assign
 from icekeeper.operations.compaction.task import Copying
-from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.copyable_file import CopyableFile, counted_bytes
 from icekeeper.rows.read_task import InputFile
 
 __all__ = ["CopyableInput", "PlannedOutput", "plan_outputs"]
@@ -59,11 +59,16 @@ def plan_outputs(
         old_bytes = {i: copyable[i].file.copied_bytes for i in copied}
         new_bytes = sum(sizes[i] for i in decoded)
         new_bytes += sum(max(0, sizes[i] - old_bytes[i]) for i in copied if copyable[i].decoded)
-        size = new_bytes + sum(old_bytes.values())
+        size = new_bytes + sum(_counted(copyable[i].file, copying) for i in copied)
         if size < copying.min_row_group_bytes * (row_groups + -(-new_bytes // row_group_bytes)):
             copied, decoded = (), tuple(part)
         planned.append(PlannedOutput(decoded, copied))
     return planned if any(one.copied for one in planned) else None
+
+
+def _counted(file: CopyableFile, copying: Copying) -> int:
+    least, full = copying.min_row_group_bytes, copying.full_row_group_memory
+    return counted_bytes(file.copied_bytes, file.memory_bytes, least, full)
 
 
 def _alike(

@@ -57,7 +57,7 @@ def write_copied(
     """
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
-    target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes)
+    target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory)
     judged = _judged(task, copying, target, storage)
     copyable = without_deleted_rows(judged, task, target, deletes, storage)
     outputs = plan_outputs(
