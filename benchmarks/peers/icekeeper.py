@@ -20,7 +20,6 @@ import icekeeper  # noqa: F401  # before pyarrow, as the command does it: it cho
 # isort: split
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks.peers.serve import Answer, Task, serve
 from icekeeper.catalogs.load import open_catalog
@@ -106,6 +105,8 @@ def _copying(task: Task) -> dict[str, str]:
 
 def _registered(folder: Path, metadata_location: str) -> dict[str, str]:
     """The properties of a new SQL catalog that has the table."""
+    from pyiceberg.catalog.sql import SqlCatalog  # and SQLAlchemy, which a pass over a REST catalog lacks
+
     properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
     pyiceberg = SqlCatalog("bench", **properties)
     pyiceberg.create_namespace("ns")
