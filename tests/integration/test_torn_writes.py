@@ -1,4 +1,4 @@
-"""A write to this machine's disk that ends in the middle leaves no half file that others would have to believe (rule 172)."""
+"""A write to this machine's disk that ends in the middle leaves no half file (rule 172)."""
 
 from __future__ import annotations
 
