@@ -10,7 +10,7 @@ from icekeeper.pipeline import whole_pass
 from support.killed_runs import Begin, KilledRuns, in_a_wave, in_one_call
 
 
-@pytest.mark.parametrize(("run", "steps"), [(in_one_call, (19, 29, 47, 75)), (in_a_wave, (31, 50))])
+@pytest.mark.parametrize(("run", "steps"), [(in_one_call, (22, 35, 60)), (in_a_wave, (50,))])
 def test_a_killed_run_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Begin, steps: tuple[int, ...]
 ) -> None:
