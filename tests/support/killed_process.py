@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -18,6 +19,8 @@ from icekeeper.storage.storage import Storage
 __all__ = ["dies_at"]
 
 _KILLED, _BROKEN = 9, 1
+_LONGEST_S = 120
+"""Then the kernel ends the child: a lock that a thread of the parent held at the fork is never given back."""
 # What leaves something behind, or takes it away: a death between two reads is one before the next of these.
 _STEPS: tuple[tuple[type, str], ...] = (
     (Storage, "write"),
@@ -37,6 +40,7 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:
         status = _BROKEN
+        signal.alarm(_LONGEST_S)
         try:
             with _death_at(number):
                 work()
