@@ -14,7 +14,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
 __all__ = ["is_gone", "list_beside", "needed_by", "read_strays"]
@@ -30,7 +30,8 @@ def list_beside(
     ``found``: those that a listing of the table's location has found, which is not listed again.
 
     Raises:
-        OperationRefused: a folder must not be listed, so that a newer head of the table would not be seen.
+        OperationRefused: a folder must not be listed, or the listing lacks what is there, so that a newer head of the
+            table would not be seen.
         StorageError: the store does not answer.
     """
     home = table.metadata.location
@@ -41,7 +42,22 @@ def list_beside(
             f"whether {table.name} has newer metadata than its catalog entry knows cannot be told, because {folders} "
             "cannot be listed; nothing was deleted; allow s3:ListBucket there"
         )
+    if listed is not None and (found is None or not is_under(table.metadata_location, home)):
+        _require_current(storage, table, listed)
     return (*(found or ()), *(listed or ()))
+
+
+def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> None:
+    """Raises OperationRefused when a listing lacks the table's own metadata file, though it is there (rule 175)."""
+    current = normalise(table.metadata_location)
+    folder = current.rpartition("/")[0]
+    if folder not in map(normalise, metadata_folders(table.metadata)):
+        return
+    if all(normalise(one.path) != current for one in listed) and storage.size(table.metadata_location) is not None:
+        raise OperationRefused(
+            f"the listing of {folder} lacks {table.metadata_location}, which is there: newer metadata of {table.name} "
+            "may be missing as well, so nothing was deleted; have the store, or what answers in its place, repaired"
+        )
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:

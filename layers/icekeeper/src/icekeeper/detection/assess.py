@@ -64,8 +64,9 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=found.expirable))
         signals.extend(ref_signals(found.expirable_refs))
-    # What a pass under other settings saw says nothing about these.
-    seen = last_seen if last_seen is not None and last_seen.fingerprint == resolved.fingerprint() else None
+    # What a pass under other settings saw says nothing about these, nor does one by a clock that was ahead (rule 170).
+    seen = last_seen if last_seen is not None and last_seen.finished_ms <= now_ms else None
+    seen = seen if seen is not None and seen.fingerprint == resolved.fingerprint() else None
     known_idle = (
         head is not None
         and seen is not None

@@ -29,11 +29,12 @@ def served_request(
 
 
 def why_needless(
-    state: StateStore, identity: TableIdentity, detected_ms: int, *, is_pending: bool | None
+    state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
     """Why a table needs no pass any more: another run has seen to it since it was proposed (rule 127).
 
-    ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.
+    ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.  A pass that ended later than
+    now was recorded by a clock that was ahead, and says nothing (rule 170).
 
     Raises:
         StorageError: the state does not answer.
@@ -41,7 +42,7 @@ def why_needless(
     if is_pending is not None:
         return None if is_pending else "the request was served or withdrawn since it was detected"
     seen = state.last_seen(identity)
-    is_served = seen is not None and seen.finished_ms >= detected_ms
+    is_served = seen is not None and detected_ms <= seen.finished_ms <= now_ms
     return f"another run has maintained {identity.table} since it was detected" if is_served else None
 
 

@@ -184,7 +184,9 @@ def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRe
     if item.detected_ms is None:
         return None
     is_pending = request is not None if item.forced else None
-    return why_needless(deployment.state, item.identity, item.detected_ms, is_pending=is_pending)
+    return why_needless(
+        deployment.state, item.identity, item.detected_ms, now_ms=deployment.clock(), is_pending=is_pending
+    )
 
 
 def _needless(deployment: Deployment, event: PlanEvent, requested_ms: int | None, why: str) -> PlanDocument:

@@ -1,7 +1,7 @@
 """Run one step of a planned pass: an operation, or the cleaning of files that failed loads left.
 
 Every step writes its outcome to the control bucket.  A step that is repeated after it ended gives the same answer; one
-that is repeated after a crash finds what the crashed attempt committed.
+that is repeated after a crash finds what the crashed attempt committed (rule 174).
 """
 
 from __future__ import annotations

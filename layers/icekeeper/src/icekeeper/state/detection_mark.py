@@ -6,7 +6,7 @@ The mark is a lease that all of them share, so it needs no store of its own.
 from __future__ import annotations
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.leases import LeaseStore
+from icekeeper.state.leases import LONGEST_LEASE_MS, LeaseStore
 
 __all__ = ["SEEN_FOR_HOURS", "is_scheduled", "note_detection"]
 
@@ -21,7 +21,8 @@ def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> 
     Raises:
         StorageError: the state does not answer.
     """
-    leases.acquire(_KEY, _KEY, now_ms=now_ms, ttl_ms=max(SEEN_FOR_HOURS * HOUR_MS, 2 * interval_ms))
+    ttl_ms = min(LONGEST_LEASE_MS, max(SEEN_FOR_HOURS * HOUR_MS, 2 * interval_ms))
+    leases.acquire(_KEY, _KEY, now_ms=now_ms, ttl_ms=ttl_ms)
 
 
 def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:

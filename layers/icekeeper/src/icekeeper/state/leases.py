@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from icekeeper.clock import iso_utc
+from icekeeper.clock import HOUR_MS, iso_utc
 from icekeeper.errors import LeaseHeld, LeaseLost
 
-__all__ = ["Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
+__all__ = ["LONGEST_LEASE_MS", "Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
+
+LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
+"""No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody (rule 170)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,10 @@ class Lease:
     expires_ms: int
     name: str = ""
     """The table's name as its holder knows it, for messages."""
+
+    def holds_at(self, now_ms: int) -> bool:
+        """Whether it bars others at ``now_ms``: it has not run out, and was not taken by a clock that was ahead."""
+        return now_ms < self.expires_ms <= now_ms + LONGEST_LEASE_MS
 
 
 class LeaseStore(Protocol):
@@ -72,7 +79,7 @@ def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
         return wanted
     if found.holder == wanted.holder:
         return _longer(wanted, found)
-    if found.expires_ms > now_ms:
+    if found.holds_at(now_ms):
         raise lease_held(replace(found, name=wanted.name or found.name))
     return wanted
 
@@ -89,6 +96,9 @@ def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Leas
 
 
 def _longer(one: Lease, other: Lease) -> Lease:
+    """``other`` is the one that is there, which a clock that was ahead may have written."""
+    if other.expires_ms > one.expires_ms + LONGEST_LEASE_MS:
+        return one
     return max(one, other, key=lambda lease: lease.expires_ms)
 
 

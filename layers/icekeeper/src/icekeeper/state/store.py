@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from icekeeper.clock import HOUR_MS
 from icekeeper.state.claims import ClaimStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStatsStore
@@ -23,10 +24,12 @@ from icekeeper.state.slack import Slack
 from icekeeper.state.staging import StagedLoad, StagingStore
 from icekeeper.state.usage import UsageStore
 
-__all__ = ["UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
+__all__ = ["OVERLAP_MS", "UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
 
 UNTIL_REMOVED_MS = 253_402_300_799_000
 """The end of a pin that only a person removes: the last second of the year 9999."""
+OVERLAP_MS = 24 * HOUR_MS
+"""Passes whose reports cross end within this time; one recorded later still is of a clock that was ahead (rule 170)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +159,7 @@ class StateStore(Protocol):
         ...
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
-        """Record what a pass saw, unless a pass that finished later is recorded already."""
+        """Record what a pass saw, unless one is recorded already that finished later, by at most ``OVERLAP_MS``."""
         ...
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:

@@ -1,15 +1,17 @@
-"""Files on this machine: walk a folder, look at one level of it, remove a file, remove empty folders."""
+"""Files on this machine: walk a folder, look at one level of it, write or remove a file, remove empty folders."""
 
 from __future__ import annotations
 
 import os
 import stat
+import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject
 
-__all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk"]
+__all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk", "write_whole"]
 
 # A folder of more entries than this is walked by one thread, entry by entry.
 _LEVEL_ENTRIES = 10_000
@@ -101,6 +103,28 @@ def remove_if_empty(folder: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file, and the folders above it, so that nobody ever sees part of it (rule 172).
+
+    Half a metadata file would be no orphan: nobody could tell whose it is (rule 91), and sweeps would be refused.  A
+    process that is killed leaves at most a file of another name, which is an orphan like others.
+
+    Raises:
+        OSError: it cannot be written; nothing remains.
+    """
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.unfinished")
+    try:
+        with open(unfinished, "xb") as stream:
+            stream.write(data)
+        os.replace(unfinished, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
 
 
 def unlink(path: str) -> str | None:

@@ -82,9 +82,10 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
         if attempt:
             time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)
         transient: dict[str, str] = {}
+        asked = frozenset(pending)
         try:
             request = {"Objects": [{"Key": key} for key in pending], "Quiet": True}
-            errors = client.delete_objects(Bucket=bucket, Delete=request).get("Errors", ())
+            errors = client.delete_objects(Bucket=bucket, Delete=request).get("Errors") or ()
         except ClientError as error:
             reason = describe_failure(error, None)
             if is_transient(error):
@@ -100,7 +101,10 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
             code = entry.get("Code", "")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else failed.for_good
-                target[entry["Key"]] = failure_in_words(code, entry.get("Message", ""))
+                # Of an error that names none of our keys nobody knows which are still there (rule 185).
+                of = [entry["Key"]] if entry.get("Key") in asked else pending
+                target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message", ""))))
+        transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}
         if not transient:
             return failed
         pending, last = list(transient), transient

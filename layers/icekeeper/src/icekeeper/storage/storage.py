@@ -9,6 +9,7 @@ buckets refuse (platform 16).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local import local_level, local_status, walk
+from icekeeper.storage.local import local_level, local_status, walk, write_whole
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
 from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, can_boto3_read, read_beginning, read_end, read_object
@@ -90,9 +91,12 @@ class Storage:
         """Write a whole object, replacing one of that name.
 
         Raises:
-            StorageError: the store failed; part of a local file may remain.
+            StorageError: the store failed; nothing was written.
         """
         with self.translated(path):
+            if is_local(path) and self._arrow.is_plain:
+                write_whole(os.path.abspath(split_path(path).key), data)
+                return
             if self.uses_boto3(path):  # PyArrow's own client takes 25 MB
                 where = split_path(path)
                 self.s3.put_object(Bucket=where.authority, Key=where.key, Body=data)

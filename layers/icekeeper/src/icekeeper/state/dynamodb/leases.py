@@ -68,7 +68,7 @@ class DynamoLeases:
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         self._earlier.opened()
         found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
-        return found if found is not None and found.expires_ms > self._table.to_table_clock(now_ms) else None
+        return found if found is not None and found.holds_at(self._table.to_table_clock(now_ms)) else None
 
     def _item(self, lease: Lease) -> Item:
         expires_s = self._table.expires_s(_KEPT_MS, at_least_ms=lease.expires_ms)

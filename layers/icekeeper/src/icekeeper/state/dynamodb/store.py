@@ -31,7 +31,7 @@ from icekeeper.state.dynamodb.usage import DynamoUsage
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["DynamoStateStore"]
 
@@ -136,7 +136,7 @@ class DynamoStateStore:
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         def decide(found: Item | None) -> Item | None:
-            if found is not None and found["seen_ms"] > seen.finished_ms:
+            if found is not None and 0 < found["seen_ms"] - seen.finished_ms <= OVERLAP_MS:
                 return None
             return {
                 "snapshot_id": seen.snapshot_id,

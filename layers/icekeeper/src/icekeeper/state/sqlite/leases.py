@@ -35,7 +35,7 @@ class SqliteLeases:
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         with self._file.connection() as connection:
             found = _lease(connection, key)
-        return found if found is not None and found.expires_ms > now_ms else None
+        return found if found is not None and found.holds_at(now_ms) else None
 
 
 def _lease(connection: Connection, key: str) -> Lease | None:

@@ -19,7 +19,7 @@ from icekeeper.state.sqlite.requests import SqliteRequests
 from icekeeper.state.sqlite.schedules import SqliteSchedules, read_schedules
 from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
 from icekeeper.state.sqlite.usage import SqliteUsage
-from icekeeper.state.store import Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 
 __all__ = ["SqliteStateStore", "state_path"]
 
@@ -134,7 +134,7 @@ class SqliteStateStore:
             "ON CONFLICT (table_key, place) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
             "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle, "
             "slack = excluded.slack "
-            "WHERE excluded.finished_ms >= last_seen.finished_ms",
+            "WHERE last_seen.finished_ms NOT BETWEEN excluded.finished_ms + 1 AND excluded.finished_ms + ?",
             identity.key,
             identity.place,
             seen.snapshot_id,
@@ -142,6 +142,7 @@ class SqliteStateStore:
             seen.finished_ms,
             seen.idle,
             slack_text(seen.slack),
+            OVERLAP_MS,
         )
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:

@@ -1,0 +1,136 @@
+"""Runs of the pipeline that are killed at any step and begun again, and what must hold of their tables afterwards."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.engines.local import LocalEngine
+from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.pipeline.events import Item, ReportTableEvent
+from icekeeper.pipeline.report_table import report_table
+from icekeeper.pipeline.run_leases import release_table_lease
+from icekeeper.pipeline.run_wave import run_wave
+from icekeeper.pipeline.wave_document import WaveDocument
+from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
+from icekeeper.verification.verify import verify_table
+from support.files_on_disk import files_below
+from support.killed_process import dies_at
+from support.maintained_table import maintained_table
+from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+from support.readers import canonical, pyiceberg_rows
+from support.wave_deployment import Wave
+
+__all__ = ["Begin", "KilledRuns", "in_a_wave", "in_one_call"]
+
+Begin: TypeAlias = Callable[[Pipeline], Callable[[Pipeline], None]]
+"""Prepares a run and returns what is killed, which is called again with the same run id."""
+
+_LATER_MS = 200 * HOUR_MS  # every grace period is over, and every record of a job
+_LATER_RUNS = 2
+
+
+def _one_call(pipeline: Pipeline, item: Item, run_id: str) -> None:
+    """A whole pass with its report, as ``MaintainSmall`` does it; an invocation knows nothing of the one before."""
+    deployment = pipeline.open().for_one_pass()
+    limits = CallLimits(max_bytes=2**40, time_left_s=lambda: 3600.0, sleep=lambda seconds: None)
+    done = run_whole_pass(deployment, WholePassEvent(run_id=run_id, item=item), LocalEngine(1), limits)
+    event = ReportTableEvent(run_id=run_id, item=item, plan=done.plan, failures=done.failures)
+    assert report_table(deployment, event).status == "succeeded"
+    release_table_lease(deployment, run_id, item)
+
+
+def in_one_call(pipeline: Pipeline) -> Callable[[Pipeline], None]:
+    """The whole pass of ``ns.t``."""
+    (item,) = pipeline.detect(table="ns.t")[1]
+    return lambda again: _one_call(again, item, RUN)
+
+
+def in_a_wave(pipeline: Pipeline) -> Callable[[Pipeline], None]:
+    """The wave of three tables."""
+    document = Wave(pipeline).document
+    return lambda again: _wave(again, document)
+
+
+def _wave(pipeline: Pipeline, document: WaveDocument) -> None:
+    ends = run_wave(pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0"), document, LocalEngine(1))
+    assert set(ends.values()) == {"done"}
+
+
+class KilledRuns:
+    """One run over tables that are put back to what they were before each of its deaths."""
+
+    def __init__(self, folder: Path, begin: Begin) -> None:
+        self._template, self._folder = folder / "template", folder / "tables"
+        with maintained_table(self._folder) as table:
+            table.create()
+            table.fill(5)
+            table.plant("data/orphan.parquet")
+            self._work = begin(Pipeline(table, self._folder))
+            self._names = [".".join(name) for name in table.pyiceberg.list_tables("ns")]
+        shutil.copytree(self._folder, self._template)
+        with self._restored() as pipeline:
+            self._rows = {name: self._read(pipeline, name) for name in self._names}
+            tables = {name: pipeline.table.pyiceberg.load_table(name) for name in self._names}
+            self._files = {name: len(table.inspect.files()) for name, table in tables.items()}
+
+    def survive(self, number: int) -> bool:
+        """Let the run die at a step, begin it again, and let later runs clean up; false: it has not so many steps."""
+        with self._restored() as pipeline:
+            if not dies_at(number, partial(self._work, pipeline)):
+                return False
+            self._check(pipeline, number)
+            self._work(pipeline)
+            self._check(pipeline, number)
+            self._check_journal(pipeline, number)
+            for late in range(_LATER_RUNS):
+                pipeline.clock.now_ms += _LATER_MS
+                for item in pipeline.detect(f"late-{late}")[1]:
+                    _one_call(pipeline, item, f"late-{late}")
+            self._check(pipeline, number)
+            left = self._unreferenced(pipeline)
+            assert left == set(), f"after a death at step {number} nobody cleans {left}"
+        return True
+
+    @contextmanager
+    def _restored(self) -> Iterator[Pipeline]:
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._template, self._folder)
+        with maintained_table(self._folder) as table:
+            yield Pipeline(table, self._folder)
+
+    def _read(self, pipeline: Pipeline, name: str) -> object:
+        return canonical(pyiceberg_rows(pipeline.table.pyiceberg.load_table(name).metadata_location))
+
+    def _check(self, pipeline: Pipeline, number: int) -> None:
+        """The same rows, and every file that any snapshot names is there."""
+        for name in self._names:
+            assert self._read(pipeline, name) == self._rows[name], f"{name} after a death at step {number}"
+            loaded = pipeline.table.catalog.load(TableName.parse(name))
+            assert not verify_table(loaded, Storage(loaded.io_properties)).problems
+
+    def _check_journal(self, pipeline: Pipeline, number: int) -> None:
+        """What was committed is told once, whoever committed it."""
+        for name in self._names:
+            loaded = pipeline.table.catalog.load(TableName.parse(name))
+            told = pipeline.deployment.state.history(identity_of(pipeline.table.catalog, loaded))
+            assert [one.run_id for one in told] in ([], [RUN]), f"{told} after a death at step {number}"
+            merged = sum(one.metrics.get("compact.files_merged", 0) for one in told)
+            assert merged == (self._files[name] if told else 0), f"{told} after a death at step {number}"
+
+    def _unreferenced(self, pipeline: Pipeline) -> set[str]:
+        found = files_below(self._folder / "warehouse")
+        for name in self._names:
+            loaded = pipeline.table.catalog.load(TableName.parse(name))
+            reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+            found -= {normalise(path) for path in reachable_files(reader, loaded.metadata_location)}
+        return {path for path in found if not path.endswith(".metadata.json")}
