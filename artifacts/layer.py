@@ -35,6 +35,8 @@ UNUSED = (
     "pyarrow/*.pxd",
     "pyarrow/*.pyx",
     "pyarrow/*flight*",
+    # For Pythons other than CPython, which loads the other one.
+    "zstandard/_cffi.*",
     "sqlalchemy/dialects/mssql",
     "sqlalchemy/dialects/oracle",
     # Compiled by this Python; a function compiles at each cold start instead (platform 83).
