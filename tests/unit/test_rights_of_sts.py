@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import botocore.parsers
 import pytest
 
 from local_stack.gate import needs_of
+from local_stack.rights.denials import denial
 from local_stack.rights.evaluate import Need
 from local_stack.wire import WireRequest
 
@@ -22,3 +24,12 @@ ROLE = "arn:aws:iam::123456789012:role/other"
 )
 def test_only_roles_need_a_right(query: str, body: bytes, needs: list[Need]) -> None:
     assert list(needs_of(WireRequest("sts", "POST", "/", query, body=body))) == needs
+
+
+def test_clients_understand_the_denial_of_a_role() -> None:
+    answer = denial(WireRequest("sts", "POST", "/"), "R", Need("sts:AssumeRole", ROLE))
+
+    told = botocore.parsers.create_parser("query").parse(
+        {"body": answer.body, "headers": dict(answer.headers), "status_code": int(answer.status[:3])}, None
+    )
+    assert (told["Error"]["Code"], "sts:AssumeRole" in told["Error"]["Message"]) == ("AccessDenied", True)
