@@ -1,7 +1,7 @@
 """Fills the folder of the functions' layer: the package and what it needs, without what a function never uses.
 
-Lambda takes 250 MB unzipped, layers included.  As installed this is 208 MB, most of it PyArrow; without headers, tests,
-Flight and what only the command line needs it is 155 MB (platform 11).
+Lambda takes 250 MB unzipped, layers included.  Without headers, tests, Flight and what only the command line needs it
+is 155 to 219 MB, most of it PyArrow (platform 11).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ UNUSED = (
     "pyarrow/*.pxd",
     "pyarrow/*.pyx",
     "pyarrow/*flight*",
+    # For Pythons other than CPython, which loads the other one.
+    "zstandard/_cffi.*",
     "sqlalchemy/dialects/mssql",
     "sqlalchemy/dialects/oracle",
     # Compiled by this Python; a function compiles at each cold start instead (platform 83).

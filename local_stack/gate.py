@@ -27,6 +27,7 @@ from local_stack.rights.api_needs import (
     other_needs,
     s3tables_needs,
     states_needs,
+    sts_needs,
 )
 from local_stack.rights.callers import Caller, caller_of
 from local_stack.rights.denials import denial, missing_key
@@ -65,6 +66,8 @@ def needs_of(request: WireRequest) -> Iterator[Need]:
             return states_needs(request)
         case "lambda":
             return lambda_needs(request)
+        case "sts":
+            return sts_needs(request)
     return other_needs(request)
 
 

@@ -1,4 +1,4 @@
-"""The rights that requests to DynamoDB, Glue, Step Functions, Lambda and S3 Tables need.
+"""The rights that requests to DynamoDB, Glue, Step Functions, Lambda, S3 Tables and STS need.
 
 Source: AWS service authorization reference, one page for each service; for Glue also AWS Glue developer guide,
 "Specifying AWS Glue resource ARNs" (a table needs its database and its catalog as well).
@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import botocore.session
 
@@ -18,7 +18,7 @@ from local_stack.rights.evaluate import Need
 from local_stack.template import ACCOUNT, REGION
 from local_stack.wire import WireRequest
 
-__all__ = ["dynamodb_needs", "glue_needs", "lambda_needs", "other_needs", "s3tables_needs", "states_needs"]
+__all__ = ["dynamodb_needs", "glue_needs", "lambda_needs", "other_needs", "s3tables_needs", "states_needs", "sts_needs"]
 
 _TRANSACTED = {
     "Put": "PutItem",
@@ -94,6 +94,13 @@ def s3tables_needs(request: WireRequest, table_arn: Callable[[str, str, str], st
         yield Need(f"s3tables:{operation}", resource)
         return
     yield Need(f"s3tables:{request.method}{request.path}", "*")
+
+
+def sts_needs(request: WireRequest) -> Iterator[Need]:
+    """Who somebody is needs no right, and no policy can deny it (AWS STS API reference, "GetCallerIdentity")."""
+    form = {**request.query, **{name: values[-1] for name, values in parse_qs(request.body.decode()).items()}}
+    if form.get("Action") != "GetCallerIdentity":
+        yield Need(f"sts:{form.get('Action', request.method)}", form.get("RoleArn", "*"))
 
 
 def other_needs(request: WireRequest) -> Iterator[Need]:

@@ -84,7 +84,7 @@ def test_settings_are_unset_and_reset(command: Command) -> None:
 
 WRONG = {
     "nothing": (("set", "ns.t"), "policy set takes one or more settings as KEY=VALUE, for example min_input_files=10"),
-    "no value": (("set", "ns.t", "min_input_files"), "--set takes KEY=VALUE, not 'min_input_files'"),
+    "no value": (("set", "ns.t", "min_input_files"), "a setting is KEY=VALUE, not 'min_input_files'"),
     "unknown key": (
         ("set", "ns.t", "strategy=sort", "min_input_file=3"),
         "unknown policy key 'min_input_file' (from table property icekeeper.min_input_file) "

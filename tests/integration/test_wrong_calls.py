@@ -26,8 +26,8 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
     "malformed number": ((*MAINTAIN, "--set", "min_input_files=few"), "policy key min_input_files cannot be 'few'"),
     "number out of range": ((*MAINTAIN, "--set", "min_input_files=1"), "greater than or equal to 2"),
     "malformed switch": ((*MAINTAIN, "--set", "rewrite_all=yes"), "write true or false"),
-    "no value": ((*MAINTAIN, "--set", "rewrite_all"), "--set takes KEY=VALUE, not 'rewrite_all'"),
-    "no key": ((*MAINTAIN, "--set", "=3"), "--set takes KEY=VALUE, not '=3'"),
+    "no value": ((*MAINTAIN, "--set", "rewrite_all"), "a setting is KEY=VALUE, not 'rewrite_all'"),
+    "no key": ((*MAINTAIN, "--set", "=3"), "a setting is KEY=VALUE, not '=3'"),
     "two values": (
         (*MAINTAIN, "--set", "min_input_files=3", "--set", "min_input_files=4"),
         "min_input_files is set twice, to '3' and to '4'",

@@ -21,7 +21,9 @@ def left(folder: Path) -> list[str]:
 
 def test_only_what_a_function_never_uses_is_left_out(tmp_path: Path) -> None:
     needed = ["icekeeper/pipeline/events.py", "pyarrow/libarrow.so.2600", "pyarrow/libarrow_substrait.so.2600"]
+    needed += ["zstandard/backend_c.cpython-312-x86_64-linux-gnu.so"]
     unused = ["pyarrow/include/arrow/api.h", "pyarrow/libarrow_flight.so.2600", "rich/console.py", "bin/icekeeper"]
+    unused += ["zstandard/_cffi.cpython-312-x86_64-linux-gnu.so"]
     packages(tmp_path, *needed, *unused, "icekeeper/__pycache__/x.pyc")
 
     layer.prune(tmp_path)

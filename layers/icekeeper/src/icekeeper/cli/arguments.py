@@ -104,7 +104,7 @@ def overrides(
         key, separator, value = setting.partition("=")
         key, value = key.strip(), value.strip()
         if not separator or not key:
-            raise PolicyError(f"--set takes KEY=VALUE, not '{setting}'")
+            raise PolicyError(f"a setting is KEY=VALUE, not '{setting}'")
         if values.get(key, value) != value:
             raise PolicyError(f"{key} is set twice, to '{values[key]}' and to '{value}'")
         values[key] = value

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -70,7 +70,14 @@ def people(*, as_json: bool) -> Console:
     """The console for text for people: standard output, or standard error when programs read standard output."""
     from rich.console import Console
 
-    console = Console(stderr=as_json, highlight=False, emoji=False)
+    class Unbroken(Console):
+        """Whoever has read enough, as ``head`` has, changes nothing of what the command did, nor of its exit code."""
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            _silence(sys.stderr if as_json else sys.stdout)
+
+    console = Unbroken(stderr=as_json, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
     return console
@@ -94,16 +101,20 @@ def print_json(document: Mapping[str, Any]) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # whoever read it has read enough
+        silence_output()
     except OSError as error:
         raise OutputLost(error.strerror or str(error)) from error
 
 
 def silence_output() -> None:
     """Let Python flush the rest of standard output into nothing when it ends."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _silence(sys.stdout)
+
+
+def _silence(stream: TextIO | None) -> None:
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:
