@@ -42,10 +42,10 @@ smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK
 	$(BIN)/python -m smoke $(STACK) $(if $(CATALOG),--catalog $(CATALOG))
 
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
-	$(BIN)/python -m pytest -q -r fE -n 2 --quick tests/unit tests/property tests/contract
+	$(BIN)/python -m pytest -q -r fE -n 2 --quick --in-memory tests/unit tests/property tests/contract
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
 
 nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minutes
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly

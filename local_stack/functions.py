@@ -260,13 +260,10 @@ def forget_modules(folder: Path) -> None:
 
 
 def _take_modules(folder: Path) -> dict[str, ModuleType]:
-    """Take the modules below the folder out of those that are loaded."""
-    below = f"{folder}{os.sep}"
-    found = {
-        name: module
-        for name, module in list(sys.modules.items())
-        if (getattr(module, "__file__", None) or "").startswith(below)
-    }
+    """Take the modules below the folder out of those that are loaded; of all others only the name is looked at."""
+    below, roots = f"{folder}{os.sep}", {path.stem for path in folder.glob("*")}
+    named = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in roots]
+    found = {name: module for name, module in named if (getattr(module, "__file__", None) or "").startswith(below)}
     for name in found:
         del sys.modules[name]
     return found

@@ -27,6 +27,7 @@ from support.command import build_the_command_once
 from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
+from support.memory_folder import write_into_memory
 from support.pyiceberg_schemas import copy_no_metadata, share_avro_schemas
 from support.sqlite_databases import make_state_files_at_once, share_compiled_sql, wait_for_no_disk
 
@@ -45,10 +46,6 @@ copy_metadata_once()
 copy_no_metadata()
 share_avro_schemas()
 
-# Thousands of tests and their modules live until the end: looking through them for garbage, again and again, takes a
-# fifth of the collection alone and finds none there.
-gc.set_threshold(20_000, 20, 20)
-
 # Two cores shared with servers and a JVM: the time of one example says nothing.
 hypothesis.settings.register_profile("icekeeper", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
@@ -61,6 +58,12 @@ _MOTO = {"moto_server", "moto_dynamodb"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what is slow, or needs Java or a server")
+    parser.addoption("--in-memory", action="store_true", help="write temporary files into memory, if it has the room")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--in-memory"):
+        write_into_memory()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -90,9 +93,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = quick
 
 
+def pytest_collection() -> None:
+    """Thousands of tests and their modules live until the end: looking through them for garbage, again and again, takes
+    a fifth of the collection alone and finds none there.  Afterwards only what is new is looked through, and seldom.
+    """
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(200_000, 20, 20)
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

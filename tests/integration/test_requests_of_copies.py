@@ -11,8 +11,6 @@ from icekeeper.storage.storage import Storage
 from support.counting_proxy import CountingProxy, counting_proxy
 from support.stored import judged, large_file, merged, stored_entry
 
-FILES = [large_file(0), large_file(1_000_000, seed=1)]
-
 
 def kinds(store: CountingProxy, stage: str) -> Counter[str]:
     """Requests by kind and, of inputs and the output, by file."""
@@ -26,7 +24,8 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
     properties = seaweedfs.catalog_properties("copies-counted")
     folder = f"{properties['warehouse']}ns/t{uuid.uuid4().hex}/data"
     direct = Storage(properties)
-    entries = [stored_entry(direct, f"{folder}/{number}", data) for number, data in enumerate(FILES)]
+    files = [large_file(0), large_file(1_000_000, seed=1)]
+    entries = [stored_entry(direct, f"{folder}/{number}", data) for number, data in enumerate(files)]
     with counting_proxy(seaweedfs.s3_endpoint) as store:
         storage = Storage({**properties, "s3.endpoint": store.address})
         store.stage = "footers"

@@ -23,9 +23,14 @@ from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemb
 from icekeeper.storage.storage import Storage
 from support.stored import answering, judged, large_file, merged, requests_of, stored_entry
 
-# Seeds are no matter of chance; the last two are of one size.
-FILES = [large_file(0), large_file(1_000_000, seed=1), large_file(1_000_000, seed=2)]
-ROWS = pa.concat_tables([pq.read_table(io.BytesIO(data)) for data in FILES])
+
+def files() -> list[bytes]:
+    """Seeds are no matter of chance; the last two are of one size."""
+    return [large_file(0), large_file(1_000_000, seed=1), large_file(1_000_000, seed=2)]
+
+
+def all_rows() -> pa.Table:
+    return pa.concat_tables([pq.read_table(io.BytesIO(data)) for data in files()])
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def properties(seaweedfs: SeaweedFSServer) -> dict[str, str]:
 def inputs(properties: dict[str, str]) -> list[Any]:
     """Nobody changes these."""
     storage, folder = Storage(properties), f"{properties['warehouse']}ns/inputs/data"
-    return judged(storage, [stored_entry(storage, f"{folder}/{n}.parquet", data) for n, data in enumerate(FILES)])
+    return judged(storage, [stored_entry(storage, f"{folder}/{n}.parquet", data) for n, data in enumerate(files())])
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     assert (made.record_count, made.split_offsets and made.split_offsets[0]) == (2_100_000, 4)
     data = storage.read(made.file_path)
     assert made.file_size_in_bytes == len(data)
-    assert pq.read_table(io.BytesIO(data)).equals(ROWS)
+    assert pq.read_table(io.BytesIO(data)).equals(all_rows())
     storage.no_range_copies.add(folder.split("/")[2])
     streamed = merged(storage, inputs, f"{folder}/streamed.parquet")
     assert isinstance(streamed, DataFile)
@@ -86,7 +91,7 @@ def test_where_the_store_does_not_copy_the_bytes_are_streamed(
     with answering(storage, "UploadPartCopy", status, code, first):
         made = merged(storage, inputs[:2], f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
-    assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(ROWS[:1_400_000])
+    assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(all_rows()[:1_400_000])
     assert uploads(storage, folder) == []
     with requests_of(storage) as requests:
         merged(storage, inputs[:2], f"{folder}/next.parquet")
@@ -99,8 +104,8 @@ def test_a_file_that_was_exchanged_after_it_was_judged_is_refused(
 ) -> None:
     """By one of the same size, too."""
     changed = f"{folder}/changed.parquet"
-    inputs = [inputs[0], *judged(storage, [stored_entry(storage, changed, FILES[1])])]
-    storage.write(changed, FILES[2].ljust(len(FILES[1]))[: len(FILES[1])])
+    inputs = [inputs[0], *judged(storage, [stored_entry(storage, changed, files()[1])])]
+    storage.write(changed, files()[2].ljust(len(files()[1]))[: len(files()[1])])
     if not in_store:
         storage.no_range_copies.add(folder.split("/")[2])
     refused = merged(storage, inputs, f"{folder}/new.parquet")
@@ -119,7 +124,7 @@ def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder
         made = merged(storage, [*large, *between, inputs[0]], f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert (requests.count("UploadPartCopy"), requests.count("UploadPart")) == (2, 2)
-    expected = pa.concat_tables(pq.read_table(io.BytesIO(data)) for data in (twice, small, FILES[0]))
+    expected = pa.concat_tables(pq.read_table(io.BytesIO(data)) for data in (twice, small, files()[0]))
     assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(expected)
 
 
@@ -165,7 +170,7 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
 def test_how_seaweedfs_copies_ranges(storage: Storage, folder: str) -> None:
     """(platform 47)"""
     client, bucket = storage.s3, folder.split("/")[2]
-    data = FILES[0] + FILES[1]
+    data = files()[0] + files()[1]
     storage.write(f"{folder}/whole.parquet", data)
     key, least = f"{folder}/whole.parquet".split("/", 3)[3], 5 * 1024 * 1024
     to = {"Bucket": bucket, "Key": key.replace("whole", "parts")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import threading
@@ -29,6 +30,7 @@ FLAT = struct((1, "id", "long"), (2, "noise", "long"), (3, "text", "string"))
 _TARGET = target_of(FLAT)
 
 
+@functools.cache
 def large_file(first: int, count: int = 700_000, seed: int = 0) -> bytes:
     """Rows with ids from ``first``, and noise that no codec makes smaller: 8 bytes a row; two row groups."""
     some = random.Random(first + seed).randbytes(8 * count)
