@@ -1,7 +1,7 @@
 """Where a run keeps what its tests write: in memory, where that has the room.
 
-Tests write and delete very many small files.  ext4 gives no inode again within seconds of its deletion, and looks through
-those of the last seconds for each new file: a sixth to a quarter of the CPU of tests that write tables.
+Tests write and delete very many small files.  ext4 gives no inode again within seconds of its deletion, and looks
+through those of the last seconds for each new file: a sixth to a quarter of the CPU of tests that write tables.
 """
 
 from __future__ import annotations
