@@ -16,6 +16,7 @@
         ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
+        ├── FileUnreadable     a file with rows is damaged
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
@@ -37,6 +38,7 @@ __all__ = [
     "CommitConflict",
     "CommitRefused",
     "CommitStateUnknown",
+    "FileUnreadable",
     "FleetBusy",
     "LeaseHeld",
     "LeaseLost",
@@ -131,6 +133,14 @@ class RowsNotKept(StorageError):
         paths = ", ".join(kept) or "nothing"
         super().__init__(f"rows were not kept: {problem}; {paths} was written and is kept for inspection")
         self.problem = problem
+
+
+class FileUnreadable(StorageError):
+    """A data or delete file, the one at ``path``, does not hold the rows that it should."""
+
+    def __init__(self, *told: object, path: str) -> None:
+        super().__init__(*told)
+        self.path = path
 
 
 class MetadataUnreadable(StorageError):

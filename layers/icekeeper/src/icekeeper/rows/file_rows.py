@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import orc
 
-from icekeeper.errors import MaintenanceError, StorageError, TableUnsupported
+from icekeeper.errors import FileUnreadable, MaintenanceError, TableUnsupported
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
@@ -107,7 +107,8 @@ def projected_rows(
     them.  ``opened`` are the bytes of the file, where they are there already.
 
     Raises:
-        StorageError: the file is missing or damaged.
+        FileUnreadable: the file is damaged.
+        StorageError: it is missing, or the store failed.
         TableUnsupported: it cannot be read as that schema.
     """
     try:
@@ -120,4 +121,4 @@ def projected_rows(
     except MaintenanceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"file {file.path} cannot be read: {error}") from error
+        raise FileUnreadable(f"file {file.path} cannot be read: {error}", path=file.path) from error

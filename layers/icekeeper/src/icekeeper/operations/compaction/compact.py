@@ -97,8 +97,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
             return replace(would, plan=_told(context, loaded, plan, sample))
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
-            outcomes = rewrite_and_commit(rewriting, loaded, plan)
-            if outcomes.errors:
+            plan, outcomes = rewrite_and_commit(rewriting, loaded, plan)
+            if outcomes.errors or outcomes.unreadable:
                 rewriting.leaves_files()
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
@@ -211,6 +211,8 @@ def _outcome(
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    if outcomes.unreadable:
+        problems.append(f"left {len(outcomes.unreadable)} file(s) out: {outcomes.unreadable[0]}")
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
@@ -228,7 +230,8 @@ def _outcome(
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
     """The plan's slack, where all of it was done, with no more files than expected."""
-    is_done = outcomes.snapshot_ids and not (outcomes.errors or outcomes.dropped or outcomes.groups_left)
+    troubles = outcomes.errors or outcomes.unreadable
+    is_done = outcomes.snapshot_ids and not (troubles or outcomes.dropped or outcomes.groups_left)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
     if plan.slack is None or outcomes.table is None or not (is_done and written):
         return None

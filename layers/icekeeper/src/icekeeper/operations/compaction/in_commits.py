@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
@@ -16,6 +16,8 @@ from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["commits_of", "rewrite_and_commit"]
 
+# So many inputs of a group may be damaged before it is given up.
+_ATTEMPTS_WITHOUT = 3
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
@@ -29,9 +31,12 @@ class _Rewritten:
     error: MaintenanceError | None = None
 
 
-def rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> GroupOutcomes:
+def rewrite_and_commit(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan
+) -> tuple[CompactionPlan, GroupOutcomes]:
     """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own.
 
+    Returns the plan as it was carried out, groups without inputs that cannot be read, and what became of it.
     Where time is limited, the groups come one after the other, what is ready in time is committed, and the rest is left
     to the next run.
     """
@@ -42,6 +47,7 @@ def rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: Com
         behind = sum(len(later) for later in commits[number + 1 :])
         try:
             done = _rewritten(context, loaded, plan, groups, time_left)
+            plan, done = _without_unreadable(context, loaded, plan, done, time_left, outcomes)
             if done.results or not groups:
                 commit_results(context, loaded, plan, done.results, outcomes)
         except MaintenanceError as error:
@@ -59,7 +65,45 @@ def rewrite_and_commit(context: OperationContext, loaded: LoadedTable, plan: Com
         if done.unstarted:
             outcomes.groups_left = done.unstarted + behind
             break
-    return outcomes
+    return plan, outcomes
+
+
+def _without_unreadable(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    done: _Rewritten,
+    time_left: TimeLeft | None,
+    outcomes: GroupOutcomes,
+) -> tuple[CompactionPlan, _Rewritten]:
+    """Rewrite groups that failed for a damaged input without it, so that one file does not stop its partition for good.
+
+    The file stays in the table, and its deletes with it; that it is damaged is told (rule 186).
+    """
+    for _ in range(_ATTEMPTS_WITHOUT):
+        smaller = _smaller_groups(plan.groups, done.results)
+        if not smaller:
+            break
+        failed = {result.group_id: result for result in done.results if result.group_id in smaller}
+        again = _rewritten(context, loaded, plan, list(smaller.values()), time_left)
+        results = {result.group_id: result for result in (*done.results, *again.results)}
+        done = replace(done, results=list(results.values()), error=done.error or again.error)
+        plan = replace(plan, groups=tuple(smaller.get(group.group_id, group) for group in plan.groups))
+        outcomes.unreadable += [str(failed[result.group_id].error) for result in again.results]
+    return plan, done
+
+
+def _smaller_groups(groups: Iterable[FileGroup], results: Iterable[RewriteResult]) -> dict[int, FileGroup]:
+    """The groups of which two or more files are left without the one that cannot be read."""
+    damaged = {result.group_id: result.unreadable for result in results if result.unreadable is not None}
+    smaller = {
+        group.group_id: replace(
+            group, files=tuple(c for c in group.files if c.file.file_path != damaged[group.group_id])
+        )
+        for group in groups
+        if group.group_id in damaged
+    }
+    return {group_id: group for group_id, group in smaller.items() if len(group.files) > 1}
 
 
 def _rewritten(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError, RowsNotKept
+from icekeeper.errors import FileUnreadable, MaintenanceError, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.work import write_clustered
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
@@ -31,11 +31,14 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     """
     started = time.perf_counter()
     work = _Work(task, storage or Storage(task.io_properties))
-    error = None
+    error = unreadable = None
     try:
         work.run()
     except RowsNotKept as problem:
         error = str(problem)
+    except FileUnreadable as problem:
+        error = str(problem)
+        unreadable = problem.path if problem.path in {source.path for source in task.inputs} else None
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     return RewriteResult(
@@ -47,6 +50,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
         spec_id=None if work.routing is None else work.routing.spec_id,
         seconds=time.perf_counter() - started,
         error=error,
+        unreadable=unreadable,
         too_large=work.files is None and error is None,
     )
 

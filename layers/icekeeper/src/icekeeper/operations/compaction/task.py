@@ -172,5 +172,7 @@ class RewriteResult:
     """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
     seconds: float
     error: str | None = None
+    unreadable: str | None = None
+    """The path of the input that cannot be read, if that is the error."""
     too_large: bool = False
     """Whether nothing was written because the rows must be sorted and are more than one worker can hold."""
