@@ -83,8 +83,8 @@ def test_what_was_ready_before_the_engine_broke_is_committed(
 def test_small_groups_are_rewritten_together_where_time_allows(
     regions: Pipeline, monkeypatch: pytest.MonkeyPatch, left_s: tuple[float, ...], groups: list[int]
 ) -> None:
-    """Each alone would write to the state and have a client whose requests wait for one another; the first one tells how
-    long they take.  Where all that are left may not end in time, each is judged alone.
+    """Each alone would write to the state and have a client whose requests wait for one another; the first one tells
+    how long they take.  Where all that are left may not end in time, each is judged alone.
     """
     calls, rewrite = [], rewrite_groups
 
