@@ -12,7 +12,7 @@ from icekeeper.errors import StorageError
 from icekeeper.operations.compaction import in_commits
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from support.deletes import create_by_region
+from support.deletes import create_by_region, rows_of
 from support.deletes import region_rows as rows
 from support.maintained_table import maintained_table
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
@@ -77,3 +77,27 @@ def test_what_was_ready_before_the_engine_broke_is_committed(
     assert answer["status"] == "failed"
     assert regions.document(item, "compact.json")["metrics"]["compact.bins_failed"] == 1
     assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
+
+
+@pytest.mark.parametrize(("left_s", "groups"), [((900, 899), [1, 2]), ((900, 700, 699), [1, 1, 1])])
+def test_small_groups_are_rewritten_together_where_time_allows(
+    regions: Pipeline, monkeypatch: pytest.MonkeyPatch, left_s: tuple[float, ...], groups: list[int]
+) -> None:
+    """Each alone would write to the state and have a client whose requests wait for one another; the first one tells
+    how long they take.  Where all that are left may not end in time, each is judged alone.
+    """
+    calls, rewrite = [], rewrite_groups
+
+    def counted(*args: Any) -> Any:
+        calls.append(len(args[3]))
+        return rewrite(*args)
+
+    monkeypatch.setattr(in_commits, "rewrite_groups", counted)
+    table = regions.table.pyiceberg.load_table("ns.t")
+    for n in range(3):
+        table.append(rows_of(n * 100 + 70, 10, "ap"))
+    before = rows(regions.table)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(*left_s))
+    assert answer["summary"] == "compacted 9 files into 3 (across 3 bins)"
+    assert (calls, rows(regions.table)) == (groups, before)

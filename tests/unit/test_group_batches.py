@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -104,3 +105,18 @@ def test_an_input_that_is_missing_fails_its_own_group_alone(tmp_path: Any) -> No
         assert result.written == ()
         assert result.error is not None
         assert f"{number}.parquet" in result.error
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(0, 8), (MIB, 8), (3 * MIB, 2), (9 * MIB, 1)])
+def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has its limit whatever the groups (rule 171): eight of 3 MB would be some hundred MB of rows."""
+    threads = []
+
+    def pool(count: int, **names: str) -> Any:
+        threads.append(count)
+        return ThreadPoolExecutor(count)
+
+    monkeypatch.setattr(group_batches, "WorkThreads", pool)
+    monkeypatch.setattr(group_batches, "rewrite_group", lambda task, storage: task.group_id)
+    rewrite_batch(RewriteBatch((group(0, 0), group(1, size // 2, size // 2))))
+    assert threads == [at_once]

@@ -54,8 +54,13 @@ _ATTEMPTS = {
 # Pools share the executors evenly, and within one its jobs come in order (platform 60); without pools nothing changes.
 _SHARED = {"spark.scheduler.mode": "FAIR"}
 _POOL = "spark.scheduler.pool"
+# Java moves pickled tasks and results and no rows but those of an exchange: what the second compiler and the parallel
+# collector take of the cores, workers lack (platform 84).
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -100,7 +105,8 @@ def local_session() -> Iterator[SparkSession]:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         conf = conf.setAll(list(LOCAL_SETTINGS.items())).setMaster("local[*]")
-        conf = conf.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+        options = f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        conf = conf.set("spark.driver.extraJavaOptions", options)
     context = _start(conf)
     if context is None:
         yield SparkSession.builder.getOrCreate()

@@ -7,8 +7,9 @@ because nearly all of their time is spent waiting for answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
@@ -16,14 +17,18 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["RewriteBatch", "in_batches", "rewrite_batch"]
+__all__ = ["RewriteBatch", "in_batches", "rewrite_batch", "small_together"]
+
+Item = TypeVar("Item")
 
 _SMALL_BYTES = 4 * 1024 * 1024
 """Of a group that may share a batch, as :attr:`RewriteTask.input_bytes` counts: up to fifteen tiny files."""
 _BATCH_BYTES = 32 * 1024 * 1024
 """Of a batch: a third of a second's work, so that workers end together and progress is told often."""
 _AT_ONCE = 8
-"""Groups of a batch that are rewritten at once on a store; each holds some MB of rows."""
+"""Groups of a batch that are rewritten at once on a store."""
+_AT_ONCE_BYTES = 8 * 1024 * 1024
+"""Of data files whose rows are in memory at once; rows take several times as much there (rule 171)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,24 @@ class RewriteBatch:
 
 def in_batches(tasks: Iterable[RewriteTask]) -> list[RewriteBatch]:
     """All tasks in their order; small ones that follow one another share a batch (pure)."""
-    batches: list[list[RewriteTask]] = []
+    return [RewriteBatch(tuple(batch)) for batch in small_together(tasks, lambda task: task.input_bytes)]
+
+
+def small_together(groups: Iterable[Item], size_of: Callable[[Item], int]) -> list[list[Item]]:
+    """All groups in their order; small ones that follow one another are together, up to the size of a batch (pure).
+
+    ``size_of`` gives a group's bytes as :attr:`RewriteTask.input_bytes` counts them.
+    """
+    batches: list[list[Item]] = []
     room = 0
-    for task in tasks:
-        size = task.input_bytes
+    for group in groups:
+        size = size_of(group)
         if size > min(room, _SMALL_BYTES):
             batches.append([])
             room = _BATCH_BYTES if size <= _SMALL_BYTES else 0
-        batches[-1].append(task)
+        batches[-1].append(group)
         room -= size
-    return [RewriteBatch(tuple(batch)) for batch in batches]
+    return batches
 
 
 def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
@@ -61,9 +74,15 @@ def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
     storage = Storage(batch.tasks[0].io_properties)
     if len(batch.tasks) == 1 or not any(_waits(task) for task in batch.tasks):
         return [rewrite_group(task, storage) for task in batch.tasks]
-    with WorkThreads(_AT_ONCE, thread_name_prefix="small-groups") as pool:
+    with WorkThreads(_at_once(batch), thread_name_prefix="small-groups") as pool:
         running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]
         return [one.result() for one in running]
+
+
+def _at_once(batch: RewriteBatch) -> int:
+    """How many groups of the batch are in memory at once, whichever they are: at least one."""
+    largest = max(sum(source.file_size_in_bytes for source in task.inputs) for task in batch.tasks)
+    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
 
 
 def _waits(task: RewriteTask) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,15 +10,18 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction.group_batches import small_together
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.operations.compaction.time_left import TimeLeft
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 __all__ = ["commits_of", "rewrite_and_commit"]
 
 # So many inputs of a group may be damaged before it is given up.
 _ATTEMPTS_WITHOUT = 3
+
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
@@ -27,7 +31,7 @@ class _Rewritten:
     unstarted: int = 0
     """Groups that there was no time for."""
     broken: int = 0
-    """The group that broke the engine, and those behind it."""
+    """The groups that were under way when the engine broke, and those behind them."""
     error: MaintenanceError | None = None
 
 
@@ -37,8 +41,8 @@ def rewrite_and_commit(
     """Commit all groups at once, or ``partial_progress`` at a time, so that a failing commit loses only its own.
 
     Returns the plan as it was carried out, groups without inputs that cannot be read, and what became of it.
-    Where time is limited, the groups come one after the other, what is ready in time is committed, and the rest is left
-    to the next run.
+    Where time is limited, the groups come one after the other, small ones some at a time; what is ready in time is
+    committed, and the rest is left to the next run.
     """
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     commits = commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
@@ -116,17 +120,28 @@ def _rewritten(
     if time_left is None:
         return _Rewritten(rewrite_groups(context, loaded, plan, groups))
     results: list[RewriteResult] = []
-    for number, group in enumerate(groups):
-        if not time_left.is_enough_for(group.total_bytes):
-            return _Rewritten(results, unstarted=len(groups) - number)
+    # By the first one, alone, the time of the others is judged.
+    waiting = deque([groups[:1], *small_together(groups[1:], _input_bytes)] if groups else ())
+    while waiting:
+        together = waiting.popleft()
+        size = sum(group.total_bytes for group in together)
+        if not time_left.is_enough_for(size):
+            if len(together) == 1:
+                return _Rewritten(results, unstarted=1 + sum(map(len, waiting)))
+            waiting.extendleft([group] for group in reversed(together))
+            continue
         try:
-            results += rewrite_groups(context, loaded, plan, [group])
+            results += rewrite_groups(context, loaded, plan, together)
         except MaintenanceError as error:
             if not results:
                 raise
-            return _Rewritten(results, broken=len(groups) - number, error=error)
-        time_left.note(group.total_bytes)
+            return _Rewritten(results, broken=len(together) + sum(map(len, waiting)), error=error)
+        time_left.note(size)
     return _Rewritten(results)
+
+
+def _input_bytes(group: FileGroup) -> int:
+    return group.total_bytes + len(group.files) * OPEN_FILE_BYTES
 
 
 def commits_of(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
