@@ -16,7 +16,7 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.partition_summaries import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
 from icekeeper.model import ManifestFile
-from icekeeper.operations.manifests.cuts import OrderKey, even_cuts
+from icekeeper.operations.manifests.cuts import OrderKey, Place, even_cuts
 from icekeeper.operations.manifests.partition_ranges import partition_order
 from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
 from icekeeper.storage.storage import Storage
@@ -114,9 +114,13 @@ def _entries(
     metadata = TableMetadata(kind.document)
     types = partition_types(metadata, kind.spec_id)
     copier = EntryCopier(metadata, kind.spec_id)
+    places: dict[str, Place] = {}  # by repr: 0.0 and -0.0 are equal, and two partitions
     for manifest, data in TableReader(metadata, read).contents(manifests):
         for entry in copier.copy(data, manifest):
-            place = section_of(types, entry.partition), partition_order(types, entry.partition)
+            name = repr(entry.partition)
+            place = places.get(name)
+            if place is None:
+                place = places[name] = section_of(types, entry.partition), partition_order(types, entry.partition)
             yield (place, entry.sequence_number, entry.file_path), entry
 
 

@@ -1,0 +1,34 @@
+"""Entries of one partition share its place; partitions that Python takes for equal have places of their own."""
+
+from __future__ import annotations
+
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry
+from icekeeper.operations.manifests.lanes import split_entries
+from icekeeper.operations.manifests.task import ManifestsOfTable, SplitTask
+from support.plans import data_file, table
+
+SPEC = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "x", "transform": "identity"}]}
+FIELD = {"id": 1, "name": "x", "required": False, "type": "double"}
+
+
+def test_zero_and_minus_zero_are_two_places() -> None:
+    schema = {"type": "struct", "schema-id": 0, "fields": [FIELD]}
+    metadata = table(2, schemas=[schema], **{"partition-specs": [SPEC]})
+    values = (0.0, -0.0, 0.0, None)
+    stored = encode_manifest(
+        metadata,
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=[
+            ManifestEntry(EntryStatus.EXISTING, 7, 1, 1, data_file(f"{number}", 1, (value,)))
+            for number, value in enumerate(values)
+        ],
+        path="m.avro",
+        snapshot=NewSnapshot(77, 9),
+    )
+    task = SplitTask(ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {}), (stored.manifest,), (), 0)
+    ((_, part),) = split_entries(task, lambda path: stored.data)
+    keys = sorted(key for key, _ in part.entries)
+    assert [key[-1] for key in keys] == ["3", "1", "0", "2"], "null, -0.0, 0.0 and 0.0"
+    assert keys[2][0] is keys[3][0]
