@@ -67,7 +67,11 @@ def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) ->
             ]
         )
 
-    table.client.meta.events.register("provide-client-params.dynamodb.BatchWriteItem", note)
-    store.lake_stats.record(STATS[0], *STATS)
-    store.schedules.record_all(RUNS)
+    event = "provide-client-params.dynamodb.BatchWriteItem"
+    table.client.meta.events.register(event, note)
+    try:
+        store.lake_stats.record(STATS[0], *STATS)
+        store.schedules.record_all(RUNS)
+    finally:
+        table.client.meta.events.unregister(event, note)  # others use the client, too
     assert [len(set(keys)) for keys in asked] == [25, 25, 10, 25, 25, 11]

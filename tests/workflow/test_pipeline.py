@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.state.slots import slot_keys, take_slot
 from local_stack.executions import Execution
@@ -59,7 +60,7 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
     assert (total.value, total.dimensions) == (5, {"service": lake.stack.template.stack})
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert (report["status"], report["results"]) == ("succeeded", [child.output])
-    assert lake.state.leases.current(lake.identity().key, now_ms=0) is None
+    assert lake.state.leases.current(lake.identity().key, now_ms=system_clock()) is None
     # Manifests come after expiry: only the snapshot that they replaced is left to do, and then nothing.
     assert lake.stack.run({}).child.input["item"]["reasons"] == [
         "2 snapshots exceed max_snapshots_to_keep 1",
@@ -182,10 +183,10 @@ def test_a_run_whose_lease_was_taken_commits_nothing(
 
     def take_over(event: Any) -> None:
         leases = lake.state.leases
-        held = leases.current(key, now_ms=0)
+        held = leases.current(key, now_ms=system_clock())
         if held is not None and held.holder != "another run":
             leases.release(held)
-            leases.acquire(key, "another run", now_ms=0, ttl_ms=4_000_000_000_000)
+            leases.acquire(key, "another run", now_ms=system_clock(), ttl_ms=HOUR_MS)
 
     write = ControlBucket.write
 
@@ -203,14 +204,14 @@ def test_a_run_whose_lease_was_taken_commits_nothing(
     assert execution.child.output["status"] == "partial"
     assert "is lost" in execution.child.output["summary"]
     assert len(lake.table.metadata.snapshots) == 5
-    held = lake.state.leases.current(key, now_ms=1)
+    held = lake.state.leases.current(key, now_ms=system_clock())
     assert held is not None
     assert held.holder == "another run"  # which we do not release
 
 
 def test_a_lease_that_is_held_refuses_the_pass(lake: LocalLake) -> None:
     leases, key = lake.state.leases, lake.identity().key
-    leases.acquire(key, "a person", now_ms=0, ttl_ms=4_000_000_000_000)
+    leases.acquire(key, "a person", now_ms=system_clock(), ttl_ms=HOUR_MS)
     execution = lake.stack.run({"table": "ns.t"})
     assert execution.child.tasks == ["MaintainSmall"]
     assert execution.child.output["status"] == "refused"
@@ -239,13 +240,13 @@ def test_a_scheduled_run_leaves_out_what_another_one_is_at(lake: LocalLake) -> N
     assert [skip["reason"] for skip in skipped if skip["table"] == "ns.t"] == ["being maintained by the-first"]
     assert [record.run_id for record in lake.journal()] == ["the-first"]
     leases = lake.state.leases
-    assert [key for key in slot_keys(4) if leases.current(key, now_ms=0) is not None] == []
+    assert [key for key in slot_keys(4) if leases.current(key, now_ms=system_clock()) is not None] == []
 
 
 def test_runs_that_overlap_wait_for_a_slot(lake: LocalLake) -> None:
     """All slots are taken at first; once one is free, the pass goes on."""
     leases = lake.state.leases
-    taken = [take_slot(leases, f"other {key}", 4, now_ms=0, ttl_ms=4_000_000_000_000) for key in slot_keys(4)]
+    taken = [take_slot(leases, f"other {key}", 4, now_ms=system_clock(), ttl_ms=HOUR_MS) for key in slot_keys(4)]
     calls: list[str] = []
 
     def second_time(event: Any) -> None:

@@ -74,8 +74,7 @@ class RewriteKeys(BaseModel):
     # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "merging copies row groups of files in which they have so many bytes on average, or fill a quarter of "
-        "`row_group_memory_mb`; none: of no file",
+        "merging copies row groups of so many bytes on average, or of a quarter of `row_group_memory_mb`; none: never",
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size")
     rewrite_reason: RewriteReasons = key(

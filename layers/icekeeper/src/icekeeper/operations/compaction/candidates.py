@@ -176,11 +176,9 @@ def select_candidates(
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
     needs = {entry.file.key: 0 for entry in index.entries}
-    passed, listed = PassedOver(), array("q")
-    partitions: dict[object, list[Candidate]] = {}
+    passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
-    row_bytes = likely_row_bytes(types.values())
-    latest_ms = now_ms - policy.min_data_age_ms
+    row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
     limit = _no_candidate_from(policy, clustered_by is not None)
     # Of most files of a large table nothing is asked but their size.
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
