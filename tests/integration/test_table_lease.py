@@ -35,8 +35,8 @@ def key_of(runtime: Runtime) -> str:
     return identity_of(runtime.catalog, runtime.catalog.load(NAME)).key
 
 
-def current(runtime: Runtime, now_ms: int | None = None) -> Lease | None:
-    return runtime.state.leases.current(key_of(runtime), now_ms=runtime.clock() if now_ms is None else now_ms)
+def current(runtime: Runtime) -> Lease | None:
+    return runtime.state.leases.current(key_of(runtime), now_ms=runtime.clock())
 
 
 def take_over(leases: LeaseStore, key: str) -> None:
@@ -68,11 +68,9 @@ def test_a_pass_holds_the_lease_for_minutes_and_gives_it_back(runtime: Runtime) 
 def test_a_dry_run_takes_no_lease(runtime: Runtime) -> None:
     """It asks the state for none, so none can be seen."""
     taken: list[Lease | None] = []
-    runtime.maintain(
-        NAME, SETTINGS, LocalEngine(1), dry_run=True, progress=lambda *_: taken.append(current(runtime, now_ms=0))
-    )
+    runtime.maintain(NAME, SETTINGS, LocalEngine(1), dry_run=True, progress=lambda *_: taken.append(current(runtime)))
     assert set(taken) <= {None}
-    assert current(runtime, now_ms=0) is None
+    assert current(runtime) is None
 
 
 def test_the_second_one_is_told_whose_turn_it_is(command: Command, runtime: Runtime) -> None:
