@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli.app import main
 from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.usage import HourOfUse, hour_of
 
@@ -67,3 +71,26 @@ def test_nothing_recorded_is_told_in_a_sentence(state: SqliteStateStore, capsys:
 def test_a_price_without_a_number_is_a_wrong_call(state: SqliteStateStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "--price", "glue_dpu_hour"]) == 2
     assert "--price glue_dpu_hour: write NAME=USD" in capsys.readouterr().err
+
+
+def test_what_a_table_costs_is_told_for_catalogs(
+    state: SqliteStateStore,
+    local_catalog: SqlCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warehouse = local_catalog.properties["warehouse"]
+    for key, value in {"type": "sql", "uri": local_catalog.properties["uri"], "warehouse": warehouse}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    record(state)
+    assert main(["cost", "--catalog", "lake"]) == 1
+    assert "no table of catalog lake was seen by this deployment" in " ".join(capsys.readouterr().err.split())
+    for name in ("a", "b"):
+        identity = TableIdentity("lake", warehouse, TableName(("ns",), name), f"uuid-{name}", f"{warehouse}/{name}")
+        state.lake_stats.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}))
+    assert main(["cost", "--catalog", "lake", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tables"] == {"lake": 2}
+    assert told["per_table"] == pytest.approx(told["per_month"]["total"] / 2, abs=1e-3)
+    assert main(["cost", "--catalog", "lake"]) == 0
+    assert "for each of 2 table(s) of lake" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from icekeeper.errors import PolicyError, StorageError
 
 if TYPE_CHECKING:
     from icekeeper.costs.month import Bill
+    from icekeeper.state.lake_stats import LakeStatsStore
 
 __all__ = ["cost"]
 
@@ -21,6 +22,10 @@ _DAY_H = 24
 
 
 def cost(
+    catalogs: Annotated[
+        list[str] | None,
+        typer.Option("--catalog", metavar="C", help="of a catalog's tables, what each costs; repeatable"),
+    ] = None,
     days: Annotated[
         int, typer.Option("--days", metavar="N", min=1, max=400, help="from how many days the month is reckoned")
     ] = 30,
@@ -42,8 +47,9 @@ def cost(
 
     chosen = priced_anew(US_EAST_1, _given(prices or ()))
     now_ms = system_clock()
-    last = hour_of(now_ms)
-    hours = open_state(variables_set(os.environ)).usage.between(hour_of(now_ms - days * _DAY_H * HOUR_MS), last)
+    last, state = hour_of(now_ms), open_state(variables_set(os.environ))
+    tables = _tables_of(catalogs or (), state.lake_stats)
+    hours = state.usage.between(hour_of(now_ms - days * _DAY_H * HOUR_MS), last)
     if not hours:
         raise StorageError(
             f"nothing that AWS bills was recorded in the last {days} days: set ICEKEEPER_STATE to the state table of a "
@@ -60,9 +66,38 @@ def cost(
         "recorded_hours": recorded_hours,
         "compacted": {"files_per_month": round(bill.compacted_files), "gb_per_month": round(bill.compacted_gb, 3)},
         "lines": _lines(bill),
+        **_each(bill.total, tables),
     }
     print_bill(answer(document, as_json=as_json), document)
     return EXIT_OK
+
+
+def _tables_of(catalogs: Iterable[str], known: LakeStatsStore) -> dict[str, int]:
+    """How many tables of each catalog the deployment has seen.
+
+    Raises:
+        PolicyError: a catalog is not configured.
+        StorageError: none of its tables was seen, or the state does not answer.
+    """
+    from icekeeper.catalogs.load import open_catalog
+
+    tables = {}
+    for name in catalogs:
+        catalog = open_catalog(name)
+        tables[catalog.name] = sum(1 for _ in known.of_catalog(catalog.name, catalog.warehouse))
+        if not tables[catalog.name]:
+            raise StorageError(
+                f"no table of catalog {catalog.name} was seen by this deployment: set ICEKEEPER_STATE to the state "
+                "table of the one that maintains it, or wait for its first detection"
+            )
+    return tables
+
+
+def _each(total: float, tables: Mapping[str, int]) -> dict[str, Any]:
+    """What a table costs, where catalogs were asked for."""
+    if not tables:
+        return {}
+    return {"tables": dict(tables), "per_table": _cents(total / sum(tables.values()))}
 
 
 def _given(prices: Sequence[str]) -> Mapping[str, str]:

@@ -28,6 +28,9 @@ def print_bill(console: Console, bill: Mapping[str, Any]) -> None:
         console,
         [(Text(f"  {line['what']}"), Text(f"{line['amount']:,.0f}"), _usd(line["usd"])) for line in bill["lines"]],
     )
+    if "per_table" in bill:
+        seen, catalogs = sum(bill["tables"].values()), ", ".join(bill["tables"])
+        console.print(f"That is {bill['per_table']:,.4f} USD for each of {seen:,} table(s) of {catalogs}")
     compacted = bill["compacted"]
     console.print(
         f"The same {compacted['files_per_month']:,} files, {compacted['gb_per_month']:,.1f} GB a month, merged by AWS:"
