@@ -35,6 +35,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in {"type": "sql", **properties}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # where commands write
     monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
 
 

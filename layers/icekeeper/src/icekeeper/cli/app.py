@@ -57,6 +57,7 @@ from icekeeper.cli.orphans import orphans
 from icekeeper.cli.pin import pin_app
 from icekeeper.cli.plan import plan
 from icekeeper.cli.policy import policy_app
+from icekeeper.cli.report import report
 from icekeeper.cli.request import request
 from icekeeper.cli.requests import requests_app
 from icekeeper.cli.run import run
@@ -87,6 +88,7 @@ app.command()(health)
 app.command()(advise)
 app.command()(orphans)
 app.command()(history)
+app.command()(report)
 app.command()(cost)
 app.command()(request)
 app.command()(run)

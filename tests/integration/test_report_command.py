@@ -1,0 +1,50 @@
+"""``icekeeper report``: a page of real tables, and what it says where it cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.cli.app import main
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": tmp_path.as_uri()}
+    for key, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
+    catalog = SqlCatalog("lake", **properties)
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": [1, 2]})
+    for name, files in (("messy", 12), ("calm", 1)):
+        table = catalog.create_table(f"shop.{name}", rows.schema)
+        for _ in range(files):
+            table.append(rows)
+    catalog.close()
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 1 need work\n"
+    text = page.read_text()
+    assert text.count("<td>shop.messy</td>") == 2
+    assert text.count("<td>shop.calm</td>") == 1
+    assert "12 data files of" in text
+    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert "2 tables, 0 need work" in capsys.readouterr().out
+    assert "compacted 12 files into 1" in page.read_text()
+    assert list(tmp_path.glob(".lake.html-*")) == []
+
+
+@pytest.mark.usefixtures("lake")
+def test_where_the_page_cannot_be_written_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "none" / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 2
+    assert f"--output {page} cannot be written: No such file or directory" in " ".join(capsys.readouterr().err.split())
