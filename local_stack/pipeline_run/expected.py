@@ -44,10 +44,15 @@ PASSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     f"{NAMESPACE}.{BROKEN}": {
         **_pass(
             "",
-            "expired 6 snapshot(s), deleted 6 unreferenced file(s)",
-            ("succeeded", "rewrote 7 manifests into 1 (7 entries)"),
+            "expired 7 snapshot(s), deleted 15 unreferenced file(s)",
+            ("succeeded", "rewrote 5 manifests into 1 (4 entries)"),
         ),
-        "compact": ("failed", "1 bin(s) failed: StorageError: file … cannot be read: Parquet magic bytes not found"),
+        # One of its files is damaged; the others of its partition are merged.
+        "compact": (
+            "failed",
+            "compacted 4 files into 1 (across 1 bins); left 1 file(s) out: file … cannot be read: Parquet magic bytes "
+            "not found",
+        ),
     },
 }
 _STATUSES = {name: "partial" if name.endswith(f".{BROKEN}") else "succeeded" for name in PASSES}
@@ -55,7 +60,7 @@ _DATA_FILES = {
     f"{NAMESPACE}.clicks": 1,
     f"{NAMESPACE}.events": 1,
     f"{NAMESPACE}.customers": 1,
-    f"{NAMESPACE}.orders": 7,
+    f"{NAMESPACE}.orders": 4,
 }
 # The wave compacts the largest table, whose few manifests then fit into a function; those of the second do not.
 _JOBS = {"compact_data_files": ["SUCCEEDED"], "rewrite_manifests": ["SUCCEEDED"], "remove_orphans": []}
@@ -80,7 +85,7 @@ _TOTALS = {
     "PassesFailed": 0,
     "OrphanRemovalsRefused": 0,
 }
-_MERGED = {"clicks": 60, "events": 40, "customers": 8}  # what is 0 is not told by table
+_MERGED = {"clicks": 60, "events": 40, "customers": 8, "orders": 4}
 
 
 def surprises(run: PipelineRun) -> Iterator[str]:
@@ -109,8 +114,6 @@ def surprises(run: PipelineRun) -> Iterator[str]:
     yield from _differs("the metrics", totals, _TOTALS)
     by_table = [metric for metric in run.metrics if "table" in metric.dimensions]
     merged = {m.dimensions["table"]: m.value for m in by_table if m.name == "compact.files_merged"}
-    failed = {m.dimensions["table"]: m.value for m in by_table if m.name == "compact.bins_failed"}
-    yield from _differs("groups that failed", failed, {f"{NAMESPACE}.{BROKEN}": 1})
     yield from _differs("files merged", merged, {f"{NAMESPACE}.{name}": count for name, count in _MERGED.items()})
     yield from _differs("roles that asked the lake", run.asked_lake, _ASKED_LAKE)
     denied = [re.sub(rf"({BROKEN}/)data/region=us/compact-\S+\.parquet$", r"\1…", one) for one in run.denied]

@@ -179,8 +179,7 @@ def select_candidates(
     passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
-    limit = _no_candidate_from(policy, clustered_by is not None)
-    # Of most files of a large table nothing is asked but their size.
+    limit = _no_candidate_from(policy, clustered_by is not None)  # all that is asked of most files
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id

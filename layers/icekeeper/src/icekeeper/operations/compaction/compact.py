@@ -213,6 +213,7 @@ def _outcome(
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if outcomes.unreadable:
         problems.append(f"left {len(outcomes.unreadable)} file(s) out: {outcomes.unreadable[0]}")
+        summary += f"; {problems[-1]}"
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
