@@ -102,7 +102,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

@@ -40,7 +40,8 @@ SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
 
 
 def told(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in records]
+    """What the product told; Spark's gateway may close in another thread meanwhile, and say so."""
+    return [(record.levelname, record.getMessage()) for record in records if record.name.startswith("icekeeper.")]
 
 
 def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
@@ -49,14 +50,14 @@ def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
     caplog.set_level(logging.INFO)
     observe(opened(store), health(SMALL))
     assert told(caplog.records) == [("WARNING", SENTENCE)]
-    fields = vars(caplog.records[0])
+    fields = next(vars(one) for one in caplog.records if one.name.startswith("icekeeper."))
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
     # A later scan, another snapshot: the same warning is no news.
     observe(opened(store), health(SMALL, snapshots=2))
-    assert len(caplog.records) == 1
+    assert len(told(caplog.records)) == 1
     observe(opened(store), health())
-    assert told(caplog.records[1:]) == [("INFO", "ns.t: the warning small_files is gone")]
+    assert told(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
 
 
 def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
