@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,13 +87,12 @@ def _table(
 
 
 def _write(output: Path, text: str) -> None:
-    """Write a file whole or not at all.  Raises PolicyError when it cannot be written."""
+    """Raises PolicyError when it cannot be written; then nothing remains of it."""
+    from icekeeper.storage.local import write_whole
+
     try:
-        descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(output)
+        output.parent.stat()  # a folder that is not there is a slip, and not to be made
+        write_whole(str(output.absolute()), text.encode())
     except OSError as error:
         raise PolicyError(
             f"--output {output} cannot be written: {error.strerror or error}; choose another file"
