@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import signal
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.growth import SCALES, growth, growth_lines
@@ -41,12 +42,36 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the rows, print them, keep them as JSON."""
+    """Measure the rows, print them, keep them as JSON.
+
+    Raises:
+        SystemExit: another measurement uses the folder.
+    """
     options = _options(arguments)
     # As on Ctrl-C: contestants are ended, tables set back.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     work: Path = options.work.resolve()
     (work / "results").mkdir(parents=True, exist_ok=True)
+    with _held(work):
+        return _measure(options, work)
+
+
+def _held(work: Path) -> IO[str]:
+    """A file that keeps the folder for this process until it is closed: two would set back each other's tables.
+
+    Raises:
+        SystemExit: another process has it.
+    """
+    held = (work / "lock").open("w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise SystemExit(f"another measurement uses {work}: wait for its end, or give --work another folder") from None
+    return held
+
+
+def _measure(options: argparse.Namespace, work: Path) -> int:
     mode = "growth" if options.growth else "quick" if options.quick else "full"
     output = work / "results" / f"{mode}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     ways = Ways(

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.__main__ import _held, main
 from benchmarks.chart import chart
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import Cost
@@ -89,6 +90,11 @@ def test_rows_name_what_there_is() -> None:
         named = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
         assert named <= set(row.entrants)
     assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_two_measurements_never_share_a_folder(tmp_path: Path) -> None:
+    with _held(tmp_path), pytest.raises(SystemExit, match=r"another measurement uses .*--work"):
+        main(["sort", "--work", str(tmp_path)])
 
 
 def test_every_pin_is_exact() -> None:
