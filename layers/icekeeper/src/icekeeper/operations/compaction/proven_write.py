@@ -11,6 +11,7 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.rows.apply_deletes import DeletedRows
+from icekeeper.rows.joined_batches import joined_batches
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.storage import Storage
 
@@ -35,7 +36,7 @@ def write_proven(
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
     try:
-        files = write(proof.watch(read_rows(task, storage, counted, deletes)))
+        files = write(proof.watch(joined_batches(read_rows(task, storage, counted, deletes))))
     finally:
         tally.read += counted.read
         tally.deleted += counted.deleted
