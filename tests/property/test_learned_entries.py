@@ -155,7 +155,43 @@ def test_nothing_is_learned_of_few_entries() -> None:
     after = [reader.read(b"\x02\x04", 0)[0] for _ in range(100)]
     assert before == [[1, 2]] * 200
     assert after == [[1, 2]] * 50 + [["02", "04"]] * 50
-    assert reader.read_block(b"\x02\x80\x02\x04\x06", 2) == ([["02", "8002"], ["04", "06"]], 5)
+    assert reader.read_block(b"\x02\x80\x02\x04\x06", 2) == ([("02", "8002"), ("04", "06")], 5)
     # Of one that is laid out in no way that was seen, here with a number of more bytes than there may be:
     with pytest.raises(ValueError, match="64 bits"):
         reader.read(b"\x80" * 10 + b"\x01", 0)
+
+
+ENTRIES = st.lists(st.sampled_from([b"\x02\x02x", b"\x06\x02y", b"\x02\x04zz", b"\x02\x06zzz"]), max_size=6)
+
+
+@settings(max_examples=examples(60))
+@given(ENTRIES, ENTRIES, st.binary(max_size=3), st.integers(-1, 1), st.permutations([0, 1]))
+def test_a_block_is_read_as_its_entries_are_one_by_one(
+    before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int]
+) -> None:
+    """Entries of a layout that was not seen (a text of three letters), damage and wrong counts are for the walk."""
+    kinds = [("long", lambda encoded: encoded[0] // 2), ("string", lambda encoded: encoded[1:].decode())]
+    steps = [
+        EntryStep(slot, TYPES.reader(kind), kind, decode) for slot, (kind, decode) in zip(slots, kinds, strict=True)
+    ]
+    data, count = b"".join([*before, damage, *behind]), max(0, len(before) + len(behind) + more)
+
+    def one_by_one() -> tuple[list[Any], int]:
+        rows, at = [], 0
+        for _ in range(count):
+            row, at = reader.read(data, at)
+            rows.append(row)
+        return rows, at
+
+    def told(read: Any) -> Any:
+        try:
+            rows, end = read()
+            return [[*row] for row in rows], end
+        except Exception as error:
+            return type(error)
+
+    with learning(2):
+        reader = EntryReader(steps, [None, None], TYPES)
+        for known in (b"\x02\x02x", b"\x02\x04zz"):
+            reader.read(known, 0)
+        assert told(lambda: reader.read_block(data, count)) == told(one_by_one)

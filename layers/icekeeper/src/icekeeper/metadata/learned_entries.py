@@ -25,6 +25,8 @@ _MOST_LESSONS = 8
 # Of one field: texts have a layout for each length, arrays for each number of items, and theirs are long.
 _MOST_LAYOUTS = 64
 _MOST_BYTES = 8_000
+# The entries of a block that are matched at once are copies of all of it; writers make blocks of 16 to 64 KB.
+_MOST_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,18 @@ class EntryReader:
         self._walks = [(step.slot, step.walk) for step in steps]
         wanted = [step for step in steps if step.slot >= 0]
         self._values = [(step.slot, step.decode) for step in wanted if step.decode is not None]
-        self._groups = [number for number, step in enumerate(wanted, start=1) if step.decode is not None]
-        self._places = [(step.slot, number) for number, step in enumerate(wanted, start=1) if step.decode is None]
+        # The first group is the whole entry; what was asked for mostly lies in the order in which it was asked for.
+        self._groups = [number for number, step in enumerate(wanted, start=2) if step.decode is not None]
+        self._places = [(step.slot, number) for number, step in enumerate(wanted, start=2) if step.decode is None]
+        self._is_in_order = [slot for slot, _ in self._values] == [*range(len(empty))]
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
         self._walked = self._noted = self._lessons = 0
         self._has_news = False
-        self._match: Callable[[bytes, int], re.Match[bytes] | None] | None = None
+        self._pattern: re.Pattern[bytes] | None = None
 
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """An entry, and where it ends."""
-        match = self._match
-        found = None if match is None else match(data, at)
+        found = None if self._pattern is None else self._pattern.match(data, at)
         if found is None:
             return self._walk(data, at)
         values = self._empty.copy()
@@ -70,22 +73,28 @@ class EntryReader:
             values[slot] = found.start(group)
         return values, found.end()
 
-    def read_block(self, data: bytes, count: int) -> tuple[list[list[Any]], int]:
+    def read_block(self, data: bytes, count: int) -> tuple[list[Sequence[Any]], int]:
         """So many entries that stand at the beginning of a block, and where the last one ends."""
-        rows, at = [], 0
-        decoders, groups = [decode for _, decode in self._values], self._groups
-        # What was asked for lies in the order in which it was asked for.
-        in_order = [slot for slot, _ in self._values] == [*range(len(self._empty))]
+        found = self._matches(data, count)
+        if found:
+            _, *columns = zip(*found, strict=True)
+            decoded = [map(decode, column) for (_, decode), column in zip(self._values, columns, strict=True)]
+            return [*zip(*decoded, strict=True)], len(data)
+        rows: list[Sequence[Any]] = []
+        at = 0
         for _ in range(count):
-            match = self._match if in_order else None
-            found = None if match is None else match(data, at)
-            if found is None:
-                values, at = self.read(data, at)
-            else:
-                values = [decode(encoded) for decode, encoded in zip(decoders, found.group(*groups), strict=True)]
-                at = found.end()
+            values, at = self.read(data, at)
             rows.append(values)
         return rows, at
+
+    def _matches(self, data: bytes, count: int) -> list[tuple[bytes, ...]] | None:
+        """So many entries, each before its fields, as bytes, if they fill the block and are laid out as ones before."""
+        if self._pattern is None or not self._is_in_order or len(data) > _MOST_BLOCK_BYTES:
+            return None
+        found = self._pattern.findall(data)
+        # A match may begin behind bytes that do not match; matches that fill the block follow on one another.
+        fill_it = len(found) == count and sum(len(entry[0]) for entry in found) == len(data)
+        return found if fill_it else None
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:
         values, begin = self._empty.copy(), at
@@ -121,7 +130,7 @@ class EntryReader:
         for step, layouts in zip(self._steps, self._layouts, strict=True):
             part = b"" if step.kind is None else alternatives(tuple(layouts))
             parts.append(part if step.slot < 0 else b"(%b)" % part)
-        self._match = re.compile(b"".join(parts), re.DOTALL).match
+        self._pattern = re.compile(b"(%b)" % b"".join(parts), re.DOTALL)
 
 
 def _has_room(layouts: Collection[bytes]) -> bool:
