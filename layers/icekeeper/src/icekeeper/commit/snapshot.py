@@ -33,7 +33,7 @@ __all__ = ["RECIPE_KEY", "FileReplacement", "SnapshotWriter"]
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (rule 34)."""
 
-# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39).
+# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39, platform 78).
 REPLACE, DELETE = "replace", "delete"
 RECIPE_KEY = "icekeeper.recipe"
 

@@ -152,7 +152,8 @@ class TableMetadata:
     def specs(self) -> Mapping[int, JsonObject]:
         """Every partition spec by id; a v1 document may hold only the fields of ``partition-spec``.
 
-        Field ids that a v1 writer left out are assigned from 1000 up, as the specification says.
+        Field ids that a v1 writer left out are assigned from 1000 up, as the specification says.  A field of several
+        columns has a transform that is unknown (rule 178).
         """
         specs = self.document.get("partition-specs")
         if not specs:
@@ -160,7 +161,7 @@ class TableMetadata:
         return {
             int(spec["spec-id"]): {
                 "spec-id": int(spec["spec-id"]),
-                "fields": [{"field-id": 1000 + i, **field} for i, field in enumerate(spec["fields"])],
+                "fields": [{"field-id": 1000 + i, **_of_one_column(f)} for i, f in enumerate(spec["fields"])],
             }
             for spec in specs
         }
@@ -285,3 +286,11 @@ class TableMetadata:
             return int(value)
         except ValueError:
             raise PolicyError(f"table property {key} is '{value}', which is not an integer") from None
+
+
+def _of_one_column(field: JsonObject) -> JsonObject:
+    sources = field.get("source-ids") or ()
+    if "source-id" in field or not sources:
+        return field
+    named = field["transform"] if len(sources) == 1 else f"multi-argument {field['transform']}"
+    return {**field, "source-id": sources[0], "transform": named}

@@ -151,7 +151,8 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
 
 
 def _float_bounds(iceberg_type: str, found: tuple[float, float] | None) -> tuple[bytes, bytes | None] | None:
-    """The bounds of floats, encoded; a zero becomes -0.0 as lower and 0.0 as upper bound, as in footers."""
+    """The bounds of floats, encoded; a zero becomes -0.0 as lower and 0.0 as upper bound, as in footers
+    (platform 71)."""
     if found is None:
         return None
     return encode(iceberg_type, found[0] or -0.0), encode(iceberg_type, found[1] or 0.0)

@@ -95,4 +95,4 @@ def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
         if order["order-id"] == chosen:
             for field in order["fields"]:
                 if not str(field["transform"]).startswith("bucket"):
-                    yield int(field["source-id"])
+                    yield from map(int, field.get("source-ids") or [field["source-id"]])
