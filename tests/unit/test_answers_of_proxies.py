@@ -17,7 +17,7 @@ PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.
 
 
 def answered(*bodies: bytes) -> DeleteReport:
-    """What becomes of both files when a request is answered with status 200 and these bodies in turn, the last again."""
+    """Both files' fate when requests are answered with status 200 and these bodies in turn, the last again."""
     client = s3.s3_client({**PROPERTIES, "s3.region": "us-east-1"})
     left = list(bodies)
 
@@ -39,7 +39,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("body", [b"", b"<html><body>Sign in</body></html>"], ids=["empty", "page"])
 def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes) -> None:
     told = answered(body)
-    assert (told.deleted, told.transient) == ((), set(PATHS))
+    assert (told.deleted, set(told.transient)) == ((), set(PATHS))
     assert told.failed["s3://bucket/a"] == (
         "failed with NoDeleteResult: the answer does not tell what became of the files, which count as not deleted; "
         "look for a proxy that answers in the place of the store"
@@ -49,7 +49,7 @@ def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes) -> None
 @pytest.mark.parametrize("body", [b"<!doctype html><p>busy<br>", RESULT[:-9]], ids=["page that is no XML", "cut off"])
 def test_what_is_no_xml_deletes_nothing(body: bytes) -> None:
     told = answered(body)
-    assert (told.deleted, told.transient) == ((), set(PATHS))
+    assert (told.deleted, set(told.transient)) == ((), set(PATHS))
 
 
 def test_a_quiet_result_without_errors_is_a_success() -> None:
