@@ -11,6 +11,8 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.errors import LeaseHeld
 from icekeeper.maintenance.served_request import why_needless
+from icekeeper.pipeline.request_pass import Waiting, await_pass
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import OVERLAP_MS, LastSeen
 from support.settings import MB, NOW_MS, policy, small_files, table
@@ -64,3 +66,12 @@ def test_detection_does_not_believe_that_nothing_was_to_do_in_the_future() -> No
     unknown = TableFindings(now_ms=NOW_MS, expirable=0)
     misled = replace(unknown, last_seen=FROM_AHEAD)
     assert assess("ns.t", metadata, policy(), misled) == assess("ns.t", metadata, policy(), unknown)
+
+
+def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:
+    store, waiting = open_store(), Waiting(clock=lambda: NOW_MS, sleep=lambda seconds: None)
+    request = MaintenanceRequest(identity=IDENTITY, requested_ms=NOW_MS - 1, settings={})
+    store.remember(IDENTITY, FROM_AHEAD)
+    assert await_pass(store, request, waiting).status == "failed"
+    store.remember(IDENTITY, SEEN)
+    assert await_pass(store, request, waiting).status == "skipped"

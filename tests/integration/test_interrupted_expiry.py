@@ -54,7 +54,7 @@ def interrupted(table: MaintainedTable, moment: Moment, **settings: str) -> None
 
 
 def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: MaintainedTable) -> None:
-    expected = table.run(EXPIRE, dry_run=True)
+    expected, snapshots = table.run(EXPIRE, dry_run=True), len(table.metadata.snapshots)
     interrupted(table, Moment.AFTER_COMMIT)
     assert len(table.metadata.snapshots) == 1
     left = set(map(normalise, expected.files_planned))
@@ -68,6 +68,7 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(table: Maintai
     outcome = table.run(EXPIRE)
     assert outcome.summary == f"deleted {len(left)} file(s) that an interrupted run left behind"
     assert outcome.metrics["expire_snapshots.files_resumed"] == len(left)
+    assert outcome.metrics["expire_snapshots.snapshots_resumed"] == snapshots - 1
     assert set(map(normalise, outcome.files_deleted)) == left
     assert outcome.files_planned == expected.files_planned
     assert table.unreferenced() == set()

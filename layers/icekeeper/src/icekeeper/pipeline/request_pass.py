@@ -193,7 +193,7 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
             if newest is not None and newest.started_ms >= request.requested_ms:
                 return _recorded(newest)
             if not is_leased:
-                return _unrecorded(state, request)
+                return _unrecorded(state, request, waiting.clock())
         waiting.tell("waiting for the next scheduled run" if is_pending else "a run has taken the request")
     what = "no run has taken the request, which stays filed" if is_pending else "the pass has not ended"
     return Answer(status="requested" if is_pending else "running", summary=f"after {waiting.limit} {what}")
@@ -221,9 +221,9 @@ def _recorded(record: PassRecord) -> Answer:
     return Answer(status=record.status, summary=record.summary, record=record)
 
 
-def _unrecorded(state: StateStore, request: MaintenanceRequest) -> Answer:
+def _unrecorded(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answer:
     seen = state.last_seen(request.identity)
-    if seen is not None and seen.finished_ms >= request.requested_ms:
+    if seen is not None and request.requested_ms <= seen.finished_ms <= now_ms:  # no pass ends later (rule 170)
         return Answer(status="skipped", summary="the pass found nothing to change")
     return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
 

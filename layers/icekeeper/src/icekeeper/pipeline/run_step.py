@@ -226,15 +226,20 @@ def _commits_before(step: Step) -> frozenset[int]:
 
 
 def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
-    """The outcome, extended by what an earlier attempt at this step committed before it crashed."""
-    own = snapshots_of_run(step.event.run_id, step.loaded.metadata)
-    earlier = [number for number in own if number not in before]
+    """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
+
+    What was overtaken may have been so by an attempt of the same run, whose outcome this one replaces (rule 155).
+    """
+    was_overtaken = outcome.status is Status.FAILED
+    metadata = (step.context.load() if was_overtaken else step.loaded).metadata
+    own = snapshots_of_run(step.event.run_id, metadata)
+    earlier = [number for number in own if number not in (*before, *outcome.snapshot_ids)]
     if not earlier:
         return outcome
     log.info("%s: an earlier attempt of this step committed %s", step.event.item.table, earlier)
     metrics = dict(outcome.metrics)
     for number in earlier if outcome.operation is Operation.COMPACT else ():
-        summary = step.loaded.metadata.snapshots[number].summary
+        summary = metadata.snapshots[number].summary
         for metric, counter in (("files_merged", "deleted-data-files"), ("files_written", "added-data-files")):
             name = f"compact.{metric}"
             metrics[name] = metrics.get(name, 0) + int(summary.get(counter, "0"))

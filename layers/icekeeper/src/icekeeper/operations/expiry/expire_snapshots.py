@@ -76,6 +76,7 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             **outcome.metrics,
             "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
             **({"expire_snapshots.files_resumed": len(resumed.deleted.deleted)} if left.files else {}),
+            **({"expire_snapshots.snapshots_resumed": checked.expired} if checked.expired else {}),
             **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
             "expire_snapshots.duration_ms": elapsed_ms(),
         }

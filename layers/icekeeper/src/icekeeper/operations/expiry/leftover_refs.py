@@ -30,6 +30,8 @@ class CheckedLeftovers:
     lost: tuple[LostRef, ...] = ()
     doubt: str | None = None
     """Why nothing may be deleted: which refs were lost is not known."""
+    expired: int = 0
+    """How many snapshots those commits expired, which nobody has told (rule 174)."""
 
 
 def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:
@@ -44,7 +46,7 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
     unchecked = [name for name in left.lists if name.endswith(UNCHECKED)]
     if not unchecked or not left.files:
         return CheckedLeftovers(left)
-    free, lost = set(map(normalise, left.files)), list[LostRef]()
+    free, lost, expired = set(map(normalise, left.files)), list[LostRef](), set[int]()
     for name in unchecked:
         # A commit that never landed left nothing free.  A list of what one did free has its snapshots' manifest lists.
         files = free.intersection(map(normalise, context.memory.files_to_delete(name)))
@@ -64,7 +66,8 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
             )
             return CheckedLeftovers(Leftovers(), tuple(lost), why)
         lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.now_ms(loaded)))
-    return CheckedLeftovers(left, tuple(lost))
+        expired |= swap.before.snapshots.keys() - swap.after.snapshots.keys()
+    return CheckedLeftovers(left, tuple(lost), expired=len(expired))
 
 
 def _has_one_of(files: Collection[str], then: TableMetadata) -> bool:

@@ -43,14 +43,13 @@ class SqliteClaims:
             )
 
     def of_entry(self, entry: Entry) -> TableClaims | None:
-        rows = self._file.read(f"SELECT {_COLUMNS} FROM claims WHERE {_ENTRY}", *entry)
-        return _claims(rows[0]) if rows else None
+        return next(self._found(f"SELECT {_COLUMNS} FROM claims WHERE {_ENTRY}", *entry), None)
 
     def touching(self, folder: str) -> Iterator[TableClaims]:
         around = folders_around(folder)
         below = folder if folder.endswith("/") else f"{folder}/"
         # "0" is the character after "/": everything that begins with the folder and a slash lies between the two.
-        rows = self._file.read(
+        return self._found(
             f"SELECT DISTINCT {_COLUMNS} FROM claims JOIN claimed_folders USING (catalog, warehouse, table_name) "
             f"WHERE folder IN ({', '.join('?' * len(around))}) OR (folder >= ? AND folder < ?) "
             "ORDER BY catalog, warehouse, table_name",
@@ -58,18 +57,20 @@ class SqliteClaims:
             below,
             f"{below[:-1]}0",
         )
-        yield from map(_claims, rows)
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
-        rows = self._file.read(
+        return self._found(
             f"SELECT {_COLUMNS} FROM claims WHERE catalog = ? AND warehouse = ? ORDER BY table_name", catalog, warehouse
         )
-        yield from map(_claims, rows)
 
     def forget(self, entry: Entry) -> None:
         with self._file.transaction() as connection:
             for table in ("claims", "claimed_folders"):
                 connection.execute(f"DELETE FROM {table} WHERE {_ENTRY}", entry)
+
+    def _found(self, statement: str, *values: str) -> Iterator[TableClaims]:
+        with self._file.reading() as read:
+            return iter([_claims(row) for row in read(statement, *values)])
 
 
 def _text(folders: frozenset[str]) -> str:

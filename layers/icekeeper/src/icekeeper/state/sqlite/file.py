@@ -24,6 +24,12 @@ from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 __all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns", "table_columns"]
 
 BUSY_TIMEOUT_S = 30.0
+# What SQLite says of bytes that are no text, and of pages that are none.
+_SIGNS_OF_DAMAGE = ("Could not decode", "malformed")
+_AFTER_DAMAGE = (
+    "put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must be "
+    "made again before anything is deleted"
+)
 THIS_TABLE = "table_key IN (?, ?)"
 """The condition that :func:`table_columns` fills."""
 THIS_COPY = f"{THIS_TABLE} AND place IN (?, ?)"
@@ -84,11 +90,20 @@ class SqliteFile:
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        """Several queries that see the file as it is at one moment, over one connection."""
+        """Queries that see the file as it is at one moment; what the block cannot make of their rows is damage.
+
+        So whoever makes more of rows than rows does it within the block, where a ValueError is told as the file's.
+        """
         with self.connection() as connection:
             connection.execute("BEGIN")
-            yield lambda statement, *values: connection.execute(statement, values).fetchall()
+            try:
+                yield lambda statement, *values: connection.execute(statement, values).fetchall()
+            except ValueError as error:
+                raise self._damaged(error) from error
             connection.execute("COMMIT")
+
+    def _damaged(self, error: Exception) -> StorageError:
+        return StorageError(f"the state file {self.path} is damaged ({error}); {_AFTER_DAMAGE}")
 
     def write(self, statement: str, *values: Any) -> int:
         with self.connection() as connection:
@@ -124,6 +139,8 @@ class SqliteFile:
                 with self._using(kept) as connection:
                     yield connection
         except (sqlite3.Error, OSError, ValueError) as error:
+            if any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
+                raise self._damaged(error) from error
             raise StorageError(f"the state file {self.path} cannot be used: {error}") from error
 
     @contextmanager

@@ -38,21 +38,29 @@ class SqliteLakeStats:
         self._file.write_all("INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
-        rows = self._file.read(f"SELECT {_COLUMNS} FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
-        return _stats(identity, rows[0]) if rows else None
+        with self._file.reading() as read:
+            rows = read(f"SELECT {_COLUMNS} FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
+            return _stats(identity, rows[0]) if rows else None
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         after = ("", "")
-        while rows := self._file.read(
-            f"SELECT table_name, uuid, location, {_COLUMNS} FROM lake_stats WHERE catalog = ? AND warehouse = ? "
-            "AND (table_name, uuid) > (?, ?) ORDER BY table_name, uuid LIMIT ?",
-            catalog,
-            warehouse,
-            *after,
-            _TABLES_PER_READ,
-        ):
-            for table, uuid, location, *row in rows:
-                yield _stats(TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location), row)
+        while True:
+            with self._file.reading() as read:
+                rows = read(
+                    f"SELECT table_name, uuid, location, {_COLUMNS} FROM lake_stats WHERE catalog = ? "
+                    "AND warehouse = ? AND (table_name, uuid) > (?, ?) ORDER BY table_name, uuid LIMIT ?",
+                    catalog,
+                    warehouse,
+                    *after,
+                    _TABLES_PER_READ,
+                )
+                found = [
+                    _stats(TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location), row)
+                    for table, uuid, location, *row in rows
+                ]
+            if not found:
+                return
+            yield from found
             after = rows[-1][:2]
 
     def forget(self, identity: TableIdentity) -> None:

@@ -39,14 +39,19 @@ class SqlitePendingDeletions:
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
         part = -1
-        while rows := self._file.read(
-            f"SELECT part, paths FROM pending_deletions WHERE {_THIS_LIST} AND part > ? ORDER BY part LIMIT 1",
-            *copy_columns(identity),
-            name,
-            part,
-        ):
-            ((part, paths),) = rows
-            yield json.loads(paths)
+        while True:
+            with self._file.reading() as read:
+                rows = read(
+                    f"SELECT part, paths FROM pending_deletions WHERE {_THIS_LIST} AND part > ? ORDER BY part LIMIT 1",
+                    *copy_columns(identity),
+                    name,
+                    part,
+                )
+                found = [(part, json.loads(paths)) for part, paths in rows]
+            if not found:
+                return
+            ((part, some),) = found
+            yield some
 
     def forget(self, identity: TableIdentity, name: str) -> None:
         self._file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *copy_columns(identity), name)

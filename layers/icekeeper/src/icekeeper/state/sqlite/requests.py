@@ -29,18 +29,19 @@ class SqliteRequests:
             )
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        rows = self._file.read(
-            "SELECT catalog, warehouse, table_name, uuid, location, requested_ms, settings FROM requests "
-            "ORDER BY requested_ms, table_name, table_key"
-        )
-        return tuple(
-            MaintenanceRequest(
-                identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location),
-                requested_ms=requested_ms,
-                settings=json.loads(settings),
+        with self._file.reading() as read:
+            rows = read(
+                "SELECT catalog, warehouse, table_name, uuid, location, requested_ms, settings FROM requests "
+                "ORDER BY requested_ms, table_name, table_key"
             )
-            for catalog, warehouse, table, uuid, location, requested_ms, settings in rows
-        )
+            return tuple(
+                MaintenanceRequest(
+                    identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location),
+                    requested_ms=requested_ms,
+                    settings=json.loads(settings),
+                )
+                for catalog, warehouse, table, uuid, location, requested_ms, settings in rows
+            )
 
     def claim(self, request: MaintenanceRequest) -> bool:
         statement = f"DELETE FROM requests WHERE {THIS_TABLE} AND requested_ms = ? AND settings = ?"

@@ -59,18 +59,24 @@ class SqliteStaging:
             return _load(load.identity, row)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        return read_loads(self._file.read, identity)
+        with self._file.reading() as read:
+            return read_loads(read, identity)
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
         part = -1
-        while rows := self._file.read(
-            f"SELECT part, paths FROM staged_files WHERE {_THIS_LOAD} AND part > ? ORDER BY part LIMIT 1",
-            *table_columns(identity),
-            name,
-            part,
-        ):
-            ((part, paths),) = rows
-            yield json.loads(paths)
+        while True:
+            with self._file.reading() as read:
+                rows = read(
+                    f"SELECT part, paths FROM staged_files WHERE {_THIS_LOAD} AND part > ? ORDER BY part LIMIT 1",
+                    *table_columns(identity),
+                    name,
+                    part,
+                )
+                found = [(part, json.loads(paths)) for part, paths in rows]
+            if not found:
+                return
+            ((part, some),) = found
+            yield some
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         statement = f"UPDATE staged_loads SET state = ?, changed_ms = ?, expires_ms = ? WHERE {_UNCHANGED}"

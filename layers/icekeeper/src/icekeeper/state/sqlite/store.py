@@ -89,25 +89,26 @@ class SqliteStateStore:
         )
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
-        rows = self._file.read(
-            "SELECT run_id, started_ms, finished_ms, status, summary, metrics, engine FROM passes "
-            f"WHERE {THIS_COPY} ORDER BY finished_ms DESC, rowid DESC LIMIT ?",
-            *copy_columns(identity),
-            limit,
-        )
-        return tuple(
-            PassRecord(
-                identity=identity,
-                run_id=run_id,
-                started_ms=started_ms,
-                finished_ms=finished_ms,
-                status=status,
-                summary=summary,
-                metrics=json.loads(metrics),
-                engine=engine,
+        with self._file.reading() as read:
+            rows = read(
+                "SELECT run_id, started_ms, finished_ms, status, summary, metrics, engine FROM passes "
+                f"WHERE {THIS_COPY} ORDER BY finished_ms DESC, rowid DESC LIMIT ?",
+                *copy_columns(identity),
+                limit,
             )
-            for run_id, started_ms, finished_ms, status, summary, metrics, engine in rows
-        )
+            return tuple(
+                PassRecord(
+                    identity=identity,
+                    run_id=run_id,
+                    started_ms=started_ms,
+                    finished_ms=finished_ms,
+                    status=status,
+                    summary=summary,
+                    metrics=json.loads(metrics),
+                    engine=engine,
+                )
+                for run_id, started_ms, finished_ms, status, summary, metrics, engine in rows
+            )
 
     def add_pin(self, pin: Pin) -> None:
         self._file.write(
@@ -122,7 +123,8 @@ class SqliteStateStore:
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        return _pins(self._file.read, identity, now_ms=now_ms)
+        with self._file.reading() as read:
+            return _pins(read, identity, now_ms=now_ms)
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         return self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", *table_columns(identity), name) > 0
