@@ -22,6 +22,7 @@ from icekeeper.metadata.manifest_copy import EntryCopier, avro_long
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.task_cores import on_cores
 from support.plans import data_file, table
 
 SPEC = {
@@ -134,7 +135,9 @@ def _in_version(entry: ManifestEntry, version: int) -> ManifestEntry:
 
 def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
     assembler = ManifestAssembler(metadata, 0, manifest.manifest.content)
-    blocks = list(entry_blocks(EntryCopier(metadata, 0).copy(manifest.data, manifest.manifest), 200))
+    blocks = entry_blocks(EntryCopier(metadata, 0).copy(manifest.data, manifest.manifest), 200)
+    with on_cores(2):
+        assert entry_blocks(EntryCopier(metadata, 0).copy(manifest.data, manifest.manifest), 200) == blocks
     if not blocks:
         return []
     put = assembler.assemble(blocks, "new.avro")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import fastavro
 from fastavro.schema import parse_schema
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 AvroSchema = dict[str, Any]
+Block = TypeVar("Block")
 
 # Iceberg-Java writes manifests with gzip, which Avro calls deflate; every reader has it.
 _CODEC = "deflate"
@@ -77,8 +78,9 @@ class OpenedFile:
                     yield value, data
                 _require_end(data, at)
 
-    def blocks(self, read: Callable[[bytes, int], tuple[Any, int]]) -> Iterator[Any]:
-        """What is read of each block; ``read`` gets its bytes and their number of records, and tells where they end.
+    def blocks(self, read: Callable[[bytes, int], tuple[Block, int]]) -> Iterator[tuple[Block, bytes]]:
+        """What is read of each block, and its bytes; ``read`` gets them and their number of records, and tells where
+        these end.
 
         Raises:
             MetadataUnreadable: they are damaged or cut off.
@@ -87,7 +89,7 @@ class OpenedFile:
             for count, data in self.container.blocks():
                 found, at = read(data, count)
                 _require_end(data, at)
-                yield found
+                yield found, data
 
     @contextmanager
     def _telling_damage(self) -> Iterator[None]:

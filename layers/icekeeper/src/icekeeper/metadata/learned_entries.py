@@ -8,9 +8,10 @@ to field (platform 77); any other one is walked, as all are that are damaged, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 from typing import Any
 
 from icekeeper.metadata.avro_patterns import alternatives, value_pattern
@@ -52,10 +53,12 @@ class EntryReader:
         self._walks = [(step.slot, step.walk) for step in steps]
         wanted = [step for step in steps if step.slot >= 0]
         self._values = [(step.slot, step.decode) for step in wanted if step.decode is not None]
-        # The first group is the whole entry; what was asked for mostly lies in the order in which it was asked for.
+        # The first group is the whole entry.
         self._groups = [number for number, step in enumerate(wanted, start=2) if step.decode is not None]
         self._places = [(step.slot, number) for number, step in enumerate(wanted, start=2) if step.decode is None]
-        self._is_in_order = [slot for slot, _ in self._values] == [*range(len(empty))]
+        ends = [step.slot if step in wanted and step.decode is None else -1 for step in (steps[0], steps[-1])]
+        self._begin_slot, self._end_slot = ends
+        self._has_inner_places = any(slot not in ends for slot, _ in self._places)
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
         self._walked = self._noted = self._lessons = 0
         self._has_news = False
@@ -64,7 +67,7 @@ class EntryReader:
     def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """An entry, and where it ends."""
         found = None if self._pattern is None else self._pattern.match(data, at)
-        if found is None:
+        if found is None or found[1] is None:
             return self._walk(data, at)
         values = self._empty.copy()
         for (slot, decode), encoded in zip(self._values, found.group(*self._groups), strict=True):
@@ -77,9 +80,7 @@ class EntryReader:
         """So many entries that stand at the beginning of a block, and where the last one ends."""
         found = self._matches(data, count)
         if found:
-            _, *columns = zip(*found, strict=True)
-            decoded = [map(decode, column) for (_, decode), column in zip(self._values, columns, strict=True)]
-            return [*zip(*decoded, strict=True)], len(data)
+            return self._rows(found), len(data)
         rows: list[Sequence[Any]] = []
         at = 0
         for _ in range(count):
@@ -89,12 +90,25 @@ class EntryReader:
 
     def _matches(self, data: bytes, count: int) -> list[tuple[bytes, ...]] | None:
         """So many entries, each before its fields, as bytes, if they fill the block and are laid out as ones before."""
-        if self._pattern is None or not self._is_in_order or len(data) > _MOST_BLOCK_BYTES:
+        if self._pattern is None or self._has_inner_places or len(data) > _MOST_BLOCK_BYTES:
             return None
         found = self._pattern.findall(data)
-        # A match may begin behind bytes that do not match; matches that fill the block follow on one another.
+        # The rest after an entry that is laid out in another way counts as one of no bytes.
         fill_it = len(found) == count and sum(len(entry[0]) for entry in found) == len(data)
         return found if fill_it else None
+
+    def _rows(self, found: Sequence[tuple[bytes, ...]]) -> list[Sequence[Any]]:
+        """The values of entries that fill a block, of each the whole before its fields."""
+        whole, *fields = zip(*found, strict=True)
+        columns: list[Iterable[Any]] = [repeat(value) for value in self._empty]
+        for (slot, decode), group in zip(self._values, self._groups, strict=True):
+            columns[slot] = map(decode, fields[group - 2])
+        ends = [*accumulate(map(len, whole))]
+        if self._begin_slot >= 0:
+            columns[self._begin_slot] = [0, *ends[:-1]]
+        if self._end_slot >= 0:
+            columns[self._end_slot] = ends
+        return [*zip(*columns, strict=False)]  # what is repeated has no end
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:
         values, begin = self._empty.copy(), at
@@ -130,7 +144,8 @@ class EntryReader:
         for step, layouts in zip(self._steps, self._layouts, strict=True):
             part = b"" if step.kind is None else alternatives(tuple(layouts))
             parts.append(part if step.slot < 0 else b"(%b)" % part)
-        self._pattern = re.compile(b"(%b)" % b"".join(parts), re.DOTALL)
+        # An entry, or what begins in another way to its very end: nobody looks for entries within it.
+        self._pattern = re.compile(b"(%b)|.+" % b"".join(parts), re.DOTALL)
 
 
 def _has_room(layouts: Collection[bytes]) -> bool:

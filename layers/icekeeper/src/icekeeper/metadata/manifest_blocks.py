@@ -16,6 +16,8 @@ from icekeeper.metadata.manifest_entries import entry_encoder
 from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types
 from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
+from icekeeper.request_count import WorkThreads
+from icekeeper.task_cores import task_cores
 
 __all__ = ["BLOCK_BYTES", "EntryBlock", "ManifestAssembler", "entry_blocks"]
 
@@ -43,29 +45,39 @@ class EntryBlock:
         return len(self.data) + _SYNC_BYTES
 
 
-def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> Iterator[EntryBlock]:
+def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
     """Entries in partition order as blocks of about ``block_bytes`` before compression.
 
-    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.
+    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.  Blocks are
+    compressed side by side on the cores that the task may use.
     """
+    parts = _parts(entries, block_bytes)
+    if (cores := task_cores()) == 1:
+        return [_block(*part) for part in parts]
+    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:  # deflating is most of the work
+        return list(pool.map(lambda part: _block(*part), parts))
+
+
+def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[list[StoredEntry], bool]]:
+    """The entries of each block, and whether a partition ends with it."""
     waiting: list[StoredEntry] = []
     size = 0
     runs = (list(run) for _, run in itertools.groupby(entries, key=lambda entry: repr(entry.partition)))
     for run in runs:
         for entry in run:
             if waiting and size >= block_bytes:
-                yield _block(waiting, ends_partition=entry is run[0])
+                yield waiting, entry is run[0]
                 waiting, size = [], 0
             waiting.append(entry)
             size += len(entry.data)
         if waiting and size >= block_bytes // 4:
-            yield _block(waiting, ends_partition=True)
+            yield waiting, True
             waiting, size = [], 0
     if waiting:
-        yield _block(waiting, ends_partition=True)
+        yield waiting, True
 
 
-def _block(entries: Sequence[StoredEntry], *, ends_partition: bool) -> EntryBlock:
+def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
     payload = deflated(b"".join(entry.data for entry in entries))
     return EntryBlock(
         data=avro_long(len(entries)) + avro_long(len(payload)) + payload,

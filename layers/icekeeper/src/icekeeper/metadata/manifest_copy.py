@@ -100,7 +100,7 @@ class EntryCopier:
         columns = _layout(opened.schema_text, self._decimals)
         numbered = self._version >= 2
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for values, block in opened.values(columns.reader.read):
+        for block, values in _rows(opened, columns):
             start, end, status_code, written_id, written_number, written_file_number, *file = values
             status = entry_status(status_code, manifest.manifest_path)
             if status is EntryStatus.DELETED:
@@ -126,6 +126,13 @@ class EntryCopier:
                 body, new_tail = _with_row_id(body, tail, next_row_id)
                 next_row_id += record_count
             yield StoredEntry(partition, number, file_path, record_count, b"".join((new_head, body, new_tail)))
+
+
+def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
+    """The values of each entry after its block."""
+    for rows, block in opened.blocks(columns.reader.read_block):
+        for values in rows:
+            yield block, values
 
 
 @lru_cache(maxsize=64)

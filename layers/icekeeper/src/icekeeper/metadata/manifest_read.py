@@ -209,7 +209,7 @@ def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
     """
     opened = open_avro(data, path)
     columns = _columns(opened, _path_layout, (0, 100))
-    for rows in opened.blocks(columns.reader.read_block):
+    for rows, _ in opened.blocks(columns.reader.read_block):
         yield [file_path for status, file_path in rows if status != _DELETED]
 
 

@@ -98,7 +98,7 @@ def _write(
     outputs = list(lane.outputs)
     for number, entries in enumerate(sections, start=1):
         most = len(outputs) - (len(sections) - number)  # each later section needs one
-        blocks = list(entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST)))
+        blocks = entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST))
         cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, most)
         for start, end in itertools.pairwise([0, *cuts]):
             path = outputs.pop(0).path(lane.attempt)

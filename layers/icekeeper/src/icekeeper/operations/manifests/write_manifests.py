@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.engines.engine import Engine
+from icekeeper.engines.machine import this_machine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_portions import portions
@@ -26,6 +27,7 @@ from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, Man
 from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
 from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
 from icekeeper.storage.storage import Storage
+from icekeeper.task_cores import on_cores
 
 __all__ = ["PlannedRewrite", "RewrittenManifests", "write_planned"]
 
@@ -156,7 +158,10 @@ def _here(work: _Work, rewrite: PlannedRewrite) -> list[LaneResult]:
     for task in work.splits:
         for lane, part in split_entries(task, rewrite.read):
             parts[lane].append(part)
-    return [write_lane(lane, iter(parts.pop(number, [])), rewrite.storage) for number, lane in enumerate(work.lanes)]
+    with on_cores(this_machine().cores):
+        return [
+            write_lane(lane, iter(parts.pop(number, [])), rewrite.storage) for number, lane in enumerate(work.lanes)
+        ]
 
 
 def _lane_count(group: ManifestGroup) -> int:
