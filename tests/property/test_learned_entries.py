@@ -165,15 +165,16 @@ ENTRIES = st.lists(st.sampled_from([b"\x02\x02x", b"\x06\x02y", b"\x02\x04zz", b
 
 
 @settings(max_examples=examples(60))
-@given(ENTRIES, ENTRIES, st.binary(max_size=3), st.integers(-1, 1), st.permutations([0, 1]))
+@given(ENTRIES, ENTRIES, st.binary(max_size=3), st.integers(-1, 1), st.permutations([0, 1]), st.integers(0, 2))
 def test_a_block_is_read_as_its_entries_are_one_by_one(
-    before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int]
+    before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int], place: int
 ) -> None:
     """Entries of a layout that was not seen (a text of three letters), damage and wrong counts are for the walk."""
     kinds = [("long", lambda encoded: encoded[0] // 2), ("string", lambda encoded: encoded[1:].decode())]
     steps = [
         EntryStep(slot, TYPES.reader(kind), kind, decode) for slot, (kind, decode) in zip(slots, kinds, strict=True)
     ]
+    steps.insert(place, EntryStep(2, lambda data, at: (at, at)))
     data, count = b"".join([*before, damage, *behind]), max(0, len(before) + len(behind) + more)
 
     def one_by_one() -> tuple[list[Any], int]:
@@ -191,7 +192,7 @@ def test_a_block_is_read_as_its_entries_are_one_by_one(
             return type(error)
 
     with learning(2):
-        reader = EntryReader(steps, [None, None], TYPES)
+        reader = EntryReader(steps, [None, None, None], TYPES)
         for known in (b"\x02\x02x", b"\x02\x04zz"):
             reader.read(known, 0)
         assert told(lambda: reader.read_block(data, count)) == told(one_by_one)
