@@ -53,7 +53,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Line:
-    """The numbers of one kind, or of all."""
+    """What the tables of one kind, or all tables, cost in the simulated days."""
 
     kind: str
     members: list[Member]

@@ -61,7 +61,7 @@ class Forwarder(ProxyHandler):
         self.forward(self.body())
 
     def forward(self, body: bytes) -> None:
-        """Send a request on whose body was read."""
+        """Record the request and send it to the server, with the ``body`` that was read from the client."""
         self.counted.requests.append(
             WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
         )

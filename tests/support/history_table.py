@@ -66,7 +66,7 @@ class HistoryTable:
         return dict(policy)
 
     def committed(self, model: TableModel) -> None:
-        """Java has committed what the model says."""
+        """Note that Java has committed a snapshot whose rows and files are those of ``model``."""
         self.model = model
         snapshot_id = self.java.snapshot_id
         assert snapshot_id is not None

@@ -124,7 +124,7 @@ def _positions(storage: Storage, file: DataFile) -> BitMap64:
 
 
 def lineage(table: MaintainedTable) -> Lineage:
-    """Every live row's ``id``, row id and last change, resolved row by row as the specification says."""
+    """Of every live row its ``id``, ``_row_id`` and ``_last_updated_sequence_number``, inherited as format v3 says."""
     return Counter(row for _, e in live(table) if e.file.content is FileContent.DATA for row in _rows(table, e))
 
 

@@ -6,16 +6,20 @@ Each has its own moto and its own engine, which take longer to start than most o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from icekeeper.engines.local import LocalEngine
+from icekeeper.pipeline import glue_job
 from local_stack.functions import wait_for_calls
 from local_stack.moto_server import MotoServer
 from local_stack.pace import PACE
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 from local_stack.template import ACCOUNT, REGION
+from support.rights_fleet import PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 # Rights to the table buckets of all tests; a test says which of them the functions look at.
@@ -66,3 +70,11 @@ def script(scripted_stack: LocalStack) -> Iterator[ScriptedPipeline]:
     PACE.forget()
     yield script
     scripted_stack.stand_in({}, {})
+
+
+@pytest.fixture
+def fleet(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RightsFleet]:
+    """A deployment whose jobs run in this process, with tables that need every right."""
+    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
+    with deployed(moto_server, parameters=PARAMETERS) as stack:
+        yield RightsFleet(stack, tmp_path)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
-from icekeeper.pipeline import glue_job
-from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
-from local_stack.stack import LocalStack, deployed
-from support.rights_fleet import ALL_IN_JOBS, PARAMETERS, RightsFleet
+from local_stack.stack import LocalStack
+from support.rights_fleet import ALL_IN_JOBS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
@@ -66,13 +61,6 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
     ),
 }
 """By policy: actions that no call here needs, each with the reason why it is allowed."""
-
-
-@pytest.fixture
-def fleet(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RightsFleet]:
-    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
-    with deployed(moto_server, parameters=PARAMETERS) as stack:
-        yield RightsFleet(stack, tmp_path)
 
 
 @pytest.mark.slow

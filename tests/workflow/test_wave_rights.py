@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
-from icekeeper.pipeline import glue_job
-from local_stack.moto_server import MotoServer
-from local_stack.stack import deployed
-from support.rights_fleet import ALL_IN_JOBS, PARAMETERS, RightsFleet
-
-
-@pytest.fixture
-def fleet(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RightsFleet]:
-    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
-    with deployed(moto_server, parameters=PARAMETERS) as stack:
-        yield RightsFleet(stack, tmp_path)
+from support.rights_fleet import ALL_IN_JOBS, RightsFleet
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ class Door:
 
 
 def door_named(catalogs: Sequence[Catalog], name: str, warehouse: str) -> Door | None:
-    """The door that a configuration of this name and warehouse would open."""
+    """The door, one way to reach a catalog, that has this catalog name and warehouse; ``None`` if there is none."""
     doors = (Door(catalog, number) for catalog in catalogs for number in range(DOORS))
     return next((door for door in doors if (door.name, door.warehouse) == (name, warehouse)), None)
 

@@ -76,7 +76,7 @@ def note_request(kind: RequestKind, number: int = 1) -> None:
 
 @contextmanager
 def counting(count: RequestCount | None = None) -> Iterator[RequestCount]:
-    """Count what is sent in the block, anew or as a part of ``count``; what is counted around it does not have it."""
+    """Count the requests sent inside the block, in ``count`` if it is given; an outer block does not count them."""
     count = RequestCount() if count is None else count
     before = _current.set(count)
     try:

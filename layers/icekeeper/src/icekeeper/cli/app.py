@@ -123,7 +123,11 @@ def maintain(
     unsafe: Unsafe = False,
     wait: Annotated[
         str | None,
-        typer.Option("--wait", metavar="TIME", help="wait at most so long while another run maintains the table"),
+        typer.Option(
+            "--wait",
+            metavar="TIME",
+            help="for another run that maintains the table, at most so long (90s, 30m or 6h); otherwise not at all",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -11,8 +11,8 @@ __all__ = ["EXAMPLES", "EXIT_CODES", "CommandGroup"]
 
 EXIT_CODES = (
     "0 done, or nothing to do",
-    "1 failed or partial, damage found, or something cannot be reached",
-    "2 the call is wrong: unknown table, catalog or key, malformed value",
+    "1 failed or partial, unreachable, or damage found",
+    "2 unknown table, catalog or key, or malformed value",
     "130 interrupted (Ctrl-C)",
 )
 

@@ -26,7 +26,7 @@ def report(
 ) -> int:
     """Write a page of a catalog's tables: what needs work and why, sizes, warnings, the last passes.
 
-    It looks at every table as ``detect`` does, and changes none.
+    It looks at every table as detect does, and changes none.
     """
     from icekeeper.amounts import counted
     from icekeeper.report.page import render_page

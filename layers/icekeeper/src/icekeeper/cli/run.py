@@ -28,7 +28,11 @@ def run(
     ],
     interval: Annotated[
         str | None,
-        typer.Option("--interval", metavar="TIME", help="between two detections; otherwise detection_interval_s"),
+        typer.Option(
+            "--interval",
+            metavar="TIME",
+            help="between two detections, for example 15m or 6h; otherwise 1h, or what detection_interval_s says",
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -36,7 +40,7 @@ def run(
             "--concurrency",
             metavar="N",
             min=1,
-            help="tables that this process maintains at once; otherwise max_concurrent_jobs_per_worker",
+            help="tables that this process maintains at once; otherwise 2, or what the policy says",
         ),
     ] = None,
     settings: Settings = None,

@@ -42,7 +42,10 @@ def partitions_came_into_scope(
 
 
 def _reach_ms(metadata: TableMetadata, policy: Policy, now_ms: int) -> int:
-    """How long after its commit a file may come into scope by the time of its partition; 0: never, or at once."""
+    """Until how many milliseconds after its commit a file may still become eligible by its partition's age.
+
+    0: files are eligible as soon as they are committed, or never.
+    """
     reaches = []
     if policy.min_partition_age_ms is not None:
         longest_ms = max((_LONGEST_MS.get(transform, _DAY_MS) for transform in _transforms(metadata)), default=_DAY_MS)

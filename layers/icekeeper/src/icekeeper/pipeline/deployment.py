@@ -42,7 +42,7 @@ CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 @dataclass(slots=True)
 class _ReadOnce:
-    """What one pass has read of the files that people configure a deployment with."""
+    """The policies and catalogs that a deployment is configured with, which one pass reads once."""
 
     policies: TablePolicies
     catalogs: Mapping[str, Mapping[str, str]] | None = None

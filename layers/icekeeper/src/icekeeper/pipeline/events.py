@@ -209,7 +209,7 @@ class OperationEvent(_Event):
 
     @property
     def step(self) -> str:
-        """The name of the step, by which its documents are called."""
+        """The name of the operation, which is part of the keys of its documents in the control bucket."""
         return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
 
 

@@ -152,7 +152,7 @@ def _told(events: Sequence[Mapping[str, Any]]) -> Execution | None:
 
 
 def _result(output: str | None) -> TableResult | None:
-    """The result of the one table of a forced run, in the output of the machine or one of its later states."""
+    """Parse a state's output: the result of the only table of a forced run; ``None`` where it is not there yet."""
     try:
         document = json.loads(output or "null")
         (result,) = document["tables"]

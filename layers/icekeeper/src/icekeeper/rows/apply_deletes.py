@@ -203,7 +203,7 @@ class DeletedRows:
         return fields, {i: column_path(fields, i) or () for i in lookup.field_ids}
 
     def _key_parts(self, source: InputFile, fields: Sequence[Mapping[str, Any]], storage: Storage) -> Iterator[Part]:
-        """These columns of an input."""
+        """Read only ``fields`` of a data file, as batches with the position of their first row."""
         first_row = source.first_row
         for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
             yield Part(source, first_row, batch)

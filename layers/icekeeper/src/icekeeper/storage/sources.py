@@ -43,7 +43,7 @@ class FileSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedLocation:
-    """The store's own listing, made now."""
+    """Lists the objects below ``location`` by asking the store, at the time of the call."""
 
     storage: Storage
     location: str

@@ -230,7 +230,7 @@ def _outcome(
 
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
-    """The plan's slack, where all of it was done, with no more files than expected."""
+    """The plan's slack, to be remembered; ``None`` unless every group was committed with no more files than planned."""
     troubles = outcomes.errors or outcomes.unreadable
     is_done = outcomes.snapshot_ids and not (troubles or outcomes.dropped or outcomes.groups_left)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)

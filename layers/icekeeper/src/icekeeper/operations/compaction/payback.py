@@ -45,7 +45,7 @@ class Worth:
 
     @property
     def saving_per_byte(self) -> float:
-        """By which bins are compared when not all of them can be rewritten."""
+        """Saving for each byte rewritten; where the budget does not allow all bins, those that save most come first."""
         return self.saving / max(1, self.bytes_rewritten)
 
 

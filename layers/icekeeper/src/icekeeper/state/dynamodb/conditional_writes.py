@@ -47,7 +47,10 @@ class ConditionalWrites:
         self._client, self._name, self._translated, self._pause = client, name, translated, pause
 
     def put(self, item: Item, found: Item | None) -> bool:
-        """Write an item with a version of its own if what is there is still ``found``; whether it was."""
+        """Write ``item``, with a new version, if the stored one is still ``found``; return whether it was written.
+
+        ``found`` is ``None`` where no item may be stored yet.
+        """
         request = {"TableName": self._name, "Item": encoded(item), **_unless_changed(found)}
         if found is None:
             return self.transact([{"Put": request}])

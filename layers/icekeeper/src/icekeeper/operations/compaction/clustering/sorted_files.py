@@ -197,7 +197,7 @@ class _FileSizes:
         return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
 
     def feed(self, arrow_bytes: int) -> None:
-        """So many Arrow bytes go into the current file."""
+        """Note that rows of ``arrow_bytes``, their size in memory as Arrow, go into the current file."""
         self._in_file += arrow_bytes
         self._left -= arrow_bytes
 
