@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
     assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
     assert all(batch.num_rows for batch in joined)
     # Of two neighbours at least one has enough, or they were small until a large one came between.
-    for one, other in zip(joined, joined[1:], strict=False):
+    for one, other in pairwise(joined):
         assert one.nbytes + other.nbytes >= 4 * _MIB
     assert all(batch.nbytes < 8 * _MIB for batch in joined)
 
