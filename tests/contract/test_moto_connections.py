@@ -1,0 +1,58 @@
+"""Connections to the AWS of the tests stay open: each answer ends where it says, and each request is read whole."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from contextlib import closing
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+from local_stack.moto_server import MotoServer
+
+
+@pytest.fixture
+def connection(moto_server: MotoServer) -> Iterator[http.client.HTTPConnection]:
+    with closing(http.client.HTTPConnection(moto_server.endpoint.removeprefix("http://"), timeout=10)) as connection:
+        yield connection
+
+
+def answer(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[int, str | None]:
+    """Status and length of an answer."""
+    connection.request(method, path)
+    response = connection.getresponse()
+    response.read()
+    return response.status, response.getheader("Content-Length")
+
+
+def test_answers_with_and_without_a_body_follow_each_other_on_one_connection(
+    moto_server: MotoServer, connection: http.client.HTTPConnection
+) -> None:
+    bucket = f"kept-{uuid4()}"
+    s3 = moto_server.client("s3")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="k", Body=b"four")
+    operations = {"GET": "get_object", "HEAD": "head_object", "DELETE": "delete_object"}
+    paths = {
+        method: s3.generate_presigned_url(operation, {"Bucket": bucket, "Key": "k"}).removeprefix(moto_server.endpoint)
+        for method, operation in operations.items()
+    }
+    connection.connect()
+    socket = connection.sock
+    answers = [answer(connection, method, path) for method, path in paths.items()]
+    assert answers == [(200, "4"), (200, "4"), (204, None)]
+    assert connection.sock is socket
+
+
+def test_after_a_failure_inside_moto_the_connection_serves_on(connection: http.client.HTTPConnection) -> None:
+    with mock.patch.object(DomainDispatcherApplication, "__call__", side_effect=KeyError("of moto's own")):
+        connection.request("POST", "/", body=b"GET /read/as/a/request HTTP/1.1\r\n\r\n")
+        response = connection.getresponse()
+        assert response.status == 500
+        response.read()
+    socket = connection.sock
+    assert answer(connection, "GET", "/moto-api/data.json")[0] == 200
+    assert connection.sock is socket is not None
