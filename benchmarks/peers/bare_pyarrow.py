@@ -24,10 +24,13 @@ def prepare(task: Task) -> Callable[[], Answer]:
             output, schema, compression="zstd", compression_level=3, store_decimal_as_integer=True
         ) as writer:
             pending: list[pa.Table] = []
+            pending_bytes = 0
             for path in task["data_files"]:
                 pending.append(pq.read_table(path, partitioning=None))
-                if sum(table.nbytes for table in pending) >= _ROW_GROUP_BYTES:
+                pending_bytes += pending[-1].nbytes
+                if pending_bytes >= _ROW_GROUP_BYTES:
                     _write(writer, pending)
+                    pending_bytes = 0
             _write(writer, pending)
         return {"files": [str(output)]}
 
