@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import NoCredentialsError, ProfileNotFound
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.cli.report import _write
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
@@ -46,3 +48,11 @@ def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.
 def test_a_catalog_without_uri() -> None:
     with pytest.raises(PolicyError, match="set it beside the catalog's type"):
         open_catalog("lake", {"type": "sql"})
+
+
+def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PolicyError, match="it is no ordinary file; choose another file"):
+        _write(pipe, "page")
+    assert pipe.is_fifo()
