@@ -66,7 +66,7 @@ def test_an_address_names_a_table_or_a_file(
         ("sqlite:///x", "has an unknown scheme"),
         ("s3://bucket/state", "has an unknown scheme"),
         ("dynamodb://", "names no DynamoDB table"),
-        ("dynamodb://ab", "names no DynamoDB table"),
+        ("dynamodb://ab", "names no DynamoDB table (the name of a table has at least 3 characters)"),
         ("dynamodb:table", "names no DynamoDB table"),
         ("dynamodb://[table", "names no DynamoDB table"),
         ("dynamodb://user@table", "names no DynamoDB table"),

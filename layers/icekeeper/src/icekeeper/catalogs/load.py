@@ -29,7 +29,8 @@ def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) 
     try:
         return merged(catalog_file or {}, configured_catalogs())
     except ValueError as error:
-        raise PolicyError(f"PyIceberg's configuration cannot be read: {error}") from error
+        how = "; write each property on a line of its own, without braces" if "flow mapping" in str(error) else ""
+        raise PolicyError(f"PyIceberg's configuration cannot be read: {error}{how}") from error
 
 
 def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
@@ -108,7 +109,7 @@ def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
 
         return GlueCatalog(name, settings)
     if not settings.get("uri"):
-        raise PolicyError(f"catalog {name} has no uri")
+        raise PolicyError(f"catalog {name} has no uri; set it beside the catalog's type in PyIceberg's configuration")
     if kind is CatalogKind.SQL:
         from icekeeper.catalogs.sql import SqlCatalog
 

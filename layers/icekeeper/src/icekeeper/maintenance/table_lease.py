@@ -21,7 +21,7 @@ from icekeeper.state.leases import Lease, LeaseStore
 __all__ = ["PASS_LEASE_MS", "Turn", "holder_name", "leased"]
 
 PASS_LEASE_MS = 3 * 60 * 1000
-"""So long a pass that was killed bars others."""
+"""So long a pass that was killed bars others (rule 166)."""
 _PAUSE_S = 2.0
 
 

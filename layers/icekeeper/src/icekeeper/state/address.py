@@ -15,6 +15,7 @@ STATE_VARIABLE = "ICEKEEPER_STATE"
 _SCHEME = "dynamodb"
 _HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 # Amazon DynamoDB Developer Guide, "Naming rules".
+_SHORTEST_NAME = 3
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
@@ -47,6 +48,9 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := settings.keys() - {"region", "endpoint", "profile"}:
         raise PolicyError(f"{STATE_VARIABLE}={text} has an unknown setting '{min(unknown)}': {_HELP}")
+    if 0 < len(parts.netloc) < _SHORTEST_NAME:
+        least = f"the name of a table has at least {_SHORTEST_NAME} characters"
+        raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table ({least}): {_HELP}")
     if not _TABLE_NAME.fullmatch(parts.netloc) or parts.path.strip("/") or parts.fragment:
         raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table: {_HELP}")
     endpoint = settings.get("endpoint") or None

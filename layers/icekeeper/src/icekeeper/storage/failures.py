@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ProfileNotFound,
+)
 
 from icekeeper.masking import masked
 
@@ -56,7 +62,9 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError) or "AWS Error NETWORK_CONNECTION" in text:
         return f"cannot be reached: nothing answers at {endpoint or 'the AWS endpoint'}"
     if isinstance(error, NoCredentialsError):
-        return "cannot be reached: no AWS credentials are configured"
+        return "cannot be reached: no AWS credentials are configured; set them as for the AWS CLI, or AWS_PROFILE"
+    if isinstance(error, ProfileNotFound):
+        return f"cannot be reached: {text}; correct AWS_PROFILE or client.profile-name, or add it to ~/.aws/config"
     if isinstance(error, ClientError):
         details = error.response["Error"]
         return failure_in_words(details.get("Code", ""), details.get("Message", ""))

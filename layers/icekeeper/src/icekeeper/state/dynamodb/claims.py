@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from icekeeper.model import TableName
 from icekeeper.state.claims import Entry, TableClaims, folders_around, store_of
-from icekeeper.state.dynamodb.items import Item, catalog_key, named_key, sort_key
+from icekeeper.state.dynamodb.items import Item, catalog_key, named_key, sort_key, understood
 from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["DynamoClaims"]
@@ -96,20 +96,22 @@ def _folder_key(folder: str, entry: Entry) -> tuple[str, str]:
 
 
 def _entry(item: Item) -> Entry:
-    catalog, warehouse, table = json.loads(item["entry"])
-    return catalog, warehouse, table
+    with understood(item):
+        catalog, warehouse, table = json.loads(item["entry"])
+        return catalog, warehouse, table
 
 
 def _claims(item: Item) -> TableClaims:
-    catalog, warehouse, table = _entry(item)
-    return TableClaims(
-        catalog=catalog,
-        warehouse=warehouse,
-        table=TableName.parse(table),
-        uuid=item["uuid"],
-        location=item["location"],
-        folders=frozenset(json.loads(item["folders"])),
-        data_roots=frozenset(json.loads(item["data_roots"])),
-        seen_sequence_number=item["seen_sequence_number"],
-        seen_ms=item["seen_ms"],
-    )
+    with understood(item):
+        catalog, warehouse, table = _entry(item)
+        return TableClaims(
+            catalog=catalog,
+            warehouse=warehouse,
+            table=TableName.parse(table),
+            uuid=item["uuid"],
+            location=item["location"],
+            folders=frozenset(json.loads(item["folders"])),
+            data_roots=frozenset(json.loads(item["data_roots"])),
+            seen_sequence_number=item["seen_sequence_number"],
+            seen_ms=item["seen_ms"],
+        )

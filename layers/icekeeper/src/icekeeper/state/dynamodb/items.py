@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from icekeeper.errors import StorageError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.identity import TableIdentity
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Item",
     "catalog_key",
     "copy_key",
+    "damaged",
     "decoded",
     "encoded",
     "json_text",
@@ -25,6 +28,7 @@ __all__ = [
     "seen_key",
     "sort_key",
     "table_key",
+    "understood",
 ]
 
 Item: TypeAlias = dict[str, Any]
@@ -33,6 +37,22 @@ Item: TypeAlias = dict[str, Any]
 _LONGEST_PARTITION_KEY = 2048
 _LONGEST_SORT_KEY = 1024
 
+_TYPE_NAMES = {"N": "whole number", "S": "text", "BOOL": "boolean", "B": "binary"}
+# The types of what is computed with, parsed or compared; what else is in an item is told of or unknown.
+_TYPES = {
+    name: kind
+    for kind, names in {
+        "N": "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
+        "finished_ms first_seen_ms snapshot_id seen_sequence_number file_count turn sightings",
+        "S": "name holder kind origin state prefixes list_id metadata_location fingerprint slack version entry folder "
+        "folders data_roots uuid location counters warnings policy metrics settings table_name catalog warehouse "
+        "schedule run_id status summary engine path",
+        "BOOL": "idle",
+        "B": "paths",
+    }.items()
+    for name in names.split()
+}
+
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """DynamoDB's attribute values for text, whole numbers, booleans, bytes and sets of text; ``None`` is left out."""
@@ -40,8 +60,47 @@ def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    """The values of an item that :func:`encoded` made."""
-    return {name: _decoded(value) for name, value in attributes.items()}
+    """The values of an item that :func:`encoded` made, which tell what the item lacks (rule 164).
+
+    Raises:
+        StorageError: an attribute that this package writes is of another type, also when a missing one is looked up.
+    """
+    item = _FoundItem()
+    for name, attribute in attributes.items():
+        ((kind, value),) = attribute.items()
+        if kind != (wanted := _TYPES.get(name, kind)) or (kind == "N" and name in _TYPES and not _is_whole(value)):
+            raise damaged(_key_of(attributes), f"its {name} is no {_TYPE_NAMES[wanted]}")
+        item[name] = _decoded(kind, value)
+    return item
+
+
+def damaged(item: Mapping[str, Any], what: str) -> StorageError:
+    """What to raise about an item of the state table that cannot be understood: its key, and what to do."""
+    return StorageError(
+        f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of the state table is damaged ({what}); "
+        "restore it from a backup, or delete it, and make again the pin or staged load that it held before anything "
+        "is deleted"
+    )
+
+
+@contextmanager
+def understood(item: Mapping[str, Any]) -> Iterator[None]:
+    """Within the block, values of the item that cannot be made sense of are told as damage (rule 164).
+
+    Raises:
+        StorageError: the block raised ValueError, TypeError, AttributeError, PolicyError or zlib.error.
+    """
+    try:
+        yield
+    except (AttributeError, PolicyError, TypeError, ValueError, zlib.error) as error:
+        raise damaged(item, str(error)) from error
+
+
+class _FoundItem(Item):
+    """An item as it was read: looking up what it lacks tells its key."""
+
+    def __missing__(self, name: str) -> Any:
+        raise damaged(self, f"it has no {name}")
 
 
 REQUESTS = "requests#all"
@@ -109,12 +168,19 @@ def _encoded(value: Any) -> dict[str, Any]:
             return {"S": str(value)}
 
 
-def _decoded(attribute: Mapping[str, Any]) -> Any:
-    ((kind, value),) = attribute.items()
+def _decoded(kind: str, value: Any) -> Any:
     match kind:
         case "N":
-            return int(value)
+            return int(value) if _is_whole(value) else value  # an attribute that is not ours
         case "SS":
             return frozenset(value)
         case _:
             return value
+
+
+def _is_whole(number: str) -> bool:
+    return number.removeprefix("-").isdecimal()
+
+
+def _key_of(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
+    return {name: next(iter(attributes[name].values())) for name in ("pk", "sk") if name in attributes}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from icekeeper.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb.batches import put_all
-from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key
+from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key, understood
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -51,7 +51,8 @@ class DynamoLakeStats:
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         for item in self._table.query(catalog_key("lake", catalog, warehouse)):
-            table, location = TableName.parse(item["table_name"]), item.get("location", "")
+            with understood(item):
+                table, location = TableName.parse(item["table_name"]), item.get("location", "")
             identity = TableIdentity(catalog, warehouse, table, item["uuid"], location)
             yield _stats(identity, item)
 
@@ -66,11 +67,12 @@ def _key(identity: TableIdentity) -> tuple[str, str]:
 
 
 def _stats(identity: TableIdentity, item: Item) -> LakeStats:
-    return LakeStats(
-        identity=identity,
-        observed_ms=item["observed_ms"],
-        snapshot_id=item.get("snapshot_id"),
-        counters=json.loads(item["counters"]),
-        warnings=json.loads(item["warnings"]),
-        policy=json.loads(item["policy"]),
-    )
+    with understood(item):
+        return LakeStats(
+            identity=identity,
+            observed_ms=item["observed_ms"],
+            snapshot_id=item.get("snapshot_id"),
+            counters=json.loads(item["counters"]),
+            warnings=json.loads(item["warnings"]),
+            policy=json.loads(item["policy"]),
+        )

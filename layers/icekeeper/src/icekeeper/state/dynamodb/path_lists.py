@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.state.dynamodb.batches import delete_all, put_all
-from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.items import Item, understood
 from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["delete_paths", "new_list_id", "read_paths", "write_paths"]
@@ -49,7 +49,10 @@ def write_paths(
 
 def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
     """The paths of a list, at most a thousand at a time, in the order of their recording."""
-    return (json.loads(zlib.decompress(part["paths"])) for part in table.query(_key(list_id)))
+    for part in table.query(_key(list_id)):
+        with understood(part):
+            paths: list[str] = json.loads(zlib.decompress(part["paths"]))
+        yield paths
 
 
 def delete_paths(table: DynamoTable, list_id: str) -> None:

@@ -6,7 +6,7 @@ import json
 
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
-from icekeeper.state.dynamodb.items import REQUESTS, Item, json_text, sort_key
+from icekeeper.state.dynamodb.items import REQUESTS, Item, json_text, sort_key, understood
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
@@ -28,11 +28,7 @@ class DynamoRequests:
     def pending(self) -> tuple[MaintenanceRequest, ...]:
         self._earlier.opened()
         waiting = [
-            MaintenanceRequest(
-                identity=_identity(item),
-                requested_ms=item["requested_ms"],
-                settings=json.loads(item["settings"]),
-            )
+            MaintenanceRequest(identity=_identity(item), requested_ms=item["requested_ms"], settings=_settings(item))
             for item in self._table.query(REQUESTS)
         ]
         return tuple(sorted(waiting, key=_in_turn))
@@ -56,8 +52,14 @@ def _key(identity: TableIdentity) -> tuple[str, str]:
 
 
 def _identity(item: Item) -> TableIdentity:
-    table = TableName.parse(item["table_name"])
-    return TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
+    with understood(item):
+        table = TableName.parse(item["table_name"])
+        return TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
+
+
+def _settings(item: Item) -> dict[str, str]:
+    with understood(item):
+        return dict(json.loads(item["settings"]))
 
 
 def _item(request: MaintenanceRequest) -> Item:

@@ -12,7 +12,7 @@ from itertools import chain
 
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
-from icekeeper.state.dynamodb.items import Item, sort_key, table_key
+from icekeeper.state.dynamodb.items import Item, sort_key, table_key, understood
 from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
@@ -119,16 +119,17 @@ class DynamoStaging:
 
 def load_of(identity: TableIdentity, item: Item) -> StagedLoad:
     """The record that an item holds."""
-    return StagedLoad(
-        identity=identity,
-        name=item["name"],
-        origin=LoadOrigin(item["origin"]),
-        state=LoadState(item["state"]),
-        prefixes=tuple(json.loads(item["prefixes"])),
-        changed_ms=item["changed_ms"],
-        expires_ms=item.get("run_out_ms"),
-        file_count=item["file_count"],
-    )
+    with understood(item):
+        return StagedLoad(
+            identity=identity,
+            name=item["name"],
+            origin=LoadOrigin(item["origin"]),
+            state=LoadState(item["state"]),
+            prefixes=tuple(json.loads(item["prefixes"])),
+            changed_ms=item["changed_ms"],
+            expires_ms=item.get("run_out_ms"),
+            file_count=item["file_count"],
+        )
 
 
 def _fields(load: StagedLoad) -> Item:

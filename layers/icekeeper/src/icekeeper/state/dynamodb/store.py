@@ -17,7 +17,7 @@ from typing import TypeVar
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.claims import DynamoClaims
 from icekeeper.state.dynamodb.earlier import EarlierPartitions, earlier_partition
-from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key
+from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key, understood
 from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
 from icekeeper.state.dynamodb.leases import DynamoLeases
 from icekeeper.state.dynamodb.pending_deletions import DynamoPendingDeletions
@@ -192,15 +192,16 @@ def _holds(item: Item, now_ms: int) -> bool:
 
 
 def _pin(identity: TableIdentity, item: Item) -> Pin:
-    return Pin(
-        identity=identity,
-        name=item["name"],
-        snapshot_id=item["snapshot_id"],
-        metadata_location=item["metadata_location"],
-        expires_ms=item["until_ms"],
-        kind=PinKind(item["kind"]),
-        tag=item.get("tag"),
-    )
+    with understood(item):
+        return Pin(
+            identity=identity,
+            name=item["name"],
+            snapshot_id=item["snapshot_id"],
+            metadata_location=item["metadata_location"],
+            expires_ms=item["until_ms"],
+            kind=PinKind(item["kind"]),
+            tag=item.get("tag"),
+        )
 
 
 def _last_seen(item: Item) -> LastSeen:
@@ -214,13 +215,14 @@ def _last_seen(item: Item) -> LastSeen:
 
 
 def _pass(identity: TableIdentity, item: Item) -> PassRecord:
-    return PassRecord(
-        identity=identity,
-        run_id=item["run_id"],
-        started_ms=item["started_ms"],
-        finished_ms=item["finished_ms"],
-        status=item["status"],
-        summary=item["summary"],
-        metrics=json.loads(item["metrics"]),
-        engine=item["engine"],
-    )
+    with understood(item):
+        return PassRecord(
+            identity=identity,
+            run_id=item["run_id"],
+            started_ms=item["started_ms"],
+            finished_ms=item["finished_ms"],
+            status=item["status"],
+            summary=item["summary"],
+            metrics=json.loads(item["metrics"]),
+            engine=item["engine"],
+        )

@@ -30,6 +30,14 @@ _AFTER_DAMAGE = (
     "put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must be "
     "made again before anything is deleted"
 )
+_ELSEWHERE = "or name another file with ICEKEEPER_STATE"
+# What to do, by what SQLite says.
+_ADVICE = {
+    "disk is full": f"; free space there, {_ELSEWHERE}",
+    "not a database": f"; it is another program's, or damaged: {_AFTER_DAMAGE}",
+    "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
+    "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
+}
 THIS_TABLE = "table_key IN (?, ?)"
 """The condition that :func:`table_columns` fills."""
 THIS_COPY = f"{THIS_TABLE} AND place IN (?, ?)"
@@ -141,7 +149,13 @@ class SqliteFile:
         except (sqlite3.Error, OSError, ValueError) as error:
             if any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
                 raise self._damaged(error) from error
-            raise StorageError(f"the state file {self.path} cannot be used: {error}") from error
+            raise StorageError(f"the state file {self.path} cannot be used: {error}{self._advice(error)}") from error
+
+    def _advice(self, error: Exception) -> str:
+        """What to do about an error, for the end of its sentence; empty where the error says enough."""
+        if self.path.is_dir():
+            return "; it is a folder, so name a file in it with ICEKEEPER_STATE"
+        return next((advice for sign, advice in _ADVICE.items() if sign in str(error)), "")
 
     @contextmanager
     def _using(self, kept: _Kept) -> Iterator[sqlite3.Connection]:
