@@ -38,9 +38,11 @@ def scratch(tmp_path: Path) -> dict[str, str]:
 def started(*arguments: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A running command; whatever the test did, it is gone afterwards."""
     command = [ICEKEEPER, *arguments]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             yield process
         finally:

@@ -25,7 +25,7 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
     for rows, row_bytes in sizes:
         given_batches.append(_batch(first, rows, row_bytes))
         first += rows
-    joined = list(joined_batches(given_batches))
+    joined = list(joined_batches(given_batches, 4 * _MIB))
     assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
     assert all(batch.num_rows for batch in joined)
     # Of two neighbours at least one has enough, or they were small until a large one came between.
@@ -36,7 +36,7 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
 
 def test_a_batch_that_is_large_enough_is_not_copied() -> None:
     small, large = _batch(0, 2, 10), _batch(2, 8, _MIB)
-    first, second, third = joined_batches([small, large, small])
+    first, second, third = joined_batches([small, large, small], 4 * _MIB)
     assert first is small
     assert second is large
     assert third is small

@@ -8,12 +8,8 @@ import pyarrow as pa
 
 __all__ = ["joined_batches"]
 
-# A column of so many bytes takes longer to look at than to ask for; a copy of them is soon made.
-_ENOUGH_BYTES = 4 * 1024 * 1024
-
-
-def joined_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in batches of about 4 MiB where they came in smaller ones.
+def joined_batches(batches: Iterable[pa.RecordBatch], enough_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of about ``enough_bytes`` where they came in smaller ones.
 
     A batch that is as large already is given as it is, not copied.  Batches without rows are left out.
     """
@@ -23,12 +19,12 @@ def joined_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         if not batch.num_rows:
             continue
         size = batch.nbytes
-        if held and size >= _ENOUGH_BYTES:
+        if held and size >= enough_bytes:
             yield _joined(held)
             held_bytes = 0
         held.append(batch)
         held_bytes += size
-        if held_bytes >= _ENOUGH_BYTES:
+        if held_bytes >= enough_bytes:
             yield _joined(held)
             held_bytes = 0
     if held:

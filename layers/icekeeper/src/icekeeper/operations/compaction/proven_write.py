@@ -10,12 +10,17 @@ from icekeeper.errors import MaintenanceError, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.writing.parquet_options import row_group_bytes
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.joined_batches import joined_batches
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_proven"]
+
+# A column of so many bytes takes longer to look at than to ask for; a copy of them is soon made.
+_MOST_BATCH_BYTES = 4 * 1024 * 1024
+_BATCHES_PER_ROW_GROUP = 32
 
 
 def write_proven(
@@ -35,8 +40,9 @@ def write_proven(
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
+    rows = joined_batches(read_rows(task, storage, counted, deletes), _batch_bytes(task))
     try:
-        files = write(proof.watch(joined_batches(read_rows(task, storage, counted, deletes))))
+        files = write(proof.watch(rows))
     finally:
         tally.read += counted.read
         tally.deleted += counted.deleted
@@ -44,6 +50,12 @@ def write_proven(
     if problem is not None:
         raise RowsNotKept(problem, [file.file_path for file in files or ()])
     return files
+
+
+def _batch_bytes(task: RewriteTask) -> int:
+    """A small part of what a row group is made of, for it ends where a batch ends."""
+    row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
+    return min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
 
 
 def _disproof(
