@@ -8,6 +8,7 @@ import pyarrow as pa
 
 __all__ = ["joined_batches"]
 
+
 def joined_batches(batches: Iterable[pa.RecordBatch], enough_bytes: int) -> Iterator[pa.RecordBatch]:
     """The same rows in the same order, in batches of about ``enough_bytes`` where they came in smaller ones.
 
