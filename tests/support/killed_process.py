@@ -27,9 +27,10 @@ _STEPS: tuple[tuple[type, str], ...] = (
     (Storage, "open_output"),
     (Storage, "delete"),
     (SqliteFile, "write"),
-    (SqliteFile, "transaction"),
     (SqlCatalog, "commit"),
 )
+# Blocks: a death at the end of one is before what it does is committed.
+_BLOCKS: tuple[tuple[type, str], ...] = ((SqliteFile, "transaction"),)
 
 
 def dies_at(number: int, work: Callable[[], object]) -> bool:
@@ -77,7 +78,22 @@ def _death_at(number: int) -> Iterator[None]:
 
         return mock.patch.object(owner, name, call)
 
+    def counted_block(owner: type, name: str) -> Any:
+        original = getattr(owner, name)
+
+        @contextmanager
+        def block(*args: Any, **options: Any) -> Iterator[Any]:
+            step()
+            with original(*args, **options) as given:
+                yield given
+                step()
+            step()
+
+        return mock.patch.object(owner, name, block)
+
     with ExitStack() as patches:
         for owner, name in _STEPS:
             patches.enter_context(counted(owner, name))
+        for owner, name in _BLOCKS:
+            patches.enter_context(counted_block(owner, name))
         yield
