@@ -59,7 +59,7 @@ def test_the_command_line_takes_every_command_that_a_page_shows(page: str, shown
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", shown)) <= known
     else:
-        # With its parent, whose settings click keeps with the command: of one without, "-h" would be unknown from now on.
+        # With its parent, whose settings click keeps with the command; of one without, "-h" would be unknown later on.
         command.make_context(name, arguments, parent=context)
 
 
