@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.file import THIS_COPY, SqliteFile, copy_columns
+from icekeeper.state.sqlite.path_lists import read_paths, write_paths
 
 __all__ = ["SqlitePendingDeletions"]
 
-_PATHS_PER_ROW = 1000
 _THIS_LIST = f"{THIS_COPY} AND name = ?"
 
 
@@ -22,14 +20,9 @@ class SqlitePendingDeletions:
         self._file = file
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        key, pending = (identity.key, identity.place, name), iter(paths)
         with self._file.transaction() as connection:
             connection.execute(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", (*copy_columns(identity), name))
-            part = 0
-            while some := list(islice(pending, _PATHS_PER_ROW)):
-                row = (*key, part, json.dumps(some))
-                connection.execute("INSERT INTO pending_deletions VALUES (?, ?, ?, ?, ?)", row)
-                part += 1
+            write_paths(connection, "pending_deletions", (identity.key, identity.place, name), paths)
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
         rows = self._file.read(
@@ -38,20 +31,7 @@ class SqlitePendingDeletions:
         return tuple(name for (name,) in rows)
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        part = -1
-        while True:
-            with self._file.reading() as read:
-                rows = read(
-                    f"SELECT part, paths FROM pending_deletions WHERE {_THIS_LIST} AND part > ? ORDER BY part LIMIT 1",
-                    *copy_columns(identity),
-                    name,
-                    part,
-                )
-                found = [(part, json.loads(paths)) for part, paths in rows]
-            if not found:
-                return
-            ((part, some),) = found
-            yield some
+        return read_paths(self._file, "pending_deletions", _THIS_LIST, *copy_columns(identity), name)
 
     def forget(self, identity: TableIdentity, name: str) -> None:
         self._file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *copy_columns(identity), name)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, table_columns
+from icekeeper.state.sqlite.path_lists import read_paths, write_paths
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["SqliteStaging", "read_loads"]
 
-_PATHS_PER_ROW = 1000
 _COLUMNS = "name, origin, state, prefixes, changed_ms, expires_ms, file_count"
 _THIS_LOAD = f"{THIS_TABLE} AND name = ?"
 # "IS" compares null with null.
@@ -35,11 +34,7 @@ class SqliteStaging:
             ):  # a load that was begun under an earlier key moves to the new
                 connection.execute(f"UPDATE {table} SET table_key = ? WHERE {_THIS_LOAD}", (key[0], *this_load))
             last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", this_load).fetchone()[0]
-            part, count, paths = (0 if last is None else last + 1), 0, iter(files)
-            while some := list(islice(paths, _PATHS_PER_ROW)):
-                row = (*key, part, json.dumps(some))
-                connection.execute("INSERT INTO staged_files VALUES (?, ?, ?, ?)", row)
-                part, count = part + 1, count + len(some)
+            count = write_paths(connection, "staged_files", key, files, 0 if last is None else last + 1)
             connection.execute(
                 "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (table_key, name) DO UPDATE SET origin = excluded.origin, "
@@ -63,20 +58,7 @@ class SqliteStaging:
             return read_loads(read, identity)
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        part = -1
-        while True:
-            with self._file.reading() as read:
-                rows = read(
-                    f"SELECT part, paths FROM staged_files WHERE {_THIS_LOAD} AND part > ? ORDER BY part LIMIT 1",
-                    *table_columns(identity),
-                    name,
-                    part,
-                )
-                found = [(part, json.loads(paths)) for part, paths in rows]
-            if not found:
-                return
-            ((part, some),) = found
-            yield some
+        return read_paths(self._file, "staged_files", _THIS_LOAD, *table_columns(identity), name)
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         statement = f"UPDATE staged_loads SET state = ?, changed_ms = ?, expires_ms = ? WHERE {_UNCHANGED}"
