@@ -56,7 +56,7 @@ class EntryReader:
         # The first group is the whole entry.
         self._groups = [number for number, step in enumerate(wanted, start=2) if step.decode is not None]
         self._places = [(step.slot, number) for number, step in enumerate(wanted, start=2) if step.decode is None]
-        ends = [step.slot if step in wanted and step.decode is None else -1 for step in (steps[0], steps[-1])]
+        ends = [step.slot if step.decode is None else -1 for step in (steps[0], steps[-1])]
         self._begin_slot, self._end_slot = ends
         self._has_inner_places = any(slot not in ends for slot, _ in self._places)
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
