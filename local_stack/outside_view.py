@@ -21,6 +21,8 @@ class OutsideView:
 
     def __init__(self, stack: LocalStack) -> None:
         self._stack = stack
+        # Making a client reads the environment, which functions of a run change meanwhile.
+        self._logs, self._cloudwatch = (stack.moto.client(service) for service in ("logs", "cloudwatch"))
         self._delivered: dict[str, int] = {}
 
     def describe(self, **parameters: str) -> str:
@@ -41,7 +43,6 @@ class OutsideView:
 
     def deliver(self, *_: object) -> None:
         """Give CloudWatch what functions printed since the last time: log lines, and the metrics in them."""
-        logs, cloudwatch = (self._stack.moto.client(service) for service in ("logs", "cloudwatch"))
         for name, function in DEPLOYED.items():
             if function not in self._stack.functions.values():
                 continue
@@ -50,9 +51,9 @@ class OutsideView:
             self._delivered[name] = done + len(new)
             printed = "".join(call.output for call in new)
             if printed:
-                _put_lines(logs, name, printed)
+                _put_lines(self._logs, name, printed)
                 for metric in metrics_in(printed):
-                    cloudwatch.put_metric_data(
+                    self._cloudwatch.put_metric_data(
                         Namespace="Icekeeper",
                         MetricData=[
                             {
