@@ -29,6 +29,11 @@ def test_a_document_that_cannot_be_written_is_told_in_one_sentence(output: str, 
     assert told == (1, f"error: standard output cannot be written to: {why}\n")
 
 
+def test_text_for_people_that_cannot_be_written_is_told_as_a_document_is(tmp_path: Path) -> None:
+    told = called("requests list", ">/dev/full", HOME=str(tmp_path))
+    assert told == (1, "error: standard output cannot be written to: No space left on device\n")
+
+
 def test_an_argument_that_the_locale_cannot_decode_is_a_wrong_call(tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     code, told = called("history ns.tä --catalog nowhere", "", HOME=str(tmp_path), **locale)

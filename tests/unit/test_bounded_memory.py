@@ -9,24 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.model import FileContent
 from icekeeper.operations.compaction.clustering import sorted_files
 from icekeeper.operations.compaction.writing import write
 from icekeeper.rows import parquet_reader
 from icekeeper.rows.file_rows import open_rows
 from icekeeper.rows.opened_inputs import opened_inputs
-from icekeeper.rows.read_task import InputFile
+from icekeeper.rows.read_task import DeleteFile, InputFile
 from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage
 from support.paper_s3 import PaperS3, storage_over
 from support.rewrites import task
 
 MB = 1024 * 1024
+BY_POSITION = DeleteFile(
+    path="d", file_format="PARQUET", content=FileContent.POSITION_DELETES, sequence_number=2, record_count=1
+)
+BY_KEY = replace(BY_POSITION, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
 COLUMNS = 8
 SCHEMA: dict[str, Any] = {
     "type": "struct",
@@ -154,7 +158,8 @@ def test_a_row_group_leaves_room_for_what_else_is_held(tmp_path: Path) -> None:
     far = Storage({"s3.access-key-id": "key", "s3.secret-access-key": "secret"})
     assert write._row_group_memory(str(tmp_path / "f"), work, Storage({})) == 176 * MB
     assert write._row_group_memory("s3://bucket/f", work, far) == 136 * MB
-    assert write._row_group_memory(str(tmp_path / "f"), replace(work, deletes=(ANY,)), Storage({})) == 144 * MB
+    assert write._row_group_memory(str(tmp_path / "f"), replace(work, deletes=(BY_POSITION,)), Storage({})) == 144 * MB
+    assert write._row_group_memory(str(tmp_path / "f"), replace(work, deletes=(BY_KEY,)), Storage({})) == 120 * MB
     assert write._row_group_memory(str(tmp_path / "f"), sorting, Storage({})) == 112 * MB
     assert write._row_group_memory("s3://bucket/f", sorting, far) == 88 * MB
     assert write._row_group_memory("s3://bucket/f", replace(sorting, row_group_memory_bytes=1000), far) == 500

@@ -77,6 +77,15 @@ def people(*, as_json: bool) -> Console:
             self.quiet = True
             _silence(sys.stderr if as_json else sys.stdout)
 
+        def print(self, *objects: Any, **options: Any) -> None:
+            """As :class:`rich.console.Console` does; raises OutputLost where standard output takes nothing."""
+            try:
+                super().print(*objects, **options)
+            except OSError as error:
+                if as_json:
+                    raise
+                raise OutputLost(error.strerror or str(error)) from error
+
     console = Unbroken(stderr=as_json, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL

@@ -30,6 +30,8 @@ _ROOM = 40 * 1024 * 1024
 _SORTED_BYTES = 64 * 1024 * 1024
 # Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
 _FILTERED_BYTES = 32 * 1024 * 1024
+# Of equality deletes the keys, and rows that wait until many keys are looked up at once.
+_LOOKUP_BYTES = 24 * 1024 * 1024
 
 
 def write_data_file(
@@ -84,6 +86,8 @@ def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
     besides = 0 if task.recipe is None else _SORTED_BYTES
     if task.deletes:
         besides += _FILTERED_BYTES
+    if any(delete.equality_ids for delete in task.deletes):
+        besides += _LOOKUP_BYTES
     if storage.uses_boto3(path):
         besides += _ROOM
     return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
