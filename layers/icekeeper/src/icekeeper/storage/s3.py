@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree
 
 from botocore import UNSIGNED
 from botocore.exceptions import BotoCoreError, ClientError
@@ -16,6 +15,7 @@ from icekeeper.aws.session import aws_session, client_config
 from icekeeper.aws.settings import S3_ENDPOINT, is_anonymous
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
+from icekeeper.storage.s3_answers import require_own_answers
 
 __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 
@@ -23,10 +23,6 @@ __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
 DELETE_ATTEMPTS = 5
-_NO_DELETE_RESULT = (
-    b"<Error><Code>NoDeleteResult</Code><Message>the answer does not tell what became of the files, which count as not "
-    b"deleted; look for a proxy that answers in the place of the store</Message></Error>"
-)
 _KINDS = {
     "GetObject": RequestKind.GET,
     "HeadObject": RequestKind.GET,
@@ -49,7 +45,7 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
     client.meta.events.register("before-send.s3", _count)
-    client.meta.events.register("before-parse.s3.DeleteObjects", _require_delete_result)
+    require_own_answers(client)
     return client
 
 
@@ -57,21 +53,6 @@ def _count(event_name: str, **_: Any) -> None:
     """Count each request as it is sent, repeated ones too; an answer of ``None`` lets boto3 send it."""
     operation = event_name.rpartition(".")[2]
     note_request(_KINDS.get(operation, RequestKind.PUT))
-
-
-def _require_delete_result(response_dict: MutableMapping[str, Any], **_: Any) -> None:
-    """Make a failure of an answer that tells nothing of the deletion, which boto3 takes for one without errors.
-
-    So would every file count as gone that a proxy's page was the answer for (rule 150).  It may pass, as a 502 may.
-    """
-    if response_dict["status_code"] != 200:
-        return
-    try:
-        root = ElementTree.fromstring(response_dict["body"]).tag.rpartition("}")[2]
-    except ElementTree.ParseError:
-        root = ""
-    if root not in ("DeleteResult", "Error"):  # boto3 itself sees to an error
-        response_dict.update(status_code=502, body=_NO_DELETE_RESULT)
 
 
 @dataclass(slots=True)

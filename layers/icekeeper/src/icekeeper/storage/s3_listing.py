@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, PaginationError
 
-from icekeeper.storage.listing import Level, ListedObject
+from icekeeper.storage.listing import Level, ListedObject, known_ms
 from icekeeper.storage.paths import split_path
 
 __all__ = ["few_s3", "list_s3", "s3_directory", "s3_level", "s3_status"]
@@ -84,4 +84,4 @@ def _root(prefix: str) -> str:
 
 def _modified_ms(entry: Mapping[str, Any]) -> int | None:
     modified = entry.get("LastModified")
-    return None if modified is None else int(modified.timestamp() * 1000)
+    return None if modified is None else known_ms(int(modified.timestamp() * 1000))

@@ -10,6 +10,7 @@ from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.address import STATE_VARIABLE, TableAddress
 from icekeeper.state.dynamodb.consumed import count_consumed
+from icekeeper.state.dynamodb.own_answers import require_own_answers
 from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["open_table"]
@@ -33,6 +34,7 @@ def open_table(address: TableAddress) -> DynamoTable:
             )
         client = session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT)
         count_consumed(client)
+        require_own_answers(client)
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error
