@@ -52,7 +52,7 @@ def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
 
 
 def _first_element(body: bytes) -> str:
-    parser = XMLPullParser(("start",))
+    parser: XMLPullParser[Any] = XMLPullParser(("start",))
     parser.feed(body[:_BEGINNING])
     begun: Iterator[Any] = parser.read_events()
     try:
