@@ -45,6 +45,7 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
     client.meta.events.register("before-send.s3", _count)
+    client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
     require_own_answers(client)
     return client
 
@@ -53,6 +54,11 @@ def _count(event_name: str, **_: Any) -> None:
     """Count each request as it is sent, repeated ones too; an answer of ``None`` lets boto3 send it."""
     operation = event_name.rpartition(".")[2]
     note_request(_KINDS.get(operation, RequestKind.PUT))
+
+
+def _follow_no_redirect(context: dict[str, Any], **_: Any) -> None:
+    """boto3 asks HeadBucket where a redirect leads that does not say so; redirected itself, it would ask for ever."""
+    context["s3_redirect"]["redirected"] = True
 
 
 @dataclass(slots=True)
@@ -100,12 +106,12 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
             failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
             return failed
         for entry in errors:
-            code = entry.get("Code", "")
+            code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else failed.for_good
                 # Of an error that names none of our keys nobody knows which are still there (rule 185).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
-                target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message", ""))))
+                target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
         transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}
         if not transient:
             return failed

@@ -3,7 +3,7 @@
 A proxy may answer in the place of the store, with a page of its own and status 200.  boto3 takes that for an object
 that is written, a deletion without errors (rule 150), or a listing that ends.  What lacks what the store's own answers
 have is made a failure that may pass, as a 502 is: boto3 repeats the request.
-Source: Amazon S3 API reference, "PutObject", "UploadPart" (``ETag``) and, for the others, "Response Syntax".
+Source: Amazon S3 API reference, "Response Syntax" of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROOTS = {
     "DeleteObjects": "DeleteResult",
     "ListObjectsV2": "ListBucketResult",
 }
-_WITH_ETAG = frozenset({"PutObject", "UploadPart"})
+_WITH_ETAG = frozenset({"HeadObject", "PutObject", "UploadPart"})
 # A listing may have half a megabyte; its first element stands at the beginning.
 _BEGINNING = 1024
 
