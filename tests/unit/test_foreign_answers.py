@@ -1,4 +1,4 @@
-"""Answers of success that a proxy gives in the place of a store or of DynamoDB: nothing is believed (rule 169)."""
+"""Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed (rule 169)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError
 
+from icekeeper.catalogs.glue import GLUE
+from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
 from icekeeper.state.address import TableAddress
 from icekeeper.state.dynamodb.connect import open_table
@@ -114,3 +117,23 @@ def test_the_state_believes_no_page(
     with pytest.raises(StorageError, match=r"state table icekeeper cannot be used: .*look for a proxy"):
         asked(state(page))
     assert state(b"{}").get("pin", "1") is None
+
+
+@pytest.mark.parametrize("page", [*PAGES, b"{}"], ids=["empty", "page", "object"])
+def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
+    """Else Glue would seem to point nowhere after a commit, whose outcome nobody knew any more (rule 64)."""
+    keys = {"client.access-key-id": "a", "client.secret-access-key": "b", "client.region": "us-east-1"}
+    glue, tables = GLUE.connect(keys).repeating, S3_TABLES.connect(keys).repeating
+    answering(glue, lambda operation: page)
+    answering(tables, lambda operation: page)
+    arn = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
+    requests: list[tuple[Callable[..., Any], dict[str, str]]] = [
+        (glue.get_table, {"DatabaseName": "ns", "Name": "t"}),
+        (glue.get_tables, {"DatabaseName": "ns"}),
+        (glue.get_databases, {}),
+        (tables.list_tables, {"tableBucketARN": arn}),
+        (tables.get_table_metadata_location, {"tableBucketARN": arn, "namespace": "ns", "name": "t"}),
+    ]
+    for ask, about in requests:
+        with pytest.raises(ClientError, match="the answer is not one of the service"):
+            ask(**about)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from icekeeper.aws.own_answers import require_members
 from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.address import STATE_VARIABLE, TableAddress
 from icekeeper.state.dynamodb.consumed import count_consumed
-from icekeeper.state.dynamodb.own_answers import require_own_answers
 from icekeeper.state.dynamodb.table import DynamoTable
 
 __all__ = ["open_table"]
 
 # The requests are small; a function must learn early that its network does not lead there.
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
+_EMPTY = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem")
+# What each answer has (API reference, "Response Syntax").
+_MEMBERS = {**dict.fromkeys(_EMPTY, ""), "BatchGetItem": "Responses", "Query": "Items", "Scan": "Items"}
 
 
 def open_table(address: TableAddress) -> DynamoTable:
@@ -34,7 +37,7 @@ def open_table(address: TableAddress) -> DynamoTable:
             )
         client = session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT)
         count_consumed(client)
-        require_own_answers(client)
+        require_members(client, _MEMBERS)
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error
