@@ -39,7 +39,7 @@ def told(last_modified: str) -> set[int | None]:
 
     def answer(event_name: str, **_: Any) -> AWSResponse:
         is_list = event_name.endswith("ListObjectsV2")
-        headers = {} if is_list else {"Content-Length": "1", "Last-Modified": last_modified}
+        headers = {} if is_list else {"ETag": "1", "Content-Length": "1", "Last-Modified": last_modified}
         found = AWSResponse("http://127.0.0.1:1", 200, headers, None)
         found._content = LISTED % last_modified.encode() if is_list else b""
         return found

@@ -171,7 +171,7 @@ def select_candidates(
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe, which are picked too, because runs of them may pile up;
     ``None``: no recipe.  ``order_id`` is the table's sort order, if it is the recipe: files of expired snapshots that
-    claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.  Raises as :func:`.well_spelled`.
+    claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.  Raises as well_spelled does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
