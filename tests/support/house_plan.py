@@ -58,7 +58,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "operations.compaction": (
         frozenset({"moments"}),
-        frozenset({"deleted_rows", "file_age", "recipe", "row_hash", "where"}),
+        frozenset({"deleted_rows", "file_age", "misspelled_deletes", "recipe", "row_hash", "where"}),
         frozenset({"scope"}),
         frozenset({"proof", "task", "whole_partitions"}),
         frozenset({"writing"}),
@@ -155,6 +155,7 @@ PURE = (
     "icekeeper.operations.compaction.rewrite_history",
     "icekeeper.operations.compaction.candidates",
     "icekeeper.operations.compaction.deleted_rows",
+    "icekeeper.operations.compaction.misspelled_deletes",
     "icekeeper.operations.compaction.file_age",
     "icekeeper.operations.compaction.missing",
     "icekeeper.operations.compaction.missing_bins",

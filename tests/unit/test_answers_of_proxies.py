@@ -41,7 +41,7 @@ def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes) -> None
     told = answered(body)
     assert (told.deleted, set(told.transient)) == ((), set(PATHS))
     assert told.failed["s3://bucket/a"] == (
-        "failed with NoDeleteResult: the answer does not tell what became of the files, which count as not deleted; "
+        "failed with NoDeleteResult: the answer is not one of a store, so that the request counts as failed; "
         "look for a proxy that answers in the place of the store"
     )
 

@@ -34,6 +34,7 @@ def test_pages_are_followed_to_the_last() -> None:
     [
         pytest.param((page("a", IsTruncated=True),), id="no way on"),
         pytest.param((page("a", IsTruncated=True, NextContinuationToken="on"),) * 2, id="the same page again"),
+        pytest.param((page("a", NextContinuationToken="on"),), id="a way on, and no word whether there is more"),
     ],
 )
 def test_a_listing_that_does_not_end_well_is_an_error(pages: tuple[dict[str, Any], ...]) -> None:

@@ -169,7 +169,8 @@ def describe(machine: StateMachine) -> object:
             describe,
             "ExpiredTokenException",
             StorageError,
-            "AWS Step Functions failed with ExpiredTokenException: said AWS",
+            "AWS Step Functions failed with ExpiredTokenException: said AWS; sign in again, or name a profile or role, "
+            "whose keys are renewed",
             False,
         ),
     ],

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion import referenced_paths
+from icekeeper.deletion.merged_spellings import merged_spelling
 from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.storage.paths import authority, normalise
@@ -25,12 +26,16 @@ PATHS = st.builds(
 @given(st.lists(PATHS, max_size=30), st.lists(PATHS, max_size=10))
 def test_it_holds_what_a_set_of_normalised_paths_holds(added: list[str], asked: list[str]) -> None:
     kept = ReferencedPaths(HOME, added)
-    keys = {normalise(path) for path in added}
-    elsewhere = {without_authority(path) for path in added if authority(normalise(path)) != authority(HOME)}
+    keys = set(map(_key, added))
+    elsewhere = {without_authority(key) for key in keys if authority(key) != authority(HOME)}
     for path in [*added, *asked]:
-        assert (path in kept) == (normalise(path) in keys)
-        assert kept.has_prefix_mismatch(path) == (without_authority(path) in elsewhere)
+        assert (path in kept) == (_key(path) in keys)
+        assert kept.has_prefix_mismatch(path) == (without_authority(_key(path)) in elsewhere)
     assert len(kept) == len(keys)
+
+
+def _key(path: str) -> str:
+    return merged_spelling(normalise(path))
 
 
 def test_it_stays_right_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ class _Body(io.BytesIO):
 def answer(status: int, code: str = "") -> Callable[[], AWSResponse]:
     """S3 Tables names an error in a header, Glue in the body."""
     headers: Mapping[str, str] = {"x-amzn-errortype": code, "content-type": "application/json"} if code else {}
-    body = json.dumps({"__type": code} if code else {}).encode()
+    body = json.dumps({"__type": code} if code else {"DatabaseList": []}).encode()
     return lambda: AWSResponse("https://aws.example", status, dict(headers), _Body(body))
 
 

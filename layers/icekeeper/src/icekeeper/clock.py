@@ -81,10 +81,12 @@ class ServerClock:
     def hear(self, date: str) -> None:
         """Take the time from the text of a ``Date`` header; a malformed one is ignored."""
         try:
-            said_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
+            said = parsedate_to_datetime(date)
         except ValueError:
             return
-        self._heard = said_ms, steady_s()
+        # Without a zone it is GMT, as the RFC wants it, and not this machine's time.
+        said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+        self._heard = int(said.timestamp() * 1000), steady_s()
 
     def _answered(self, http_response: Any, **_: Any) -> None:
         self.hear(str(http_response.headers.get("Date", "")))

@@ -26,6 +26,7 @@ from botocore.exceptions import CredentialRetrievalError
 from icekeeper.aws.answer_in_time import Patience
 from icekeeper.aws.providers import AssumedRole, SameAs, VendedKeys
 from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
+from icekeeper.aws.timestamps import told_moment
 from icekeeper.aws.vended import vendor_of
 from icekeeper.clock import steady_s
 from icekeeper.masking import remember_secrets
@@ -226,9 +227,11 @@ def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
 def _core() -> Any:
     """A session of botocore that shares the models of AWS's services with all others.
 
-    Each would read and parse them anew: 13 MB and a twentieth of a second for S3 alone.
+    Each would read and parse them anew: 13 MB and a twentieth of a second for S3 alone.  Times in answers are read by
+    :func:`.told_moment`.
     """
     core = botocore.session.get_session()
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=told_moment)
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
     return core
 

@@ -19,6 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from icekeeper.aws.own_answers import require_members
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
 from icekeeper.catalogs.throttles import outlast_throttles
@@ -58,6 +59,8 @@ class AwsService:
     """Prefixes of the properties that region and credentials are taken from, in this order; then boto3's own chain."""
     conflict_codes: frozenset[str]
     missing_codes: frozenset[str]
+    members: Mapping[str, str]
+    """Operation → a member that each of its answers has."""
     unknown_codes: frozenset[str] = frozenset()
     """Codes that come with a status below 500 although the request may have been carried out."""
 
@@ -80,6 +83,7 @@ class AwsService:
             config = client_config(properties, attempts=attempts)
             made = session.client(self.client, endpoint_url=endpoint, config=config)
             made.meta.events.register("before-send", _count)
+            require_members(made, self.members)
             return made
 
         repeating = client(3)

@@ -35,6 +35,7 @@ GLUE = AwsService(
     prefixes=("glue", "client"),
     conflict_codes=frozenset({"ConcurrentModificationException", "VersionMismatchException"}),
     missing_codes=frozenset({"EntityNotFoundException"}),
+    members={"GetDatabases": "DatabaseList", "GetTable": "Table", "GetTables": "TableList"},
     # A timeout, and failures of what stands behind a federated catalog, are answered with status 400.
     unknown_codes=frozenset(
         {"OperationTimeoutException", "FederationSourceException", "FederationSourceRetryableException"}

@@ -30,6 +30,7 @@ S3_TABLES = AwsService(
     prefixes=("s3tables", "client", "s3"),
     conflict_codes=frozenset({"ConflictException"}),
     missing_codes=frozenset({"NotFoundException"}),
+    members={"GetTableMetadataLocation": "versionToken", "ListTables": "tables"},
 )
 
 

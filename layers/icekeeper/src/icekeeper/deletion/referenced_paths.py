@@ -14,6 +14,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icekeeper.deletion.merged_spellings import merged_spelling, merged_spellings
 from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
@@ -101,6 +102,7 @@ class ReferencedPaths:
             self._add(some)
 
     def _add(self, normals: Sequence[str]) -> None:
+        normals = merged_spellings(normals)
         self._here.add(map(self._hash, normals))
         elsewhere = [normal for normal in normals if not normal.startswith(self._own)]
         self._elsewhere.add(self._hash(without_authority(normal)) for normal in elsewhere)
@@ -110,7 +112,7 @@ class ReferencedPaths:
 
         The second is ``None`` for a path in home's own bucket, which cannot be a prefix mismatch.
         """
-        normal = normalise(path)
+        normal = merged_spelling(normalise(path))
         return self._hash(normal), None if normal.startswith(self._own) else self._hash(without_authority(normal))
 
     def add_hashes(self, hashes: Iterable[tuple[int, int | None]]) -> None:
@@ -121,15 +123,19 @@ class ReferencedPaths:
 
     def unreferenced(self, listed: Sequence[ListedObject], names: FolderNames) -> list[ListedObject]:
         """The listed objects that are not referenced; ``names``: of the whole listing."""
-        hashes = array("q", map(self._hash, [names.normal(found.path) for found in listed]))
+        normals = merged_spellings([names.normal(found.path) for found in listed])
+        hashes = array("q", map(self._hash, normals))
         return [listed[place] for place in self._here.missing(hashes)]
 
     def __contains__(self, path: str) -> bool:
-        return len(self._here) > 0 and self._hash(normalise(path)) in self._here
+        return len(self._here) > 0 and self._hash(merged_spelling(normalise(path))) in self._here
 
     def __len__(self) -> int:
         return len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
         """Whether, most probably, the same path is referenced under another scheme, bucket or host."""
-        return len(self._elsewhere) > 0 and self._hash(without_authority(path)) in self._elsewhere
+        return (
+            len(self._elsewhere) > 0
+            and self._hash(without_authority(merged_spelling(normalise(path)))) in self._elsewhere
+        )

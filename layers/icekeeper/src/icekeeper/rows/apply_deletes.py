@@ -26,6 +26,7 @@ from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.key_ranges import ColumnRange, keys_within
+from icekeeper.rows.other_spellings import SpelledFiles
 from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.position_rows import position_rows
 from icekeeper.rows.positions import live_at
@@ -166,12 +167,14 @@ class DeletedRows:
             if delete.file_format.upper() == _PUFFIN:
                 self._read_vector(delete, paths, storage)
                 continue
-            count = 0
+            count, spelled = 0, SpelledFiles(paths)
             for rows in position_rows(delete.path, delete.file_format, storage):
                 count += rows.count
                 for path, positions in rows.by_path:
                     if path in paths:
                         self._positions[path].update(positions.to_pylist())
+                    else:
+                        spelled.refuse(delete.path, path)
             _require_whole(delete, count)
 
     def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:

@@ -33,6 +33,17 @@ TRANSIENT_CODES = frozenset(
 # Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
+# What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
+_ADVICE = (
+    (
+        frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}),
+        "sign in again, or name a profile or role, whose keys are renewed",
+    ),
+    (
+        frozenset({"301", "302", "307", "308", "PermanentRedirect", "Redirect", "TemporaryRedirect"}),
+        "the bucket is elsewhere: correct s3.region or s3.endpoint",
+    ),
+)
 
 
 def is_transient(error: ClientError) -> bool:
@@ -67,15 +78,20 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
         return f"cannot be reached: {text}; correct AWS_PROFILE or client.profile-name, or add it to ~/.aws/config"
     if isinstance(error, ClientError):
         details = error.response["Error"]
-        return failure_in_words(details.get("Code", ""), details.get("Message", ""))
+        return failure_in_words(details.get("Code"), details.get("Message"))
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
     return f"failed: {text}"
 
 
-def failure_in_words(code: str, message: str) -> str:
-    """A store's error code and message, as the end of a sentence whose beginning names the path or service."""
-    message = "" if message.startswith("<") else " ".join(masked(message).split())[:300]
+def failure_in_words(code: str | None, message: str | None) -> str:
+    """A store's error code and message, as the end of a sentence whose beginning names the path or service.
+
+    Either is ``None`` where the store answers with an empty element.
+    """
+    message = "" if not message or message.startswith("<") else " ".join(masked(message).split())[:300]
     if code in REFUSED_CODES:
         return f"was refused by the store ({code}{': ' + message if message else ''})"
-    return f"failed with {code}{': ' + message if message else ''}"
+    told = f"failed with {code or 'an error without a code'}{': ' + message if message else ''}"
+    advice = next((advice for codes, advice in _ADVICE if code in codes), None)
+    return told if advice is None else f"{told.rstrip('.')}; {advice}"

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from icekeeper.request_count import WorkThreads
 
-__all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel"]
+__all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel", "known_ms"]
 
 LISTING_THREADS = 16
 """How many threads list unless a caller says otherwise."""
@@ -34,6 +34,14 @@ class ListedObject:
     path: str
     size: int
     modified_ms: int | None
+
+
+def known_ms(modified_ms: int) -> int | None:
+    """An age as a store tells it, in epoch milliseconds; ``None`` for none after 1970 (rule 95).
+
+    Stores that do not know an age tell the zero of their clock: 1970, or the year 1 or 1601.
+    """
+    return modified_ms if modified_ms > 0 else None
 
 
 class Level(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from icekeeper.errors import StorageError
-from icekeeper.storage.listing import Level, ListedObject
+from icekeeper.storage.listing import Level, ListedObject, known_ms
 
 __all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk", "write_whole"]
 
@@ -17,8 +17,8 @@ __all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_
 _LEVEL_ENTRIES = 10_000
 
 
-def walk(root: str) -> Iterator[tuple[str, int, int]]:
-    """Every regular file below a folder: name relative to it, size in bytes, modification as epoch milliseconds.
+def walk(root: str) -> Iterator[tuple[str, int, int | None]]:
+    """Every regular file below a folder: name relative to it, size in bytes, modification as :func:`.known_ms`.
 
     Symbolic links are neither listed nor followed; a missing folder, or a file deleted meanwhile, is left out.
 
@@ -54,8 +54,8 @@ def local_level(prefix: str, root: str) -> Level | None:
     return Level(objects, folders)
 
 
-def local_status(path: str) -> tuple[int, int] | None:
-    """Size in bytes and modification (epoch milliseconds) of a regular file, ``None`` when there is none.
+def local_status(path: str) -> tuple[int, int | None] | None:
+    """Size in bytes and modification (:func:`.known_ms`) of a regular file, ``None`` when there is none.
 
     Raises:
         OSError: the file cannot be looked at.
@@ -64,7 +64,7 @@ def local_status(path: str) -> tuple[int, int] | None:
         status = os.lstat(path)
     except FileNotFoundError:
         return None
-    return (status.st_size, status.st_mtime_ns // 1_000_000) if stat.S_ISREG(status.st_mode) else None
+    return _size_and_age(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
@@ -148,11 +148,15 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
         raise StorageError(f"{directory} cannot be listed: {error.strerror or error}") from error
 
 
-def _file(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+def _file(entry: os.DirEntry[str]) -> tuple[int, int | None] | None:
     try:
         if not entry.is_file(follow_symlinks=False):
             return None
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return status.st_size, status.st_mtime_ns // 1_000_000
+    return _size_and_age(status)
+
+
+def _size_and_age(status: os.stat_result) -> tuple[int, int | None]:
+    return status.st_size, known_ms(status.st_mtime_ns // 1_000_000)

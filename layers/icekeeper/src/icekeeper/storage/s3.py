@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree
 
 from botocore import UNSIGNED
 from botocore.exceptions import BotoCoreError, ClientError
@@ -16,6 +15,7 @@ from icekeeper.aws.session import aws_session, client_config
 from icekeeper.aws.settings import S3_ENDPOINT, is_anonymous
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
+from icekeeper.storage.s3_answers import require_own_answers
 
 __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 
@@ -23,10 +23,6 @@ __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
 DELETE_ATTEMPTS = 5
-_NO_DELETE_RESULT = (
-    b"<Error><Code>NoDeleteResult</Code><Message>the answer does not tell what became of the files, which count as not "
-    b"deleted; look for a proxy that answers in the place of the store</Message></Error>"
-)
 _KINDS = {
     "GetObject": RequestKind.GET,
     "HeadObject": RequestKind.GET,
@@ -49,7 +45,8 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
     client.meta.events.register("before-send.s3", _count)
-    client.meta.events.register("before-parse.s3.DeleteObjects", _require_delete_result)
+    client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
+    require_own_answers(client)
     return client
 
 
@@ -59,19 +56,9 @@ def _count(event_name: str, **_: Any) -> None:
     note_request(_KINDS.get(operation, RequestKind.PUT))
 
 
-def _require_delete_result(response_dict: MutableMapping[str, Any], **_: Any) -> None:
-    """Make a failure of an answer that tells nothing of the deletion, which boto3 takes for one without errors.
-
-    So would every file count as gone that a proxy's page was the answer for (rule 150).  It may pass, as a 502 may.
-    """
-    if response_dict["status_code"] != 200:
-        return
-    try:
-        root = ElementTree.fromstring(response_dict["body"]).tag.rpartition("}")[2]
-    except ElementTree.ParseError:
-        root = ""
-    if root not in ("DeleteResult", "Error"):  # boto3 itself sees to an error
-        response_dict.update(status_code=502, body=_NO_DELETE_RESULT)
+def _follow_no_redirect(context: dict[str, Any], **_: Any) -> None:
+    """boto3 asks HeadBucket where a redirect leads that does not say so; redirected itself, it would ask for ever."""
+    context["s3_redirect"]["redirected"] = True
 
 
 @dataclass(slots=True)
@@ -119,12 +106,12 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
             failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
             return failed
         for entry in errors:
-            code = entry.get("Code", "")
+            code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else failed.for_good
                 # Of an error that names none of our keys nobody knows which are still there (rule 185).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
-                target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message", ""))))
+                target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
         transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}
         if not transient:
             return failed

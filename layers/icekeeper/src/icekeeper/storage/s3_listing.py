@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, PaginationError
 
-from icekeeper.storage.listing import Level, ListedObject
+from icekeeper.storage.listing import Level, ListedObject, known_ms
 from icekeeper.storage.paths import split_path
 
 __all__ = ["few_s3", "list_s3", "s3_directory", "s3_level", "s3_status"]
@@ -29,7 +29,7 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
     for page in pages:
         yield from _objects(prefix, page)
-        if page.get("IsTruncated") and not page.get("NextContinuationToken"):
+        if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):
             raise PaginationError(
                 message=f"{prefix}: the listing is not whole, and the store does not say how it goes on"
             )
@@ -39,7 +39,7 @@ def s3_level(client: Any, prefix: str) -> Level | None:
     """The objects and folders directly below a prefix; ``None`` when they are more than one answer holds."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
-    if page.get("IsTruncated"):
+    if _goes_on(page):
         return None
     folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
     return Level(list(_objects(prefix, page)), folders)
@@ -49,7 +49,7 @@ def few_s3(client: Any, prefix: str) -> list[ListedObject] | None:
     """Everything below a prefix, with one request; ``None`` when one answer does not hold it."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), MaxKeys=_PAGE)
-    return None if page.get("IsTruncated") else list(_objects(prefix, page))
+    return None if _goes_on(page) else list(_objects(prefix, page))
 
 
 def s3_status(client: Any, path: str) -> ListedObject | None:
@@ -77,6 +77,11 @@ def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
             yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry))
 
 
+def _goes_on(page: Mapping[str, Any]) -> bool:
+    """Whether there is more than one answer holds; boto3 takes one that does not say so for the last."""
+    return bool(page.get("IsTruncated", page.get("NextContinuationToken")))
+
+
 def _root(prefix: str) -> str:
     """Scheme and bucket of a prefix, as they are spelled there."""
     return prefix[: len(prefix) - len(split_path(prefix).key)].rstrip("/")
@@ -84,4 +89,4 @@ def _root(prefix: str) -> str:
 
 def _modified_ms(entry: Mapping[str, Any]) -> int | None:
     modified = entry.get("LastModified")
-    return None if modified is None else int(modified.timestamp() * 1000)
+    return None if modified is None else known_ms(int(modified.timestamp() * 1000))

@@ -24,6 +24,7 @@ from icekeeper.model import (
 )
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
 from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_enough
+from icekeeper.operations.compaction.misspelled_deletes import well_spelled
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
@@ -169,8 +170,8 @@ def select_candidates(
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe, which are picked too, because runs of them may pile up;
-    ``None``: the plan has no recipe.  ``order_id`` is the table's sort order, if it is the recipe: files of expired
-    snapshots that claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.
+    ``None``: no recipe.  ``order_id`` is the table's sort order, if it is the recipe: files of expired snapshots that
+    claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.  Raises as well_spelled does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -209,7 +210,7 @@ def select_candidates(
         partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
-        delete_needs=needs,
+        delete_needs=well_spelled(needs, index, listed),
         spread=equality_spread(index, needs, by_partition),
         considered=len(listed),
         passed_over=passed,

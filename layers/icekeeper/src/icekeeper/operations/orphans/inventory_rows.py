@@ -16,7 +16,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
@@ -143,8 +143,8 @@ def _flag(value: Any) -> bool:
 
 
 def _epoch_ms(value: Any) -> int | None:
-    """Epoch milliseconds of a cell, ``None`` if it is empty; a time without a zone is UTC, as in S3's reports."""
+    """Epoch milliseconds of a cell, ``None`` if it tells no age; a time without a zone is UTC, as in S3's reports."""
     if value is None or value == "":
         return None
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return known_ms(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))

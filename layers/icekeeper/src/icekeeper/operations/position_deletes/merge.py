@@ -19,6 +19,7 @@ from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.file_rows import BATCH_ROWS
+from icekeeper.rows.other_spellings import SpelledFiles
 from icekeeper.rows.position_rows import position_rows
 from icekeeper.storage.storage import Storage
 
@@ -49,11 +50,11 @@ class _Positions:
 def merge_deletes(task: MergeTask) -> MergeResult:
     """Merge the delete files of one task; never raises for what concerns only this group."""
     storage = Storage(task.io_properties)
-    positions = _Positions()
+    positions, spelled = _Positions(), SpelledFiles(task.targets)
     written: tuple[DataFile, ...] = ()
     try:
         for delete in task.deletes:
-            _collect(positions, delete, task.targets, storage)
+            _collect(positions, delete, task.targets, storage, spelled)
         if positions.by_path:
             written = _write(task, positions.by_path, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
@@ -62,11 +63,14 @@ def merge_deletes(task: MergeTask) -> MergeResult:
     return MergeResult(group_id=task.group_id, written=written, rows_read=positions.read, rows_written=positions.count)
 
 
-def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, int], storage: Storage) -> None:
+def _collect(
+    found: _Positions, delete: PositionDeletes, targets: Mapping[str, int], storage: Storage, spelled: SpelledFiles
+) -> None:
     """Add the rows of one file that reach a live data file.
 
     Raises:
-        MetadataUnreadable: it is no position delete file, or holds another number of rows than its manifest says.
+        MetadataUnreadable: it is no position delete file, holds another number of rows than its manifest says, or names
+            a target in another spelling.
         StorageError: it cannot be read.
     """
     rows_read = 0
@@ -77,6 +81,8 @@ def _collect(found: _Positions, delete: PositionDeletes, targets: Mapping[str, i
             # A delete reaches what is as old as itself or older (rule 6).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
+            elif path not in targets:
+                spelled.refuse(delete.path, path)
     if rows_read != delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")
     found.read += rows_read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from icekeeper.aws.own_answers import require_members
 from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
@@ -16,6 +17,9 @@ __all__ = ["open_table"]
 
 # The requests are small; a function must learn early that its network does not lead there.
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
+_EMPTY = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem")
+# What each answer has (API reference, "Response Syntax").
+_MEMBERS = {**dict.fromkeys(_EMPTY, ""), "BatchGetItem": "Responses", "Query": "Items", "Scan": "Items"}
 
 
 def open_table(address: TableAddress) -> DynamoTable:
@@ -33,6 +37,7 @@ def open_table(address: TableAddress) -> DynamoTable:
             )
         client = session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT)
         count_consumed(client)
+        require_members(client, _MEMBERS)
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error

@@ -1,0 +1,61 @@
+"""Whether an answer of success is the store's own (rule 169).
+
+A proxy may answer in the place of the store, with a page of its own and status 200.  boto3 takes that for an object
+that is written, a deletion without errors (rule 150), or a listing that ends.  What lacks what the store's own answers
+have is made a failure that may pass, as a 502 is: boto3 repeats the request.
+Source: Amazon S3 API reference, "Response Syntax" of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree.ElementTree import ParseError, XMLPullParser
+
+__all__ = ["require_own_answers"]
+
+_ROOTS = {
+    "CompleteMultipartUpload": "CompleteMultipartUploadResult",
+    "CreateMultipartUpload": "InitiateMultipartUploadResult",
+    "DeleteObjects": "DeleteResult",
+    "ListObjectsV2": "ListBucketResult",
+}
+_WITH_ETAG = frozenset({"HeadObject", "PutObject", "UploadPart"})
+# A listing may have half a megabyte; its first element stands at the beginning.
+_BEGINNING = 1024
+
+
+def require_own_answers(client: Any) -> None:
+    """Have a boto3 client for S3 look at every answer before it is parsed."""
+    client.meta.events.register("before-parse.s3", _look)
+
+
+def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None:
+    if response_dict["status_code"] >= 300:
+        return
+    lacks = _lacking(operation_model.name, response_dict)
+    if lacks is not None:
+        body = (
+            f"<Error><Code>No{lacks}</Code><Message>the answer is not one of a store, so that the request counts as "
+            "failed; look for a proxy that answers in the place of the store</Message></Error>"
+        )
+        response_dict.update(status_code=502, body=body.encode())
+
+
+def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
+    """What the store would have told; ``None``: nothing is missing."""
+    if operation in _WITH_ETAG:
+        return None if response["headers"].get("ETag") else "ETag"
+    root = _ROOTS.get(operation)
+    # boto3 itself sees to an error.
+    return None if root is None or _first_element(response["body"]) in (root, "Error") else root
+
+
+def _first_element(body: bytes) -> str:
+    parser: XMLPullParser[Any] = XMLPullParser(("start",))
+    parser.feed(body[:_BEGINNING])
+    begun: Iterator[Any] = parser.read_events()
+    try:
+        return next((str(element.tag).rpartition("}")[2] for _, element in begun), "")
+    except ParseError:
+        return ""
