@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from icekeeper.errors import PolicyError
 
-__all__ = ["STATE_VARIABLE", "TableAddress", "parse_address"]
+__all__ = ["STATE_VARIABLE", "TableAddress", "parse_address", "state_path"]
 
 STATE_VARIABLE = "ICEKEEPER_STATE"
 _SCHEME = "dynamodb"
@@ -58,3 +59,18 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
         raise PolicyError(f"{STATE_VARIABLE}={text} has an endpoint that is no http(s) address: {_HELP}")
     region = settings.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     return TableAddress(parts.netloc, region or None, endpoint, settings.get("profile") or None)
+
+
+def state_path(environment: Mapping[str, str]) -> Path:
+    """The file that the state lives in: ``ICEKEEPER_STATE``, else ``icekeeper/state.db`` in the user's state folder.
+
+    The state folder is ``$XDG_STATE_HOME`` or ``~/.local/state`` (XDG Base Directory Specification, by which a
+    relative ``XDG_STATE_HOME`` is invalid and ignored).
+    """
+    if explicit := environment.get(STATE_VARIABLE):
+        return Path(explicit).expanduser()
+    state_home = Path(environment.get("XDG_STATE_HOME") or "")
+    if not state_home.is_absolute():
+        home = environment.get("HOME")
+        state_home = (Path(home) if home else Path.home()) / ".local" / "state"
+    return state_home / "icekeeper" / "state.db"

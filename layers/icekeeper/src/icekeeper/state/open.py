@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from icekeeper.state.address import STATE_VARIABLE, parse_address
-from icekeeper.state.sqlite.store import SqliteStateStore, state_path
+from icekeeper.state.address import STATE_VARIABLE, parse_address, state_path
 from icekeeper.state.store import StateStore
 
 __all__ = ["open_state", "state_folder"]
@@ -23,6 +22,8 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
     """
     address = parse_address(environment)
     if address is None:
+        from icekeeper.state.sqlite.store import SqliteStateStore  # which a function never needs
+
         return SqliteStateStore(state_path(environment))
     from icekeeper.state.dynamodb.connect import open_table  # with boto3, which a file does not need
     from icekeeper.state.dynamodb.store import DynamoStateStore

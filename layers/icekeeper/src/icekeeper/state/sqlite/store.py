@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -21,22 +20,7 @@ from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
 from icekeeper.state.sqlite.usage import SqliteUsage
 from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 
-__all__ = ["SqliteStateStore", "state_path"]
-
-
-def state_path(environment: Mapping[str, str]) -> Path:
-    """Where the state lives: ``ICEKEEPER_STATE``, else ``icekeeper/state.db`` in the user's state folder.
-
-    The state folder is ``$XDG_STATE_HOME`` or ``~/.local/state`` (XDG Base Directory Specification, by which a
-    relative ``XDG_STATE_HOME`` is invalid and ignored).
-    """
-    if explicit := environment.get("ICEKEEPER_STATE"):
-        return Path(explicit).expanduser()
-    state_home = Path(environment.get("XDG_STATE_HOME") or "")
-    if not state_home.is_absolute():
-        home = environment.get("HOME")
-        state_home = (Path(home) if home else Path.home()) / ".local" / "state"
-    return state_home / "icekeeper" / "state.db"
+__all__ = ["SqliteStateStore"]
 
 
 class SqliteStateStore:
