@@ -49,6 +49,19 @@ class DeletedFiles:
     def settled(self) -> int:
         return len(self.deleted) + len(self.failed) + len(self.spared)
 
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Sentences, without a full stop, about what could not be deleted: one at most, with the reason of one file."""
+        if not self.failed:
+            return ()
+        path, reason = next(iter(self.failed.items()))
+        return (f"{len(self.failed)} file(s) could not be deleted and wait for the next pass: {path} {reason}",)
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether files were to be deleted, and none of them could be."""
+        return bool(self.failed) and not self.deleted
+
 
 def delete_unneeded(
     context: OperationContext,

@@ -23,7 +23,7 @@ from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
-from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped, succeeded
 
 __all__ = ["expire_snapshots"]
 
@@ -40,7 +40,9 @@ class _Resumed:
 
     @property
     def sentences(self) -> list[str]:
-        return [self.checked.doubt or _of_leftovers(self.deleted)] if self.left.files else []
+        if not self.left.files:
+            return []
+        return [self.checked.doubt or _of_leftovers(self.deleted), *self.deleted.failures]
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
@@ -88,10 +90,13 @@ def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttemp
     sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers)]
     if not resumed.left.files:
         return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
+    metrics = {"expire_snapshots.files_failed": len(resumed.deleted.failed)}
+    if resumed.deleted.is_in_vain:
+        return failed(_OPERATION, "; ".join(resumed.deleted.failures), metrics=metrics)
     return succeeded(
         _OPERATION,
         "; ".join(sentences),
-        metrics={"expire_snapshots.files_failed": len(resumed.deleted.failed)},
+        metrics=metrics,
         files_planned=resumed.left.files,
         files_deleted=resumed.deleted.deleted,
     )
@@ -106,6 +111,7 @@ def _expired(
     unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
     sentences = [
         f"expired {count} snapshot(s), deleted {len(deleted.deleted)} unreferenced file(s)",
+        *deleted.failures,
         *resumed.sentences,
         *_of_writers(attempts.kept_for_writers),
     ]

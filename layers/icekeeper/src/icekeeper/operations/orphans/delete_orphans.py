@@ -24,7 +24,7 @@ from icekeeper.operations.orphans.empty_folders import any_empty, removable_fold
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion, swept_folders
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Metrics, OperationOutcome, succeeded
+from icekeeper.report.outcome import Metrics, OperationOutcome, failed, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
@@ -137,15 +137,18 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     result = delete_unneeded(context, table, paths, _WHAT, cleared.needs, None if found.is_current else confirm)
     if policy.orphan_min_sightings > 1:
         context.memory.forget_orphans(result.deleted)
+    metrics = {
+        "remove_orphans.orphans_removed": len(result.deleted),
+        "remove_orphans.files_failed": len(result.failed),
+        "remove_orphans.folders_removed": remove_empty(cleared.folders),
+        **metrics,
+    }
+    if result.is_in_vain:
+        return failed(_OPERATION, "; ".join(result.failures), metrics=metrics)
     return succeeded(
         _OPERATION,
-        f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, candidates)}",
-        metrics={
-            "remove_orphans.orphans_removed": len(result.deleted),
-            "remove_orphans.files_failed": len(result.failed),
-            "remove_orphans.folders_removed": remove_empty(cleared.folders),
-            **metrics,
-        },
+        "; ".join([f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, candidates)}", *result.failures]),
+        metrics=metrics,
         files_planned=paths,
         files_deleted=result.deleted,
     )
