@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from icekeeper.errors import StorageError
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of, read_schema
-from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.decoded_inputs import decoded_inputs
 from icekeeper.rows.lineage import resolved_lineage
-from icekeeper.rows.opened_inputs import opened_inputs
 from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
@@ -34,10 +33,11 @@ class Tally:
 
 def read_rows(
     task: ReadTask, storage: Storage, tally: Tally, deletes: DeletedRows | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts what was read.
 
     ``deletes`` is what :func:`.deleted_rows_of` found for these inputs, or for more; ``None``: it is found now.
+    Threads that read ahead end with the iterator: close it where it may be left before its end (rule 190).
 
     Raises:
         StorageError: an input is missing, damaged, or holds another number of rows than its manifest says.
@@ -62,9 +62,9 @@ def read_rows(
 def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
     """All rows of the inputs in that schema, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
-    for source, stream in opened_inputs(task.inputs, storage):
+    for source, batches in decoded_inputs(task, schema, storage):
         first_row = source.first_row
-        for batch in projected_rows(task.readable(source), schema, storage, opened=stream):
+        for batch in batches:
             tally.read += batch.num_rows
             yield Part(source, first_row, resolved_lineage(batch, ids, source, first_row))
             first_row += batch.num_rows
