@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import pytest
 
 from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
 from icekeeper.operations.compaction.proven_write import write_proven
-from icekeeper.rows import decoded_inputs as decoding
+from icekeeper.rows import decoded_ahead as decoding
 from icekeeper.rows.read import Tally, read_rows
-from icekeeper.rows.read_task import InputFile, ReadableFile, ReadTask
+from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage
 from icekeeper.task_cores import on_cores
 from support.rewrites import task
@@ -92,69 +92,61 @@ def test_an_error_waits_for_the_turn_of_its_file(tmp_path: Path) -> None:
 
 
 class Rows:
-    """Instead of files: batches of so many bytes, as many as wanted; notes which files were begun, and by whom."""
+    """Inputs with batches of so many bytes, as many as wanted; notes which inputs were begun, and in which threads."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, batch_bytes: int, batches: int = 1) -> None:
+    def __init__(self, inputs: list[InputFile], batch_bytes: int, batches: int = 1) -> None:
         self.begun: list[str] = []
         self.threads: set[str] = set()
         self.batches = 0
         self._batch = pa.record_batch([pa.nulls(batch_bytes // 8, pa.int64())], schema=ARROW)
         self._of_a_file = batches
-        monkeypatch.setattr(decoding, "projected_rows", self.rows)
+        self._inputs = inputs
 
-    def rows(
-        self, file: ReadableFile, schema: Mapping[str, Any], storage: Storage, opened: None
-    ) -> Iterator[pa.RecordBatch]:
-        self.begun.append(file.path)
+    def read(self, cores: int) -> Generator[decoding.InputRows]:
+        """The iterator, after its first input was given."""
+        with on_cores(cores):
+            pairs = ((source, self._rows(source)) for source in self._inputs)
+            given = decoding.decoded_ahead(pairs, read_task(self._inputs), SCHEMA)
+            next(given)
+        return given
+
+    def _rows(self, source: InputFile) -> Iterator[pa.RecordBatch]:
+        self.begun.append(source.path)
         self.threads.add(threading.current_thread().name)
         for _ in range(self._of_a_file):
             self.batches += 1
             yield self._batch
 
 
-def first_of(inputs: list[InputFile]) -> Iterator[decoding.DecodedInput]:
-    """The iterator, after its first input was given."""
-    given = decoding.decoded_inputs(read_task(inputs), SCHEMA, Storage({}))
-    next(given)
-    return given
-
-
 @pytest.mark.usefixtures("small_portions")
-def test_no_more_is_decoded_ahead_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_decoded_ahead_than_may_wait() -> None:
     """However long the rows before are looked at."""
-    rows = Rows(monkeypatch, ROWS * 8)
-    with on_cores(3):
-        given = first_of([InputFile(f"/{n}", ROWS, 1) for n in range(50)])
-        given.close()  # which waits for what was begun
+    rows = Rows([InputFile(f"/{n}", ROWS, 1) for n in range(50)], ROWS * 8)
+    rows.read(3).close()  # which waits for what was begun
     assert len(rows.begun) <= 8
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_rows_that_are_larger_than_expected_are_decoded_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows(monkeypatch, ROWS * 8 * 100)
-    with on_cores(2):
-        given = first_of([InputFile(f"/{n}", 1, 1) for n in range(2 * ROWS)])  # one portion, by what entries say
-        assert rows.begun == ["/0"]
-        assert sum(1 for _, batches in given for _ in batches) == 2 * ROWS - 1
+def test_rows_that_are_larger_than_expected_are_decoded_in_their_turn() -> None:
+    rows = Rows([InputFile(f"/{n}", 1, 1) for n in range(2 * ROWS)], ROWS * 8 * 100)  # one portion, by what entries say
+    given = rows.read(2)
+    assert rows.begun == ["/0"]
+    assert sum(1 for _, batches in given for _ in batches) == 2 * ROWS - 1
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_a_file_with_more_rows_than_its_entry_says_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows(monkeypatch, ROWS * 8, batches=100)
-    with on_cores(2):
-        given = first_of([InputFile("/0", ROWS, 1)])
-        assert rows.batches == 2
-        given.close()
+def test_a_file_with_more_rows_than_its_entry_says_is_not_held_as_a_whole() -> None:
+    rows = Rows([InputFile("/0", ROWS, 1)], ROWS * 8, batches=100)
+    given = rows.read(2)
+    assert rows.batches == 2
+    given.close()
 
 
 @pytest.mark.parametrize(("cores", "small_rows"), [(1, 10**6), (2, 100)])
-def test_one_core_or_little_work_starts_no_thread(monkeypatch: pytest.MonkeyPatch, cores: int, small_rows: int) -> None:
-    rows = Rows(monkeypatch, 8)
-    with on_cores(cores):
-        for _, batches in decoding.decoded_inputs(
-            read_task([InputFile(f"/{n}", small_rows // 20, 1) for n in range(20)]), SCHEMA, Storage({})
-        ):
-            list(batches)
+def test_one_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -> None:
+    rows = Rows([InputFile(f"/{n}", small_rows // 20, 1) for n in range(20)], 8)
+    for _, batches in rows.read(cores):
+        list(batches)
     assert rows.threads == {threading.current_thread().name}
 
 
