@@ -35,7 +35,8 @@ def portions(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
     for part in parts:
         held.append(part)
         held_rows += part.batch.num_rows
-        held_bytes += part.batch.nbytes
+        if held_rows < rows:
+            held_bytes += part.batch.nbytes
         if held_rows >= rows or held_bytes >= _HELD_BYTES:
             yield held
             held, held_rows, held_bytes = [], 0, 0

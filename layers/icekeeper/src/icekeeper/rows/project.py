@@ -63,7 +63,8 @@ class Projection:
         """
         self.schema = arrow_schema(table_schema)
         self._sources: list[tuple[str, Converter | None] | Constant] = []
-        if file_schema.remove_metadata().equals(self.schema, check_metadata=True):
+        self._is_same = file_schema.equals(self.schema, check_metadata=True)
+        if self._is_same or file_schema.remove_metadata().equals(self.schema, check_metadata=True):
             # The common case, field ids included: nothing is matched, missing or converted.
             self._sources += [(name, None) for name in self.schema.names]
             return
@@ -86,6 +87,8 @@ class Projection:
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows, in the same order, in the table's schema."""
+        if self._is_same:
+            return batch
         arrays = []
         for source in self._sources:
             if isinstance(source, tuple):

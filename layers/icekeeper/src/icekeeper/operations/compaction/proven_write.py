@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -40,9 +41,9 @@ def write_proven(
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
-    rows = joined_batches(read_rows(task, storage, counted, deletes), _batch_bytes(task))
     try:
-        files = write(proof.watch(rows))
+        with closing(read_rows(task, storage, counted, deletes)) as rows:  # which ends its threads (rule 190)
+            files = write(proof.watch(joined_batches(rows, _batch_bytes(task))))
     finally:
         tally.read += counted.read
         tally.deleted += counted.deleted

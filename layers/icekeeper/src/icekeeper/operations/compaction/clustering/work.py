@@ -11,6 +11,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,8 +82,8 @@ def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
     proof = RowProof(work.task.schema, work.task.proof)
     error: str | None = None
     try:
-        rows = read_rows(work.task, Storage(work.task.io_properties), tally)
-        yield from _run_slices(work, proof.watch(rows))
+        with closing(read_rows(work.task, Storage(work.task.io_properties), tally)) as rows:
+            yield from _run_slices(work, proof.watch(rows))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
     seconds = time.perf_counter() - started

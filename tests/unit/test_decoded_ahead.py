@@ -1,0 +1,174 @@
+"""Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left (rule 190)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
+from icekeeper.operations.compaction.proven_write import write_proven
+from icekeeper.rows import decoded_ahead as decoding
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import InputFile, ReadTask
+from icekeeper.storage.storage import Storage
+from icekeeper.task_cores import on_cores
+from support.rewrites import task
+
+ROWS = 10
+FILES = 24
+SCHEMA: dict[str, Any] = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}],
+}
+ARROW = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+
+
+@pytest.fixture
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portions of two files, of which four wait at most; rows of one column take eight bytes each."""
+    monkeypatch.setattr(decoding, "_WORTH_THREADS_BYTES", 0)
+    monkeypatch.setattr(decoding, "_PORTION_BYTES", 2 * ROWS * 8)
+    monkeypatch.setattr(decoding, "_MOST_OF_PORTION_BYTES", 4 * ROWS * 8)
+    monkeypatch.setattr(decoding, "_AHEAD_BYTES", 8 * ROWS * 8)
+
+
+def read_task(inputs: list[InputFile]) -> ReadTask:
+    return ReadTask(inputs=tuple(inputs), schema=SCHEMA, io_properties={})
+
+
+def files(folder: Path) -> list[InputFile]:
+    found = []
+    for number in range(FILES):
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table([pa.array(range(number * ROWS, (number + 1) * ROWS))], schema=ARROW), path)
+        found.append(InputFile(str(path), ROWS, path.stat().st_size))
+    return found
+
+
+def ids(inputs: list[InputFile], cores: int) -> tuple[list[int], MaintenanceError | None]:
+    """What was read, and what ended it."""
+    found: list[int] = []
+    with on_cores(cores):
+        try:
+            for batch in read_rows(read_task(inputs), Storage({}), Tally()):
+                found += batch.column(0).to_pylist()
+        except MaintenanceError as error:
+            return found, error
+    return found, None
+
+
+def decoding_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("icekeeper-decode")]
+
+
+@pytest.mark.usefixtures("small_portions")
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_rows_come_in_the_order_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """Those of inputs that are too large to be decoded ahead, too."""
+    inputs = files(tmp_path)
+    monkeypatch.setattr(decoding, "_is_small", lambda source: "3" not in Path(source.path).name)
+    assert ids(inputs, cores) == (list(range(FILES * ROWS)), None)
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_an_error_waits_for_the_turn_of_its_file(tmp_path: Path) -> None:
+    """Rows before it are read, and of several errors the first one is told, on any number of cores."""
+    inputs = files(tmp_path)
+    Path(inputs[7].path).write_bytes(b"no Parquet")
+    one, two = ids(inputs, 1), ids(inputs, 2)
+    assert one[0] == two[0] == list(range(7 * ROWS))
+    assert isinstance(two[1], FileUnreadable)
+    assert two[1].path == inputs[7].path
+    assert str(one[1]) == str(two[1])
+    inputs[6] = InputFile(inputs[6].path, ROWS + 1, inputs[6].file_size_in_bytes)
+    assert [type(error) for _, error in (ids(inputs, 1), ids(inputs, 2))] == [StorageError, StorageError]
+
+
+class Rows:
+    """Inputs with batches of so many bytes, as many as wanted; notes which inputs were begun, and in which threads."""
+
+    def __init__(self, inputs: list[InputFile], batch_bytes: int, batches: int = 1) -> None:
+        self.begun: list[str] = []
+        self.threads: set[str] = set()
+        self.batches = self.taken = 0
+        self._batch = pa.record_batch([pa.nulls(batch_bytes // 8, pa.int64())], schema=ARROW)
+        self._of_a_file = batches
+        self._inputs = inputs
+
+    def read(self, cores: int) -> Generator[decoding.InputRows]:
+        """The iterator, after its first input was given."""
+        with on_cores(cores):
+            given = decoding.decoded_ahead(self._pairs(), read_task(self._inputs), SCHEMA)
+            next(given)
+        return given
+
+    def _pairs(self) -> Iterator[decoding.InputRows]:
+        for source in self._inputs:
+            self.taken += 1
+            yield source, self._rows(source)
+
+    def _rows(self, source: InputFile) -> Iterator[pa.RecordBatch]:
+        self.begun.append(source.path)
+        self.threads.add(threading.current_thread().name)
+        for _ in range(self._of_a_file):
+            self.batches += 1
+            yield self._batch
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_no_more_is_decoded_ahead_than_may_wait() -> None:
+    """However long the rows before are looked at."""
+    rows = Rows([InputFile(f"/{n}", ROWS, 1) for n in range(50)], ROWS * 8)
+    given = rows.read(3)
+    assert rows.taken == 8
+    given.close()
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_rows_that_are_larger_than_expected_are_decoded_in_their_turn() -> None:
+    rows = Rows([InputFile(f"/{n}", 1, 1) for n in range(2 * ROWS)], ROWS * 8 * 100)  # one portion, by what entries say
+    given = rows.read(2)
+    assert rows.begun == ["/0"]
+    assert sum(1 for _, batches in given for _ in batches) == 2 * ROWS - 1
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_a_file_with_more_rows_than_its_entry_says_is_not_held_as_a_whole() -> None:
+    rows = Rows([InputFile("/0", ROWS, 1)], ROWS * 8, batches=100)
+    given = rows.read(2)
+    assert rows.batches == 2
+    given.close()
+
+
+@pytest.mark.parametrize(("cores", "small_rows"), [(1, 10**6), (2, 100)])
+def test_one_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -> None:
+    rows = Rows([InputFile(f"/{n}", small_rows // 20, 1) for n in range(20)], 8)
+    for _, batches in rows.read(cores):
+        list(batches)
+    assert rows.threads == {threading.current_thread().name}
+
+
+@pytest.mark.usefixtures("small_portions")
+def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
+    """Also while somebody still holds the error, and so the frames of whoever was writing."""
+    seen: list[str] = []
+
+    def write(rows: Iterator[pa.RecordBatch]) -> None:
+        next(rows)
+        seen.extend(decoding_threads())
+        raise KeyboardInterrupt
+
+    one_by_one = {"write.parquet.row-group-size-bytes": "64"}  # or all rows would be joined to one batch
+    work = task(SCHEMA, files(tmp_path), tmp_path, table_properties=one_by_one)
+    with on_cores(2), pytest.raises(KeyboardInterrupt) as held:
+        write_proven(work, Storage({}), Tally(), write)
+    assert seen != []
+    assert decoding_threads() == []
+    assert held.traceback
