@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ __all__ = [
     "OpenedFile",
     "WriterSchema",
     "decimal_fields",
-    "deflated",
     "open_avro",
     "read_avro",
     "strip_logical_types",
@@ -155,12 +153,6 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
     sink = io.BytesIO()
     fastavro.writer(sink, parse_schema(schema), records, codec=_CODEC, metadata=dict(header))
     return sink.getvalue()
-
-
-def deflated(data: bytes) -> bytes:
-    """The data of one block, compressed as :func:`write_avro` compresses it."""
-    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
 
 
 def structure(schema: Any) -> Any:

@@ -9,7 +9,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from icekeeper.metadata.avro_files import deflated, write_avro
+from deflate import deflate_compress
+
+from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_copy import StoredEntry, avro_long
 from icekeeper.metadata.manifest_entries import entry_encoder
@@ -24,6 +26,8 @@ __all__ = ["BLOCK_BYTES", "EntryBlock", "ManifestAssembler", "entry_blocks"]
 # Java's DataFileConstants.DEFAULT_SYNC_INTERVAL is 64,000.
 BLOCK_BYTES = 64_000
 _SYNC_BYTES = 16
+# As small as zlib's own level, in half of its time (platform 88).
+_DEFLATE_LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
 
 
 def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
-    payload = deflated(b"".join(entry.data for entry in entries))
+    payload = deflate_compress(b"".join(entry.data for entry in entries), _DEFLATE_LEVEL)
     return EntryBlock(
         data=avro_long(len(entries)) + avro_long(len(payload)) + payload,
         files=len(entries),
