@@ -25,7 +25,7 @@ def test_detection_in_json(command: Command) -> None:
     assert proposal["reasons"][0] == "7 snapshots exceed max_snapshots_to_keep 1"
     assert 0 < proposal["priority"] < 1
     assert document["skipped"] == [{"table": "ns.idle", "reason": "no sign of work"}]
-    assert answer.err.startswith("2 table(s) scanned, 1 need work\n")
+    assert answer.err.startswith("2 tables scanned, 1 needs work\n")
 
 
 def test_detection_goes_quiet_after_a_pass(command: Command) -> None:

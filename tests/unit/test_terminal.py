@@ -76,7 +76,11 @@ def test_detection_shows_proposals_then_what_was_left_out() -> None:
             "skipped": [{"table": "ns.bb", "reason": "no sign of work"}],
         },
     )
-    assert lines(stream) == ["2 table(s) scanned, 1 need work", "ns.a   0.89  one; two", "ns.bb        no sign of work"]
+    assert lines(stream) == [
+        "2 tables scanned, 1 needs work",
+        "ns.a   priority 0.89  one; two",
+        "ns.bb                 no sign of work",
+    ]
 
 
 def test_verification_shows_what_was_checked_and_every_problem() -> None:

@@ -16,7 +16,8 @@ __all__ = ["print_contents", "print_figures"]
 
 def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
     """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after."""
-    table = Table(title="\nbefore → after", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
+    console.print("\nbefore → after")
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("table", no_wrap=True)
     for heading in ("files", "stored", "snapshots", "manifests", "orphans", "planning\nrequests"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -31,11 +32,13 @@ def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures,
             f"{before.planning_requests} → {after.planning_requests}",
         )
     console.print(table)
+    console.print("planning requests: the objects that a query opens before it reads data")
 
 
 def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
     """Print rows and checksum before and after, as DuckDB reads them, at the head and at the tag."""
-    table = Table(title="\nrows as DuckDB reads them", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
+    console.print("\nrows as DuckDB reads them")
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
     for heading in ("table", "rows before", "rows after", "checksum before", "checksum after", ""):
         table.add_column(heading, no_wrap=True)
     for messy, before, after in stories:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from icekeeper import errors
 
-__all__ = ["in_plain_words"]
+__all__ = ["in_plain_words", "told_once"]
 
 _BINS = re.compile(r" \(across (\d+) bins\)")
 _CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.__all__, key=len, reverse=True))}): ")
@@ -19,6 +20,19 @@ def in_plain_words(sentence: str) -> str:
     """
     plain = _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
     return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
+
+
+def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
+    """Each sentence in plain words where it comes first; then ``as above``, or ``as NAME`` of one further up."""
+    first: dict[str, str] = {}
+    told = []
+    for number, (name, sentence) in enumerate(zip(names, sentences, strict=True)):
+        if sentence not in first:
+            told.append(in_plain_words(sentence))
+        else:
+            told.append("as above" if sentence == sentences[number - 1] else f"as {first[sentence]}")
+        first.setdefault(sentence, name)
+    return told
 
 
 def _groups(found: re.Match[str]) -> str:
