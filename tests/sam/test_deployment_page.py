@@ -12,7 +12,8 @@ import os
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     orders = local_catalog.create_table("sales.orders", rows.schema)
     for _ in range(3):
         orders.append(rows)
-    mine, deploy, start, switch_on, upgrade, drain, remove = BLOCKS
+    mine, deploy, start, switch_on, stop, upgrade, drain, remove = BLOCKS
 
     shell.run(mine)
     told = shell.run(deploy)
@@ -119,6 +120,8 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     shell.run(switch_on)
     kept = ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0")
     assert parameters(last_change(stack)) >= {("ScheduleState", "ENABLED"), kept}
+    assert status_after(lambda: shell.run(stop), stack) == "ABORTED"
+    assert parameters(last_change(stack)) >= {("ScheduleState", "DISABLED"), ("MaintenanceEnabled", "false"), kept}
     shell.run(upgrade)
     assert parameters(last_change(stack)) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
@@ -130,6 +133,18 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     assert len(log_groups(stack)) == 15
     shell.run(remove)
     assert log_groups(stack) == []
+
+
+def status_after(stop: Callable[[], object], stack: LocalStack) -> str:
+    """How a run ended that was detecting all the while."""
+    over = threading.Event()
+    stack.stand_in({"detect": lambda _: over.wait(300)}, {})
+    begun = stack.start()
+    try:
+        stop()
+    finally:
+        over.set()
+    return stack.wait(begun).status
 
 
 def last_change(stack: LocalStack) -> Mapping[str, Any]:
