@@ -190,4 +190,5 @@ class TableReader:
         try:
             return self.read(path)
         except StorageError as error:
-            raise MetadataUnreadable(f"{kind} {path} cannot be read: {error}") from error
+            said = str(error).replace(path, "it", 1)
+            raise MetadataUnreadable(f"{kind} {path} cannot be read: {said}") from error
