@@ -114,6 +114,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
 
     stand_in(stack)
     started = json.loads(shell.run(start))
+    assert shell.environment["ICEKEEPER_STATE"] == "dynamodb://icekeeper"
     execution = stack.wait(started["executionArn"])
     assert (execution.name, execution.status, execution.child.output["status"]) == ("try-1", "SUCCEEDED", "succeeded")
     assert len(lake.pyiceberg.load_table("sales.orders").inspect.files()) == 1
@@ -182,7 +183,7 @@ def stand_in(stack: LocalStack) -> None:
         name: {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": properties}
         for name, properties in render().of_type("AWS::Logs::LogGroup").items()
     }
-    outputs = {"StateMachineArn": {"Value": stack.state_machine}}
+    outputs = {"StateMachineArn": {"Value": stack.state_machine}, "State": {"Value": "dynamodb://icekeeper"}}
     name = {"Type": "String", "Default": "icekeeper-0.1.0.gluewheels.zip"}
     parameters = {
         "ArtifactLocation": {"Type": "String"},
