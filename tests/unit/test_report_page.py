@@ -57,7 +57,8 @@ def test_the_page_tells_what_needs_work_the_most_urgent_first() -> None:
 
 
 def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
-    summary = "compact: m.avro is gone; expire_snapshots: no snapshots to expire; remove_orphans: m.avro is gone"
+    gone = "m.avro is gone; restore it"
+    summary = f"compact: {gone}; expire_snapshots: no snapshots to expire; remove_orphans: {gone}"
     page = page_of(
         TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=LastPass(0, "partial", summary)),
         TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
@@ -69,7 +70,7 @@ def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
     assert trouble[at:] == [
         "shop.torn",
         "last pass partial",
-        "compact: m.avro is gone",
+        "compact: m.avro is gone; restore it",
         "expire_snapshots: no snapshots to expire",
         "remove_orphans: as compact",
         "shop.lost",

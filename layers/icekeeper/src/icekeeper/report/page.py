@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
 from icekeeper.report.outcome import PassStatus
-from icekeeper.report.plain_words import in_plain_words, told_once
+from icekeeper.report.plain_words import in_plain_words, lines_of
 
 __all__ = ["LastPass", "Page", "TableOnPage", "render_page"]
 
@@ -49,13 +49,6 @@ class LastPass:
     ended_ms: int
     status: str
     summary: str
-
-    def lines(self) -> list[str]:
-        """A line for each operation; what several say is told once."""
-        parts = [part.partition(": ") for part in self.summary.split("; ")]
-        names = [name for name, _, _ in parts]
-        said = told_once(names, [sentence for _, _, sentence in parts])
-        return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in zip(names, said, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +141,7 @@ def _add_trouble(body: Element, troubled: Sequence[TableOnPage], catalog: str) -
     for one in troubled:
         row = _add_row(rows, one)
         _add(row, "td", one.trouble, {"class": "bad state"})
-        _add_lines(row, [one.left_alone] if one.is_unread or one.last_pass is None else one.last_pass.lines())
+        _add_lines(row, [one.left_alone] if one.is_unread or one.last_pass is None else lines_of(one.last_pass.summary))
 
 
 def _add_work(body: Element, urgent: Sequence[TableOnPage], catalog: str) -> None:
@@ -204,7 +197,7 @@ def _add_pass(cell: Element, last: LastPass) -> None:
     """When the last pass ended and how; what each operation did is unfolded by a click."""
     details = ElementTree.SubElement(cell, "details", {"class": "idle"})
     _add(details, "summary", f"last pass {_moment(last.ended_ms)}: {last.status}")
-    for line in last.lines():
+    for line in lines_of(last.summary):
         _add(details, "div", line)
 
 
