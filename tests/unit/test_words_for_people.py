@@ -45,7 +45,7 @@ def test_a_sentence_is_not_repeated_line_by_line() -> None:
     apart = (
         failed(Operation.COMPACT, "x is missing"),
         skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
-        refused(Operation.REMOVE_ORPHANS, "x is missing"),
+        refused(Operation.REMOVE_ORPHANS, "StorageError: x is missing"),
     )
     assert printed(outcome_of(*apart))[3] == "remove_orphans refused as compact"
 

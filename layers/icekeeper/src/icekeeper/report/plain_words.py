@@ -29,11 +29,12 @@ def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
     """Each sentence in plain words where it comes first; then ``as above``, or ``as NAME`` of one further up."""
     first: dict[str, str] = {}
     told = []
-    for number, (name, sentence) in enumerate(zip(names, sentences, strict=True)):
+    plain = [in_plain_words(sentence) for sentence in sentences]
+    for number, (name, sentence) in enumerate(zip(names, plain, strict=True)):
         if sentence not in first:
-            told.append(in_plain_words(sentence))
+            told.append(sentence)
         else:
-            told.append("as above" if sentence == sentences[number - 1] else f"as {first[sentence]}")
+            told.append("as above" if sentence == plain[number - 1] else f"as {first[sentence]}")
         first.setdefault(sentence, name)
     return told
 

@@ -17,7 +17,7 @@ from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.next_run_lines import next_run_lines
 from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.report.plain_words import in_plain_words, told_once
+from icekeeper.report.plain_words import in_plain_words, lines_of, told_once
 from icekeeper.report.planned_order import in_turn, told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
@@ -209,7 +209,9 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
         status = Text(one["status"], style=_STYLES.get(one["status"], ""))
-        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(in_plain_words(one["summary"]))))
+        rows.append(
+            (began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text("; ".join(lines_of(one["summary"]))))
+        )
     print_rows(console, rows)
 
 
