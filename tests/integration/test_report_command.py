@@ -46,7 +46,7 @@ def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pyte
     newest.write_text("{")
     assert main(["report", "--catalog", "lake", "--output", str(page)]) == 1
     assert capsys.readouterr().err == "error: 1 table cannot be read: shop.calm\n"
-    assert "1 in trouble, 0 of 2 tables need work." in page.read_text()
+    assert "1 of 2 tables is in trouble, 0 need work." in page.read_text()
 
 
 @pytest.mark.usefixtures("lake")

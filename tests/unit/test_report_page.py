@@ -64,7 +64,7 @@ def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
         TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
         TableOnPage("shop.calm"),
     )
-    assert "2 in trouble, 1 of 3 tables needs work." in page.texts
+    assert "2 of 3 tables are in trouble, 1 needs work." in page.texts
     trouble = page.texts[page.texts.index("What is in trouble") : page.texts.index("What needs work")]
     at = trouble.index("shop.torn")
     assert trouble[at:] == [

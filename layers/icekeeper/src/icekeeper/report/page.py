@@ -115,8 +115,11 @@ def _verdict(tables: int, urgent: int, troubled: int) -> str:
     """The page in one sentence."""
     if not tables:
         return "This catalog has no tables."
-    need = f"{urgent} of {counted(tables, 'table')} {'needs' if urgent == 1 else 'need'} work"
-    return f"{troubled} in trouble, {need}." if troubled else f"{need}."
+    need = f"{'needs' if urgent == 1 else 'need'} work"
+    of_all = f"of {counted(tables, 'table')}"
+    if not troubled:
+        return f"{urgent} {of_all} {need}."
+    return f"{troubled} {of_all} {'is' if troubled == 1 else 'are'} in trouble, {urgent} {need}."
 
 
 def _add_totals(body: Element, page: Page) -> None:
