@@ -190,5 +190,4 @@ class TableReader:
         try:
             return self.read(path)
         except StorageError as error:
-            said = str(error).replace(path, "it", 1)
-            raise MetadataUnreadable(f"{kind} {path} cannot be read: {said}") from error
+            raise MetadataUnreadable(f"{kind} {path} cannot be read: {error}") from error
