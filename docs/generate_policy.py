@@ -20,10 +20,12 @@ A later source wins over an earlier one:
 1. the built-in default
 2. the deployment: environment variable `ICEKEEPER_<KEY>`
 3. the policy file that `ICEKEEPER_POLICY_FILE` names, its later rules over its earlier ones
-4. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
+4. in an AWS table bucket, the bucket's maintenance configuration of the table
+   ([operations.md](operations.md#who-maintains-what-in-a-table-bucket-on-aws))
+5. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
    `history.expire.min-snapshots-to-keep`
-5. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
-6. this call: `--set KEY=VALUE`
+6. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
+7. this call: `--set KEY=VALUE`
 
 `schedules.NAME.KEY` sets a key for one named schedule, and `schedules.NAME.interval` how often it runs; in the
 environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#schedules)). Not per schedule: {whole}.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.events import WAITING
+from icekeeper.report.plain_words import in_plain_words, lines_of
 from icekeeper.state.store import PassRecord
 from local_stack.executions import ChildExecution, Execution, Visit
 from local_stack.metrics import Metric
@@ -19,8 +19,6 @@ from local_stack.metrics import Metric
 __all__ = ["task_line", "tell_history", "tell_journal", "tell_metrics"]
 
 _STYLES = {"succeeded": "green", "partial": "yellow", "skipped": "dim", "failed": "red", "refused": "yellow"}
-# Where the sentence of one operation ends and that of the next begins.
-_NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
 _BY_TABLE = {
     "compact.files_merged": "files merged",
     "compact.files_written": "files written",
@@ -61,7 +59,9 @@ def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, A
     result = child.output or {"table": child.input["item"]["table"], "status": "failed"}
     status = result["status"]
     console.print(Text.assemble(f"\n    {result['table']}: ", (status, _STYLES.get(status, ""))))
-    sentences = {part["operation"]: (part["status"], part["summary"]) for part in of_pass.get("operations", ())}
+    sentences = {
+        part["operation"]: (part["status"], in_plain_words(part["summary"])) for part in of_pass.get("operations", ())
+    }
     table = _columns(indent=4)
     table.add_row(
         "", Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim")
@@ -118,7 +118,7 @@ def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column(width=4)
         table.add_column(ratio=1)
-        for sentence in _NEXT.split(record.summary):
+        for sentence in lines_of(record.summary):
             table.add_row("", Text(sentence))
         console.print(table)
 

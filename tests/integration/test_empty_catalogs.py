@@ -59,9 +59,9 @@ def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Com
         command.table(name, appends=0)
     answer = command("detect", "--json", "--set", setting)
     assert (answer.code, answer.json["scanned"], answer.json["note"]) == (0, 0, note)
-    assert answer.err.splitlines() == ["0 table(s) scanned, 0 need work", note]
+    assert answer.err.splitlines() == ["0 tables scanned, 0 need work", note]
     assert "note" not in command("detect", "--json", "--set", "table_filter=t").json
 
 
 def test_a_catalog_without_tables_says_so(command: Command) -> None:
-    assert command("detect").out.splitlines() == ["0 table(s) scanned, 0 need work", "catalog C has no tables"]
+    assert command("detect").out.splitlines() == ["0 tables scanned, 0 need work", "catalog C has no tables"]

@@ -74,7 +74,7 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
         f"catalog {CATALOG} lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
         "Formation"
     )
-    looked = [f"{count} table(s) looked at, 0 need maintenance" for count in (0, 1)]
+    looked = [f"{count} looked at, 0 need maintenance" for count in ("0 tables", "1 table")]
     assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
 
 

@@ -25,7 +25,7 @@ def test_detection_in_json(command: Command) -> None:
     assert proposal["reasons"][0] == "7 snapshots exceed max_snapshots_to_keep 1"
     assert 0 < proposal["priority"] < 1
     assert document["skipped"] == [{"table": "ns.idle", "reason": "no sign of work"}]
-    assert answer.err.startswith("2 table(s) scanned, 1 need work\n")
+    assert answer.err.startswith("2 tables scanned, 1 needs work\n")
 
 
 def test_detection_goes_quiet_after_a_pass(command: Command) -> None:
@@ -53,7 +53,7 @@ def test_detection_goes_on_after_a_damaged_table(command: Command) -> None:
     assert [found["table"] for found in answer.json["proposals"]] == ["ns.good"]
     assert [skip["table"] for skip in answer.json["skipped"]] == ["ns.bad"]
     assert "cannot be parsed" in answer.json["skipped"][0]["reason"]
-    assert answer.err.splitlines()[-1] == "error: 1 table(s) could not be assessed: ns.bad"
+    assert answer.err.splitlines()[-1] == "error: 1 table could not be assessed: ns.bad; the lines above say why"
 
 
 # -- verify
@@ -89,7 +89,7 @@ def test_damage_in_json(command: Command) -> None:
     assert answer.err.splitlines() == [
         "ns.t: damaged (3 snapshots, 3 manifests, 3 files)",
         f"  missing_file {path}: it is referenced but does not exist",
-        "error: ns.t is damaged: 1 problem(s) found",
+        "error: ns.t is damaged: 1 problem found; docs/recovery.md says what to do about each kind",
     ]
 
 

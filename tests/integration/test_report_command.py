@@ -31,7 +31,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "lake.html"
     assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 tables, 1 need work\n"
+    assert capsys.readouterr().out == f"{page}: 2 tables, 1 needs work\n"
     text = page.read_text()
     assert text.count("<td>shop.messy</td>") == 2
     assert text.count("<td>shop.calm</td>") == 1
@@ -41,6 +41,12 @@ def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pyte
     assert "2 tables, 0 need work" in capsys.readouterr().out
     assert "compacted 12 files into 1" in page.read_text()
     assert list(tmp_path.glob(".lake.html*")) == []
+    capsys.readouterr()
+    newest = max((tmp_path / "shop" / "calm" / "metadata").glob("*.json"))
+    newest.write_text("{")
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 1
+    assert capsys.readouterr().err == "error: 1 table cannot be read: shop.calm\n"
+    assert "1 of 2 tables is in trouble, 0 need work." in page.read_text()
 
 
 @pytest.mark.usefixtures("lake")

@@ -86,7 +86,7 @@ def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) ->
     first = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
     assert (first.code, first.err) == (0, "")
     summary, *tables = first.out.splitlines()
-    assert summary.endswith(" 3 table(s) looked at, 2 need maintenance")
+    assert summary.endswith(" 3 tables looked at, 2 need maintenance")
     assert [line.split()[1:4] for line in sorted(tables, key=lambda line: line.split()[2])] == [
         ["C", "ns.a", "succeeded"],
         ["C", "ns.b", "succeeded"],
@@ -95,7 +95,7 @@ def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) ->
     assert [record.status for record in open_state(os.environ).history(identity("a"))] == ["succeeded"]
     again = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
     assert (again.code, len(again.out.splitlines())) == (0, 1)
-    assert again.out.rstrip().endswith("3 table(s) looked at, 0 need maintenance")
+    assert again.out.rstrip().endswith("3 tables looked at, 0 need maintenance")
 
 
 def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(command: Command) -> None:
@@ -134,7 +134,7 @@ def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, 
         assert engine.begun.acquire(timeout=STARTED_S)
         command.table("ns.new")
         assert engine.begun.acquire(timeout=STARTED_S), "the second worker takes what a later detection found"
-        eventually(lambda: any("2 table(s) looked at, 0 need maintenance" in line for line in lines))
+        eventually(lambda: any("2 tables looked at, 0 need maintenance" in line for line in lines))
     finally:
         engine.go.set()
         running.stop()
@@ -183,6 +183,7 @@ def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, poo
     assert ended.result(STARTED_S) is True
     (line,) = [line for line in lines if " succeeded in " in line]
     assert "compact: compacted 3 files into 1" in line
+    assert "bins" not in line
     assert "; 4 operation(s) left: the process is about to end" in line
     name = line.split()[2].removeprefix("ns.")
     state = open_state(os.environ)
@@ -204,7 +205,7 @@ def test_a_request_is_served_with_its_own_settings_and_claimed(command: Command)
     request({"operations": "compact", "rewrite_all": "true"})
     lines: list[str] = []
     assert service(lines).run(once=True)
-    assert without_time(lines)[0] == "1 table(s) looked at, 1 need maintenance"
+    assert without_time(lines)[0] == "1 table looked at, 1 needs maintenance"
     assert ": compact: compacted 2 files into 1" in lines[1]
     assert open_state(os.environ).requests.pending() == ()
 
@@ -265,7 +266,7 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().rstrip().endswith("1 table(s) looked at, 1 need maintenance")
+            assert process.stdout.readline().rstrip().endswith("1 table looked at, 1 needs maintenance")
             assert process.stdout.readline().split()[1:4] == ["C", "ns.t", "succeeded"]
             process.send_signal(signal.SIGTERM)
             assert process.communicate(timeout=STARTED_S) == ("", "")

@@ -87,7 +87,7 @@ def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(comm
     assert all(line.endswith(HOLD) for line in told[:4])
     assert told[4:] == ["settings are read again, and hold"]
     looked = [line for line in lines if "looked at" in line]
-    assert looked == ["1 table(s) looked at, 0 need maintenance"] * 6 + ["1 table(s) looked at, 1 need maintenance"]
+    assert looked == ["1 table looked at, 0 need maintenance"] * 6 + ["1 table looked at, 1 needs maintenance"]
 
 
 def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Command) -> None:
@@ -102,14 +102,14 @@ def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Comma
         return open_catalog(name)
 
     lines = Cycles(opened).run(*[lambda: None] * 4)
-    looked = "1 table(s) looked at, 0 need maintenance"
+    looked = "1 table looked at, 0 need maintenance"
     assert lines == [
         looked,
         f"bad{HOLD}",
         looked,
         looked,
         "C * failed: the catalog cannot be scanned: gone",
-        "0 table(s) looked at, 0 need maintenance",
+        "0 tables looked at, 0 need maintenance",
         "settings are read again, and hold",
         looked,
     ]

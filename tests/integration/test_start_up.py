@@ -52,7 +52,7 @@ OTHER_ROOMS = (
 
 WRONG_CALLS = (
     (("maintian", "ns.t"), "No such command 'maintian'."),
-    (("pin", "add", "ns.t", "--catalog", "C", "--snapshot", "current"), "Missing option '--ttl'."),
+    (("pin", "add", "ns.t", "--catalog", "C", "--snapshot", "current"), "Missing option '--ttl'"),
     (("maintain", "ns.t", "--catalog", "C", "--engine", "duckdb"), "Invalid value for '--engine'"),
 )
 

@@ -243,7 +243,9 @@ def test_damage_is_found_and_named(damage: Callable[[Damaged], str], kind: str, 
     assert others <= CONSEQUENCES.get(damage.__name__, set()), problems
     assert all(list(problem) == ["kind", "path", "detail"] and problem["detail"] for problem in problems)
     assert answer.err.startswith("ns.t: damaged (")
-    assert answer.err.splitlines()[-1] == f"error: ns.t is damaged: {len(problems)} problem(s) found"
+    found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    told = f"error: ns.t is damaged: {found} found; docs/recovery.md says what to do about each kind"
+    assert answer.err.splitlines()[-1] == told
 
 
 def test_a_table_without_snapshots_is_fine(command: Command) -> None:

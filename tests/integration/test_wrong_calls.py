@@ -83,7 +83,7 @@ def test_an_unknown_catalog_is_told_with_what_is_configured(command: Command) ->
 def test_a_call_without_a_catalog_is_wrong(command: Command) -> None:
     answer = command("maintain", "ns.t", catalog=None)
     assert answer.code == 2
-    assert one_sentence(answer.err) == "Missing option '--catalog'."
+    assert one_sentence(answer.err) == "Missing option '--catalog' (icekeeper maintain --help says more)"
 
 
 def test_the_policy_of_a_table_may_be_wrong(command: Command) -> None:

@@ -12,7 +12,8 @@ import os
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     orders = local_catalog.create_table("sales.orders", rows.schema)
     for _ in range(3):
         orders.append(rows)
-    mine, deploy, start, switch_on, upgrade, drain, remove = BLOCKS
+    mine, deploy, start, switch_on, stop, upgrade, drain, remove = BLOCKS
 
     shell.run(mine)
     told = shell.run(deploy)
@@ -113,12 +114,15 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
 
     stand_in(stack)
     started = json.loads(shell.run(start))
+    assert shell.environment["ICEKEEPER_STATE"] == "dynamodb://icekeeper"
     execution = stack.wait(started["executionArn"])
     assert (execution.name, execution.status, execution.child.output["status"]) == ("try-1", "SUCCEEDED", "succeeded")
     assert len(lake.pyiceberg.load_table("sales.orders").inspect.files()) == 1
     shell.run(switch_on)
     kept = ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0")
     assert parameters(last_change(stack)) >= {("ScheduleState", "ENABLED"), kept}
+    assert status_after(lambda: shell.run(stop), stack) == "ABORTED"
+    assert parameters(last_change(stack)) >= {("ScheduleState", "DISABLED"), ("MaintenanceEnabled", "false"), kept}
     shell.run(upgrade)
     assert parameters(last_change(stack)) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
@@ -130,6 +134,18 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     assert len(log_groups(stack)) == 15
     shell.run(remove)
     assert log_groups(stack) == []
+
+
+def status_after(stop: Callable[[], object], stack: LocalStack) -> str:
+    """How a run ended that was detecting all the while."""
+    over = threading.Event()
+    stack.stand_in({"detect": lambda _: over.wait(300)}, {})
+    begun = stack.start()
+    try:
+        stop()
+    finally:
+        over.set()
+    return stack.wait(begun).status
 
 
 def last_change(stack: LocalStack) -> Mapping[str, Any]:
@@ -167,7 +183,7 @@ def stand_in(stack: LocalStack) -> None:
         name: {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": properties}
         for name, properties in render().of_type("AWS::Logs::LogGroup").items()
     }
-    outputs = {"StateMachineArn": {"Value": stack.state_machine}}
+    outputs = {"StateMachineArn": {"Value": stack.state_machine}, "State": {"Value": "dynamodb://icekeeper"}}
     name = {"Type": "String", "Default": "icekeeper-0.1.0.gluewheels.zip"}
     parameters = {
         "ArtifactLocation": {"Type": "String"},

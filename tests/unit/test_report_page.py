@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from icekeeper.report.page import Page, TableOnPage, render_page
+from icekeeper.report.page import LastPass, Page, TableOnPage, render_page
 
+NOW_MS = 1_700_000_000_000
 HOSTILE = "ns.<script>alert('&')</script>\x07"
 COUNTERS = {"lake_data_files": 60, "lake_bytes": 3 * 2**20, "lake_average_file_bytes": 50 * 2**10, "lake_snapshots": 9}
 
@@ -31,31 +32,65 @@ class Outline(HTMLParser):
 
 def page_of(*tables: TableOnPage) -> Outline:
     totals = {"lake_data_files": 72, "lake_bytes": 3 * 2**20}
-    return Outline(render_page(Page("lake", 1_700_000_000_000, totals, tables)))
+    return Outline(render_page(Page("lake", NOW_MS, totals, tables)))
 
 
 def test_the_page_tells_what_needs_work_the_most_urgent_first() -> None:
     page = page_of(
-        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass="2026-11-22T10:00:00Z succeeded: compact: done"),
-        TableOnPage("shop.orders", COUNTERS, ("it has 9 snapshots",), ("60 small files",), 0.5),
+        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass=LastPass(NOW_MS, "succeeded", "compact: done")),
+        TableOnPage("shop.orders", COUNTERS, ("it has 9 snapshots", "60 small files"), ("60 small files",), 0.5),
         TableOnPage("shop.late", {}, (), ("too many manifests",), 0.75, "is maintained now"),
     )
+    assert "2 of 3 tables need work." in page.texts
+    assert "What is in trouble" not in page.texts
     work = page.texts[page.texts.index("What needs work") : page.texts.index("All tables, by the number of data files")]
     assert [text for text in work if text.startswith("shop.")] == ["shop.late", "shop.orders"]
-    assert {"60 small files", "too many manifests"} < set(work)
+    assert {"60 small files", "too many manifests", "icekeeper maintain NAMESPACE.TABLE --catalog lake"} < set(work)
     everything = page.texts[page.texts.index("All tables, by the number of data files") :]
-    assert [text for text in everything if text.startswith("shop.")] == ["shop.orders", "shop.calm", "shop.late"]
+    told = {"shop.orders": "needs work", "shop.calm": "no work due", "shop.late": "needs work"}
+    assert [(text, everything[at + 1]) for at, text in enumerate(everything) if text in told] == [*told.items()]
     assert {"60", "50 KB", "3 MB", "it has 9 snapshots", "is maintained now"} < set(everything)
-    assert "2026-11-22T10:00:00Z succeeded: compact: done" in everything
+    assert "60 small files" not in everything  # it stands further up
+    last = everything.index("last pass 2023-11-14 22:13:20 UTC: succeeded")
+    assert everything[last + 1] == "compact: done"
     assert page.bars == [f"width: {share}%" for share in ("75.0", "50.0", "100.0", "20.0", "0.0")]
-    assert page.texts[page.texts.index("need work") - 1] == "2"
+
+
+def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
+    gone = "m.avro is gone; restore it"
+    summary = f"compact: {gone}; expire_snapshots: no snapshots to expire; remove_orphans: {gone}"
+    page = page_of(
+        TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=LastPass(0, "partial", summary)),
+        TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
+        TableOnPage("shop.calm"),
+    )
+    assert "2 of 3 tables are in trouble, 1 needs work." in page.texts
+    trouble = page.texts[page.texts.index("What is in trouble") : page.texts.index("What needs work")]
+    at = trouble.index("shop.torn")
+    assert trouble[at:] == [
+        "shop.torn",
+        "last pass partial",
+        "compact: m.avro is gone; restore it",
+        "expire_snapshots: no snapshots to expire",
+        "remove_orphans: as compact",
+        "shop.lost",
+        "cannot be read",
+        "metadata file x cannot be read",
+    ]
 
 
 def test_a_name_is_text_and_no_script() -> None:
-    page = page_of(TableOnPage(HOSTILE, reasons=(HOSTILE,), left_alone=HOSTILE, last_pass=HOSTILE, warnings=(HOSTILE,)))
+    last = LastPass(0, HOSTILE, HOSTILE)
+    page = page_of(TableOnPage(HOSTILE, {}, (HOSTILE,), ("due",), left_alone=HOSTILE, last_pass=last))
     assert "script" not in page.tags
-    assert page.texts.count("ns.<script>alert('&')</script>?") == 6
+    plain = "ns.<script>alert('&')</script>?"
+    # Its name in all three tables, a warning, why it is left alone, and its pass, which is told twice.
+    assert page.texts.count(plain) == 7
+    assert page.texts.count(f"last pass {plain}") == 2
 
 
 def test_where_nothing_needs_work_the_page_says_so() -> None:
-    assert "Nothing: every table is as its settings want it." in page_of(TableOnPage("ns.t")).texts
+    page = page_of(TableOnPage("ns.t"))
+    assert "0 of 1 table need work." in page.texts
+    assert "Nothing: every table that can be read is as its settings want it." in page.texts
+    assert "This catalog has no tables." in page_of().texts

@@ -9,7 +9,14 @@ from rich.console import Console
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import PassOutcome, failed, refused, skipped
 from icekeeper.report.rows import print_policy
-from icekeeper.report.terminal import print_detection, print_outcome, print_problems, trouble
+from icekeeper.report.terminal import (
+    print_detection,
+    print_loads,
+    print_outcome,
+    print_pins,
+    print_problems,
+    trouble,
+)
 
 
 def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:
@@ -76,7 +83,11 @@ def test_detection_shows_proposals_then_what_was_left_out() -> None:
             "skipped": [{"table": "ns.bb", "reason": "no sign of work"}],
         },
     )
-    assert lines(stream) == ["2 table(s) scanned, 1 need work", "ns.a   0.89  one; two", "ns.bb        no sign of work"]
+    assert lines(stream) == [
+        "2 tables scanned, 1 needs work",
+        "ns.a   priority 0.89  one; two",
+        "ns.bb                 no sign of work",
+    ]
 
 
 def test_verification_shows_what_was_checked_and_every_problem() -> None:
@@ -90,6 +101,13 @@ def test_verification_shows_what_was_checked_and_every_problem() -> None:
         "  missing_file s3://b/f: referenced by snapshot 1",
         "ns.t: ok (3 snapshots, 120 files)",
     ]
+
+
+def test_where_nothing_is_held_that_is_said() -> None:
+    target, stream = console()
+    print_pins(target, [])
+    print_loads(target, [])
+    assert lines(stream) == ["no pin holds this table", "no staged load is recorded for this table"]
 
 
 def test_a_policy_shows_value_and_source_of_every_key() -> None:

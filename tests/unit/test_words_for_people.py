@@ -42,6 +42,12 @@ def test_a_sentence_is_not_repeated_line_by_line() -> None:
         "rewrite_position_deletes skipped as above",
         "remove_orphans refused x is missing",
     ]
+    apart = (
+        failed(Operation.COMPACT, "x is missing"),
+        skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
+        refused(Operation.REMOVE_ORPHANS, "StorageError: x is missing"),
+    )
+    assert printed(outcome_of(*apart))[3] == "remove_orphans refused as compact"
 
 
 def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from icekeeper.amounts import counted
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_failed, print_json
 from icekeeper.errors import PolicyError
@@ -61,7 +62,8 @@ def advise(
         every = [one for found_in in tables for one in found_in["advice"]]
         print_json({"catalog": runtime.catalog.name, "status": status, "advice": every, "tables": tables + failed})
     _print(tables, as_json=as_json)
-    return print_failed(f"{len(unread)} table(s) could not be read: {', '.join(sorted(unread))}") if unread else EXIT_OK
+    told = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
+    return print_failed(f"{counted(len(unread), 'table')} could not be read: {told}") if unread else EXIT_OK
 
 
 def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from icekeeper.amounts import counted
 from icekeeper.cli.advise import advise
 from icekeeper.cli.arguments import (
     AsJson,
@@ -175,7 +176,8 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     document = {**report.to_json(), **next_run, "status": "partial" if unread else "succeeded"}
     console = answer(document, as_json=as_json)
     print_detection(console, document)
-    return print_failed(f"{len(unread)} table(s) could not be assessed: {', '.join(unread)}") if unread else EXIT_OK
+    told = f"{counted(len(unread), 'table')} could not be assessed: {', '.join(unread)}; the lines above say why"
+    return print_failed(told) if unread else EXIT_OK
 
 
 @app.command()
@@ -189,7 +191,8 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
     console = answer(document, as_json=as_json)
     print_problems(console, document)
-    return EXIT_OK if found.ok else print_failed(f"{found.table} is damaged: {len(found.problems)} problem(s) found")
+    told = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
+    return EXIT_OK if found.ok else print_failed(f"{told}; docs/recovery.md says what to do about each kind")
 
 
 @app.command()

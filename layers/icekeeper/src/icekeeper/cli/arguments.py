@@ -37,7 +37,8 @@ CatalogName: TypeAlias = Annotated[
     ),
 ]
 Operations: TypeAlias = Annotated[
-    str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; run in canonical order")
+    str | None,
+    typer.Option("--operations", metavar="LIST|all", help="comma-separated, such as compact,expire_snapshots"),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable")

@@ -201,7 +201,9 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{message}\n")
     else:
-        print_error("UsageError", message, as_json=as_json)
+        context = getattr(error, "ctx", None)
+        see = f" ({context.command_path} --help says more)" if context is not None else ""
+        print_error("UsageError", message.rstrip(".") + see, as_json=as_json)
 
 
 @contextmanager

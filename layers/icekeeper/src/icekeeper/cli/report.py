@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from icekeeper.cli.arguments import CatalogName, Settings, overrides
-from icekeeper.cli.console import EXIT_OK, people
+from icekeeper.cli.console import EXIT_OK, people, print_failed
 from icekeeper.errors import PolicyError
 
 if TYPE_CHECKING:
+    from icekeeper.detection.proposal import Proposal, Skip
     from icekeeper.report.page import Page, TableOnPage
     from icekeeper.runtime import Runtime
     from icekeeper.state.lake_stats import LakeStats
@@ -26,7 +27,8 @@ def report(
 ) -> int:
     """Write a page of a catalog's tables: what needs work and why, sizes, warnings, the last passes.
 
-    It looks at every table as detect does, and changes none.
+    It looks at every table as detect does, and changes none.  Tables that cannot be read are on the page, too; the
+    command then ends as a failed one.
     """
     from icekeeper.amounts import counted
     from icekeeper.report.page import render_page
@@ -35,8 +37,10 @@ def report(
     page = _page(Runtime.open(catalog), overrides(settings, about="one detection"))
     _write(output, render_page(page))
     work = sum(bool(table.reasons) for table in page.tables)
-    people(as_json=False).print(f"{output}: {counted(len(page.tables), 'table')}, {work} need work", soft_wrap=True)
-    return EXIT_OK
+    told = f"{output}: {counted(len(page.tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
+    people(as_json=False).print(told, soft_wrap=True, markup=False)
+    unread = [table.name for table in page.tables if table.is_unread]
+    return print_failed(f"{counted(len(unread), 'table')} cannot be read: {', '.join(unread)}") if unread else EXIT_OK
 
 
 def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
@@ -48,42 +52,34 @@ def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     lake = runtime.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
     known = {str(stats.identity.table): stats for stats in lake}
     proposed = {one.table: one for one in found.proposals}
-    left = {one.table: one.reason for one in found.skipped}
+    left = {one.table: one for one in found.skipped}
     return Page(
         catalog.name,
         runtime.clock(),
         lake_totals(known.values()),
         [
-            _table(
-                runtime,
-                name,
-                known.get(name),
-                reasons=proposed[name].reasons if name in proposed else (),
-                priority=proposed[name].priority if name in proposed else 0.0,
-                left_alone=left.get(name, ""),
-            )
+            _table(runtime, name, known.get(name), proposed.get(name), left.get(name))
             for name in sorted({*known, *proposed, *left})
         ],
     )
 
 
 def _table(
-    runtime: Runtime,
-    name: str,
-    stats: LakeStats | None,
-    *,
-    reasons: tuple[str, ...],
-    priority: float,
-    left_alone: str,
+    runtime: Runtime, name: str, stats: LakeStats | None, proposal: Proposal | None, skip: Skip | None
 ) -> TableOnPage:
-    from icekeeper.clock import iso_utc
-    from icekeeper.report.page import TableOnPage
+    from icekeeper.report.page import LastPass, TableOnPage
 
-    if stats is None:
-        return TableOnPage(name, reasons=reasons, priority=priority, left_alone=left_alone)
-    passes = runtime.state.history(stats.identity, limit=1)
-    last = "".join(f"{iso_utc(one.finished_ms)} {one.status}: {one.summary}" for one in passes)
-    return TableOnPage(name, stats.counters, tuple(stats.warnings.values()), reasons, priority, left_alone, last)
+    last = runtime.state.history(stats.identity, limit=1) if stats is not None else []
+    return TableOnPage(
+        name,
+        counters={} if stats is None else stats.counters,
+        warnings=() if stats is None else tuple(stats.warnings.values()),
+        reasons=() if proposal is None else proposal.reasons,
+        priority=0.0 if proposal is None else proposal.priority,
+        left_alone="" if skip is None else skip.reason,
+        is_unread=skip is not None and skip.is_error,
+        last_pass=LastPass(last[0].finished_ms, last[0].status, last[0].summary) if last else None,
+    )
 
 
 def _write(output: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 
+from icekeeper.amounts import counted
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, iso_utc, system_clock
@@ -201,8 +202,9 @@ class Service:
             if warning not in self._warned:  # it is the same with every detection
                 self._say(warning)
         self._warned = frozenset(report.warnings)
+        need = "needs" if len(report.proposals) == 1 else "need"
         late = f", {report.not_reached} not reached" if report.not_reached else ""
-        self._say(f"{report.scanned} table(s) looked at{late}, {len(report.proposals)} need maintenance")
+        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {len(report.proposals)} {need} maintenance")
 
     def _say(self, sentence: str) -> None:
         self._tell(f"{iso_utc(self._options.clock())} {sentence}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from icekeeper.clock import iso_utc
 from icekeeper.masking import masked
 from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.report.plain_words import in_plain_words
 
 __all__ = ["TableResult", "what_was_done"]
 
@@ -28,7 +29,7 @@ class TableResult:
 
     def line(self, now_ms: int) -> str:
         """``2026-01-31T12:00:00Z lake ns.t succeeded in 3.2 s: compact: …``"""
-        text = masked(" ".join(self.summary.split()))
+        text = in_plain_words(masked(" ".join(self.summary.split())))
         taken = f" in {self.seconds:.1f} s" if self.seconds else ""
         return f"{iso_utc(now_ms)} {self.catalog} {self.table} {self.status}{taken}: {text}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -36,10 +37,16 @@ __all__ = ["DemoResult", "explore", "run_demo"]
 
 CATALOG = "demo"
 BUCKET = "icekeeper-demo"
-# No retention and no grace period: a demonstration cannot wait for a week.
+# No retention and no grace period: a demonstration cannot wait for a week, and says so.
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "orphan_older_than_hours": "0"}
 # Object stores give ages in whole seconds.
 _SECONDS_UNTIL_OLD = 1.5
+_EXAMPLES = (
+    f"history {NAMESPACE}.clicks --catalog {CATALOG}",
+    f"verify {NAMESPACE}.clicks --catalog {CATALOG}",
+    f"plan {NAMESPACE}.events --catalog {CATALOG}",
+    f"report --catalog {CATALOG} --output demo.html",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
     with _folder(keep) as folder, running_seaweedfs(folder / "bucket") as server:
         console.print(f"SeaweedFS serves a table bucket at {server.s3_endpoint} (process {server.pid})")
         server.create_table_bucket(BUCKET)
+        console.print("\nFour tables, as streaming writers and crashed jobs leave them:")
         properties = server.catalog_properties(BUCKET)
         runtime = _runtime(properties, folder)
         tables = _make_mess(properties, console)
@@ -130,10 +138,13 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
         result = DemoResult(stories, time.perf_counter() - started)
     print_figures(console, [(s.table, s.before, s.after) for s in stories])
     print_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
-    verdict = "every table is healthy and holds the rows it held" if result.ok else "something is wrong, see above"
-    console.print(f"\n{verdict} ({result.seconds:.0f} s)")
-    if keep is not None:
-        console.print(f"The bucket is kept in {keep}; explore it with: icekeeper demo --explore {keep}", soft_wrap=True)
+    verdict = "Every table is healthy and holds the rows it held" if result.ok else "Something is wrong, see above"
+    console.print(f"\n{verdict} ({result.seconds:.0f} s).")
+    if keep is None:
+        told = f"To look around in the bucket, make it again and keep it: {_command()} demo --keep icekeeper-demo"
+    else:
+        told = f"The bucket is kept; look around with: {_command()} demo --explore {shlex.quote(str(keep))}"
+    console.print(told, soft_wrap=True, markup=False)
     return result
 
 
@@ -148,17 +159,31 @@ def explore(folder: Path, console: Console) -> NoReturn:
     with running_seaweedfs(folder / "bucket") as server:
         for line in _environment(server, folder):
             console.print(line, soft_wrap=True, markup=False)
-        console.print("\nfor example: icekeeper verify shop.clicks --catalog demo     (Ctrl-C here stops the server)")
+        console.print(
+            "\nSeaweedFS serves the bucket until Ctrl-C. In another terminal paste the lines above, then try:"
+        )
+        for example in _EXAMPLES:
+            console.print(f"  {_command()} {example}", soft_wrap=True, markup=False)
         while True:
             signal.pause()
 
 
+def _command() -> str:
+    """This command as any folder's shell finds it: ``make demo`` calls one that is not on the path."""
+    if shutil.which("icekeeper"):
+        return "icekeeper"
+    called = Path(sys.argv[0])
+    if called.name == "icekeeper":
+        return shlex.quote(str(called.absolute()))
+    return f"{shlex.quote(sys.executable)} -m icekeeper"
+
+
 def _environment(server: SeaweedFSServer, folder: Path) -> Iterator[str]:
-    yield f"export ICEKEEPER_STATE={folder / 'state.db'}"
+    yield f"export ICEKEEPER_STATE={shlex.quote(str(folder.absolute() / 'state.db'))}"
     for key, value in {"type": "rest", **server.catalog_properties(BUCKET)}.items():
         # PyIceberg reads __ as a dot and _ as a dash.
         name = key.upper().replace(".", "__").replace("-", "_")
-        yield f"export PYICEBERG_CATALOG__{CATALOG.upper()}__{name}={value}"
+        yield f"export PYICEBERG_CATALOG__{CATALOG.upper()}__{name}={shlex.quote(value)}"
 
 
 def _make_mess(properties: Mapping[str, str], console: Console) -> list[MessyTable]:
@@ -172,8 +197,12 @@ def _make_mess(properties: Mapping[str, str], console: Console) -> list[MessyTab
 
 def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[str, PassOutcome]:
     report = runtime.detect(SETTINGS, unsafe=True)
-    console.print()
+    console.print(
+        "\nWhat detection finds, with no retention and no grace period, as a demonstration cannot wait for a week:",
+        soft_wrap=True,
+    )
     print_detection(console, report.to_json())
+    console.print("\nOne maintenance pass over each:", end="")
     outcomes = {}
     with open_engine(engine) as started:
         for proposal in report.proposals:

@@ -63,7 +63,7 @@ def _clicks(catalog: Catalog) -> MessyTable:
                 }
             )
         )
-    return MessyTable("clicks", "unpartitioned, 60 small files from 60 commits")
+    return MessyTable("clicks", "60 small files from 60 commits")
 
 
 def _orders(catalog: Catalog) -> MessyTable:
@@ -86,7 +86,7 @@ def _orders(catalog: Catalog) -> MessyTable:
                 }
             )
         )
-    return MessyTable("orders", "region=us has 5 small files, region=eu only 2")
+    return MessyTable("orders", "region=us has 5 small files, region=eu only 2, too few to merge")
 
 
 def _events(catalog: Catalog) -> MessyTable:

@@ -15,28 +15,30 @@ __all__ = ["print_contents", "print_figures"]
 
 
 def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
-    """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after."""
-    table = Table(title="\nbefore → after", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
-    table.add_column("table", no_wrap=True)
-    for heading in ("files", "stored", "snapshots", "manifests", "orphans", "planning\nrequests"):
+    """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after, in 80 columns."""
+    console.print("\nbefore → after")
+    table = _columns()
+    for heading in ("files", "stored,\nKB", "snapshots", "manifests", "orphans", "planning\nrequests"):
         table.add_column(heading, justify="right", no_wrap=True)
     for messy, before, after in stories:
-        table.add_row(
-            f"{NAMESPACE}.{messy.name}",
-            f"{before.data_files} → {after.data_files}",
-            f"{_size(before.stored_bytes)} → {_size(after.stored_bytes)}",
-            f"{before.snapshots} → {after.snapshots}",
-            f"{before.manifests} → {after.manifests}",
-            f"{before.orphans} → {after.orphans}",
-            f"{before.planning_requests} → {after.planning_requests}",
+        pairs = (
+            (before.data_files, after.data_files),
+            (before.stored_bytes // 1024, after.stored_bytes // 1024),
+            (before.snapshots, after.snapshots),
+            (before.manifests, after.manifests),
+            (before.orphans, after.orphans),
+            (before.planning_requests, after.planning_requests),
         )
+        table.add_row(f"{NAMESPACE}.{messy.name}", *(f"{was:,} → {is_now:,}" for was, is_now in pairs))
     console.print(table)
+    console.print("planning requests: the objects that a query opens before it reads data")
 
 
 def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
-    """Print rows and checksum before and after, as DuckDB reads them, at the head and at the tag."""
-    table = Table(title="\nrows as DuckDB reads them", title_justify="left", box=None, pad_edge=False, padding=(0, 2))
-    for heading in ("table", "rows before", "rows after", "checksum before", "checksum after", ""):
+    """Print rows and checksum, as DuckDB reads them, at the head and at the tag: once where they stayed the same."""
+    console.print("\nrows as DuckDB reads them, before and after")
+    table = _columns()
+    for heading in ("rows", "checksum", ""):
         table.add_column(heading, no_wrap=True)
     for messy, before, after in stories:
         name = f"{NAMESPACE}.{messy.name}"
@@ -44,11 +46,16 @@ def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Content
         if before.tagged is not None and after.tagged is not None:
             pairs.append((f"{name} @ {messy.tag}", before.tagged, after.tagged))
         for label, was, is_now in pairs:
-            same = was == is_now
-            verdict = Text("same" if same else "CHANGED", style="green" if same else "red")
-            table.add_row(label, str(was.rows), str(is_now.rows), was.checksum, is_now.checksum, verdict)
+            if was == is_now:
+                table.add_row(label, str(was.rows), was.checksum, Text("same", style="green"))
+            else:
+                table.add_row(label, str(was.rows), was.checksum, Text("before", style="red"))
+                table.add_row("", str(is_now.rows), is_now.checksum, Text("after: CHANGED", style="red"))
     console.print(table)
 
 
-def _size(count: int) -> str:
-    return f"{count / 1024:,.0f} KB" if count < 10 * 1024 * 1024 else f"{count / 1024 / 1024:,.1f} MB"
+def _columns() -> Table:
+    """A table whose first column is a table's name, without lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("table", no_wrap=True)
+    return table

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from icekeeper.amounts import size_text
+from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
-from icekeeper.report.plain_words import in_plain_words
+from icekeeper.report.outcome import PassStatus
+from icekeeper.report.plain_words import in_plain_words, lines_of
 
-__all__ = ["Page", "TableOnPage", "render_page"]
+__all__ = ["LastPass", "Page", "TableOnPage", "render_page"]
 
 Element = ElementTree.Element
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --bar: #3b82c4; --work: #c4763b; --bad: #c43b4e; }
+:root { color-scheme: light dark; --line: #8884; --calm: #3b82c4; --work: #b8681f; --bad: #c43b4e; }
+@media (prefers-color-scheme: dark) { :root { --calm: #6aa9e0; --work: #e0985a; --bad: #f07a8a; } }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p.when { opacity: .7; margin: .2rem 0 1.2rem; }
+p.when { opacity: .7; margin: .2rem 0 1.2rem; } p.verdict { font-size: 1.25rem; font-weight: 600; margin: 0 0 1rem; }
 ul.totals { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0; }
-ul.totals li { border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem; min-width: 7rem; }
+ul.totals li { border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem; min-width: 6rem; }
 ul.totals b { display: block; font-size: 1.3rem; }
-table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem .35rem 0; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.bar { min-width: 8rem; } td.bar span { background: var(--bar); display: block; height: .7rem; margin-top: .35rem; }
-td.bar span.work { background: var(--work); } .warning { color: var(--bad); } .idle { opacity: .6; }
+table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; white-space: nowrap; }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem 1rem .35rem 0; vertical-align: top; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.bar { min-width: 6rem; } .bar span { display: block; height: .7rem; margin-top: .35rem; background: currentColor; }
+.bad { color: var(--bad); } .work { color: var(--work); } .calm { color: var(--calm); } .state { white-space: nowrap; }
+td:last-child { overflow-wrap: anywhere; }
+td:first-child { font-weight: 600; } .idle { opacity: .7; } summary { cursor: pointer; }
+@media (max-width: 48rem) {
+  thead { display: none; } table, tbody { display: block; }
+  tr { display: block; border-bottom: 1px solid var(--line); padding: .5rem 0; }
+  td, .number { display: block; border: 0; padding: 0; text-align: left; white-space: normal; }
+  td.bar { display: none; } td { overflow-wrap: anywhere; }
+  td[title]::before { content: attr(title) ": "; opacity: .7; }
+}
 """
+
+
+@dataclass(frozen=True, slots=True)
+class LastPass:
+    """The last pass over a table: when it ended (epoch milliseconds), how, and what each operation did."""
+
+    ended_ms: int
+    status: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +64,17 @@ class TableOnPage:
     priority: float = 0.0
     left_alone: str = ""
     """Why it is not proposed, where it is not healthy for sure."""
-    last_pass: str = ""
-    """When the last pass over it ended, and what it did."""
+    is_unread: bool = False
+    """Whether it is left alone because it cannot be read."""
+    last_pass: LastPass | None = None
+
+    @property
+    def trouble(self) -> str:
+        """What a person has to look at: it cannot be read, or its last pass did not do all it should; else empty."""
+        if self.is_unread:
+            return "cannot be read"
+        ended_well = self.last_pass is None or self.last_pass.status == PassStatus.SUCCEEDED.value
+        return "" if ended_well or self.last_pass is None else f"last pass {self.last_pass.status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +94,37 @@ def render_page(page: Page) -> str:
     html = Element("html", lang="en")
     head = ElementTree.SubElement(html, "head")
     ElementTree.SubElement(head, "meta", charset="utf-8")
+    ElementTree.SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
     _add(head, "title", f"Icekeeper: {page.catalog}")
     _add(head, "style", _STYLE)
     body = ElementTree.SubElement(html, "body")
     _add(body, "h1", f"Tables of {page.catalog}")
-    _add(body, "p", f"as of {iso_utc(page.now_ms)}", {"class": "when"})
-    _add_totals(body, page)
+    _add(body, "p", f"as of {_moment(page.now_ms)}", {"class": "when"})
+    troubled = [one for one in page.tables if one.trouble]
     urgent = sorted((one for one in page.tables if one.reasons), key=lambda one: (-one.priority, one.name))
-    _add_work(body, urgent)
+    _add(body, "p", _verdict(len(page.tables), len(urgent), len(troubled)), {"class": "verdict"})
+    _add_totals(body, page)
+    if troubled:
+        _add_trouble(body, troubled, page.catalog)
+    _add_work(body, urgent, page.catalog)
     _add_tables(body, page.tables)
     return "<!doctype html>\n" + ElementTree.tostring(html, encoding="unicode", method="html") + "\n"
+
+
+def _verdict(tables: int, urgent: int, troubled: int) -> str:
+    """The page in one sentence."""
+    if not tables:
+        return "This catalog has no tables."
+    need = f"{'needs' if urgent == 1 else 'need'} work"
+    of_all = f"of {counted(tables, 'table')}"
+    if not troubled:
+        return f"{urgent} {of_all} {need}."
+    return f"{troubled} {of_all} {'is' if troubled == 1 else 'are'} in trouble, {urgent} {need}."
 
 
 def _add_totals(body: Element, page: Page) -> None:
     totals = page.totals
     shown = {
-        "tables": f"{len(page.tables):,}",
-        "need work": f"{sum(bool(one.reasons) for one in page.tables):,}",
-        "with warnings": f"{sum(bool(one.warnings) for one in page.tables):,}",
         "data files": _count(totals, "lake_data_files"),
         "stored": _size(totals, "lake_bytes"),
         "average file": _size(totals, "lake_average_file_bytes"),
@@ -94,51 +137,96 @@ def _add_totals(body: Element, page: Page) -> None:
         _add(item, "span", what)
 
 
-def _add_work(body: Element, urgent: Sequence[TableOnPage]) -> None:
+def _add_trouble(body: Element, troubled: Sequence[TableOnPage], catalog: str) -> None:
+    _add(body, "h2", "What is in trouble")
+    _add_command(body, "To see what is damaged", "verify", catalog)
+    rows = _add_table(body, ("table", "trouble", "what was said"))
+    for one in troubled:
+        row = _add_row(rows, one)
+        _add(row, "td", one.trouble, {"class": "bad state"})
+        _add_lines(row, [one.left_alone] if one.is_unread or one.last_pass is None else lines_of(one.last_pass.summary))
+
+
+def _add_work(body: Element, urgent: Sequence[TableOnPage], catalog: str) -> None:
     _add(body, "h2", "What needs work")
     if not urgent:
-        _add(body, "p", "Nothing: every table is as its settings want it.", {"class": "idle"})
+        _add(body, "p", "Nothing: every table that can be read is as its settings want it.", {"class": "idle"})
         return
-    rows = _add_table(body, ("table", "urgency", "why"))
+    _add_command(body, "To maintain one now", "maintain", catalog)
+    rows = _add_table(body, ("table", "priority", "", "why"), numbers=("priority",))
     for one in urgent:
-        row = ElementTree.SubElement(rows, "tr")
-        _add(row, "td", one.name)
-        _add_bar(row, one.priority, is_work=True)
+        row = _add_row(rows, one)
+        _add(row, "td", f"{one.priority:.2f}", {"class": "number", "title": "priority"})
+        _add_bar(row, one.priority, "work")
         _add_lines(row, one.reasons)
 
 
 def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
     _add(body, "h2", "All tables, by the number of data files")
-    rows = _add_table(
-        body, ("table", "data files", "", "average file", "stored", "delete files", "snapshots", "what is known")
-    )
+    numbers = ("data files", "average file", "stored", "delete files", "snapshots")
+    rows = _add_table(body, ("table", "state", numbers[0], "", *numbers[1:], "what is known"), numbers=numbers)
     most = max((one.counters.get("lake_data_files", 0) for one in tables), default=0)
     for one in sorted(tables, key=lambda one: (-one.counters.get("lake_data_files", -1), one.name)):
-        row = ElementTree.SubElement(rows, "tr")
-        _add(row, "td", one.name)
-        _add(row, "td", _count(one.counters, "lake_data_files"), {"class": "number"})
-        _add_bar(row, one.counters.get("lake_data_files", 0) / max(1, most), is_work=bool(one.reasons))
-        for text in (_size(one.counters, "lake_average_file_bytes"), _size(one.counters, "lake_bytes")):
-            _add(row, "td", text, {"class": "number"})
-        for name in ("lake_delete_files", "lake_snapshots"):
-            _add(row, "td", _count(one.counters, name), {"class": "number"})
-        told = _add_lines(row, (*one.warnings,), {"class": "warning"})
-        for text in filter(None, (one.left_alone, one.last_pass)):
-            _add(told, "div", text, {"class": "idle"})
+        row = _add_row(rows, one)
+        state, style = _state(one)
+        _add(row, "td", state, {"class": f"{style} state"})
+        files = one.counters.get("lake_data_files", 0)
+        _add(row, "td", _count(one.counters, "lake_data_files"), {"class": "number", "title": numbers[0]})
+        _add_bar(row, files / max(1, most), style)
+        told = (
+            _size(one.counters, "lake_average_file_bytes"),
+            _size(one.counters, "lake_bytes"),
+            _count(one.counters, "lake_delete_files"),
+            _count(one.counters, "lake_snapshots"),
+        )
+        for what, text in zip(numbers[1:], told, strict=True):
+            _add(row, "td", text, {"class": "number", "title": what})
+        # Why it needs work stands further up.
+        cell = _add_lines(row, [warning for warning in one.warnings if warning not in one.reasons], {"class": "work"})
+        if one.left_alone and not one.is_unread:
+            _add(cell, "div", in_plain_words(one.left_alone), {"class": "idle"})
+        if one.last_pass is not None:
+            _add_pass(cell, one.last_pass)
 
 
-def _add_table(body: Element, headings: Iterable[str]) -> Element:
+def _state(table: TableOnPage) -> tuple[str, str]:
+    """A table's state in two or three words, and the style that goes with it."""
+    if table.trouble:
+        return table.trouble, "bad"
+    return ("needs work", "work") if table.reasons else ("no work due", "calm")
+
+
+def _add_pass(cell: Element, last: LastPass) -> None:
+    """When the last pass ended and how; what each operation did is unfolded by a click."""
+    details = ElementTree.SubElement(cell, "details", {"class": "idle"})
+    _add(details, "summary", f"last pass {_moment(last.ended_ms)}: {last.status}")
+    for line in lines_of(last.summary):
+        _add(details, "div", line)
+
+
+def _add_command(body: Element, purpose: str, command: str, catalog: str) -> None:
+    line = ElementTree.SubElement(body, "p", {"class": "idle"})
+    line.text = f"{purpose}: "
+    _add(line, "code", f"icekeeper {command} NAMESPACE.TABLE --catalog {shlex.quote(catalog)}")
+
+
+def _add_table(body: Element, headings: Iterable[str], numbers: Sequence[str] = ()) -> Element:
     table = ElementTree.SubElement(body, "table")
     row = ElementTree.SubElement(ElementTree.SubElement(table, "thead"), "tr")
     for heading in headings:
-        _add(row, "th", heading)
+        _add(row, "th", heading, {"class": "number"} if heading in numbers else None)
     return ElementTree.SubElement(table, "tbody")
 
 
-def _add_bar(row: Element, share: float, *, is_work: bool) -> None:
-    cell = ElementTree.SubElement(row, "td", {"class": "bar"})
-    width = f"width: {100 * min(1.0, max(0.0, share)):.1f}%"
-    ElementTree.SubElement(cell, "span", {"style": width, **({"class": "work"} if is_work else {})})
+def _add_row(rows: Element, table: TableOnPage) -> Element:
+    row = ElementTree.SubElement(rows, "tr")
+    _add(row, "td", table.name)
+    return row
+
+
+def _add_bar(row: Element, share: float, style: str) -> None:
+    cell = ElementTree.SubElement(row, "td", {"class": f"bar {style}"})
+    ElementTree.SubElement(cell, "span", {"style": f"width: {100 * min(1.0, max(0.0, share)):.1f}%"})
 
 
 def _add_lines(row: Element, lines: Iterable[str], attributes: Mapping[str, str] | None = None) -> Element:
@@ -160,3 +248,7 @@ def _count(counters: Mapping[str, int | float], name: str) -> str:
 
 def _size(counters: Mapping[str, int | float], name: str) -> str:
     return size_text(counters[name]) if name in counters else "–"
+
+
+def _moment(moment_ms: int) -> str:
+    return iso_utc(moment_ms).replace("T", " ").replace("Z", " UTC")

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from icekeeper.amounts import size_text
+from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.next_run_lines import next_run_lines
 from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.report.plain_words import in_plain_words
+from icekeeper.report.plain_words import in_plain_words, lines_of, told_once
 from icekeeper.report.planned_order import in_turn, told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
@@ -53,16 +53,17 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     outcome = in_turn(outcome)
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
-    told = [""] + [part.summary for part in outcome.operations]
+    names = [part.operation.value + (f" ({part.schedule})" if part.schedule else "") for part in outcome.operations]
+    sentences = told_once(names, [part.summary for part in outcome.operations])
     print_rows(
         console,
         [
             (
-                Text(operation.operation.value + (f" ({operation.schedule})" if operation.schedule else "")),
+                Text(name),
                 Text(operation.status.value, style=_STYLES[operation.status.value]),
-                Text("as above" if operation.summary == above else in_plain_words(operation.summary)),
+                Text(sentence),
             )
-            for operation, above in zip(outcome.operations, told, strict=False)
+            for name, operation, sentence in zip(names, outcome.operations, sentences, strict=True)
         ],
     )
     orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
@@ -122,11 +123,16 @@ def trouble(outcome: PassOutcome) -> str:
 def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
     proposals, left_out = report["proposals"], report["skipped"]
-    console.print(Text(f"{report['scanned']} table(s) scanned, {len(proposals)} need work"))
+    need = "needs" if len(proposals) == 1 else "need"
+    console.print(Text(f"{counted(report['scanned'], 'table')} scanned, {len(proposals)} {need} work"))
     if report.get("note"):
         console.print(Text(report["note"], style="yellow"), soft_wrap=True)
     rows = [
-        (Text(found["table"], style="bold"), Text(f"{found['priority']:.2f}"), Text("; ".join(found["reasons"])))
+        (
+            Text(found["table"], style="bold"),
+            Text(f"priority {found['priority']:.2f}"),
+            Text("; ".join(found["reasons"])),
+        )
         for found in proposals
     ]
     rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
@@ -184,6 +190,8 @@ def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | f
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     """The pins of ``pin list --json``, one per line: name, kind, and what it holds until when."""
+    if not pins:
+        console.print(Text("no pin holds this table", style="dim"))
     rows = []
     for pin in pins:
         tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
@@ -201,7 +209,9 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
         status = Text(one["status"], style=_STYLES.get(one["status"], ""))
-        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text(in_plain_words(one["summary"]))))
+        rows.append(
+            (began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text("; ".join(lines_of(one["summary"]))))
+        )
     print_rows(console, rows)
 
 
@@ -224,6 +234,8 @@ def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
 
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
     """The loads of ``stage list --json``, one per line: name, state, and what it holds since when."""
+    if not loads:
+        console.print(Text("no staged load is recorded for this table", style="dim"))
     rows = []
     for load in loads:
         prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
