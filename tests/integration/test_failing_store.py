@@ -36,6 +36,7 @@ def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kin
 
     done = passes.run(fault, begins)
     assert done.hit is not None
+    assert not any("rows were not kept" in one for one in done.told)
     if fault is Fault.EXPIRED:
         assert done.told
         assert [one for one in done.told if ADVICE not in one] == []

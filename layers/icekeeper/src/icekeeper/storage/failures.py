@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from botocore.exceptions import (
+    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
@@ -15,7 +16,15 @@ from botocore.exceptions import (
 
 from icekeeper.masking import masked
 
-__all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_denied", "is_refused", "is_transient"]
+__all__ = [
+    "TRANSIENT_CODES",
+    "describe_failure",
+    "failed_by_store",
+    "failure_in_words",
+    "is_denied",
+    "is_refused",
+    "is_transient",
+]
 
 # S3 API reference, "Error responses": errors for which the reference advises to try again.
 TRANSIENT_CODES = frozenset(
@@ -32,6 +41,8 @@ TRANSIENT_CODES = frozenset(
 )
 # Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
+# What these answers say is said of the object: it is not there, is another one, or ends before that range.
+_OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
@@ -63,6 +74,23 @@ def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
 def is_denied(error: Mapping[str, Any]) -> bool:
     """Whether an error, or one entry of a batch's, means that a right is missing."""
     return error.get("Code") in _DENIED_CODES
+
+
+def failed_by_store(error: BaseException) -> bool:
+    """Whether an object could not be read because of its store or the way to it, not because of what it holds.
+
+    Looks at what the error was raised from as well.  An object that is not there, or is damaged, is no such failure;
+    Arrow raises the same types for both, and only a store's have a number or are called an AWS error (rule 183).
+    """
+    if isinstance(error, FileNotFoundError):
+        return False
+    if isinstance(error, ClientError):
+        return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in _OF_THE_OBJECT
+    if isinstance(error, BotoCoreError | PermissionError):
+        return True
+    if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in str(error)):
+        return True
+    return error.__cause__ is not None and failed_by_store(error.__cause__)
 
 
 def describe_failure(error: Exception, endpoint: str | None) -> str:
