@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,7 @@ REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "Meth
 # What these answers say is said of the object: it is not there, is another one, or ends before that range.
 _OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
     (
@@ -107,6 +109,8 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
     if isinstance(error, ClientError):
         details = error.response["Error"]
         return failure_in_words(details.get("Code"), details.get("Message"))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "cannot be written: no space is left on its disk; free space there"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
     return f"failed: {text}"
