@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -101,7 +102,7 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
     if isinstance(error, FileNotFoundError):
         return "does not exist"
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError) or "AWS Error NETWORK_CONNECTION" in text:
-        return f"cannot be reached: nothing answers at {endpoint or 'the AWS endpoint'}"
+        return f"cannot be reached: nothing answers at {endpoint or _aws_host(error)}"
     if isinstance(error, NoCredentialsError):
         return "cannot be reached: no AWS credentials are configured; set them as for the AWS CLI, or AWS_PROFILE"
     if isinstance(error, ProfileNotFound):
@@ -114,6 +115,12 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
     return f"failed: {text}"
+
+
+def _aws_host(error: Exception) -> str:
+    """Where AWS was looked for, which has the region in its name: a slip in that leads to no host at all."""
+    host = urlsplit(getattr(error, "kwargs", {}).get("endpoint_url", "")).hostname
+    return f"{host}; correct the region if AWS has none of that name" if host else "the AWS endpoint"
 
 
 def failure_in_words(code: str | None, message: str | None) -> str:
