@@ -40,10 +40,8 @@ def test_credentials_and_profiles_that_are_not_there() -> None:
 
 def test_a_region_that_does_not_exist_is_named() -> None:
     error = EndpointConnectionError(endpoint_url="https://lake.s3.eu-nowhere-9.amazonaws.com/k?list-type=2")
-    assert describe_failure(error, None) == (
-        "cannot be reached: nothing answers at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of "
-        "that name"
-    )
+    told = describe_failure(error, None)
+    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of that name" in told
     assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
 
 
