@@ -62,9 +62,17 @@ class Forwarder(ProxyHandler):
 
     def forward(self, body: bytes) -> None:
         """Record the request and send it to the server, with the ``body`` that was read from the client."""
-        self.counted.requests.append(
-            WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
-        )
+        self.count()
+        self.send_on_as_it_came(body)
+
+    def count(self) -> WireRequest:
+        """Record the request."""
+        request = WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
+        self.counted.requests.append(request)
+        return request
+
+    def send_on_as_it_came(self, body: bytes) -> None:
+        """Send the request to the server, with the ``body`` that was read from the client."""
         self.send_on(body, [one for one in self.headers.items() if one[0].lower() not in OF_ONE_CONNECTION])
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import NoCredentialsError, ProfileNotFound
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli.report import _write
@@ -36,6 +36,13 @@ def test_credentials_and_profiles_that_are_not_there() -> None:
     told = describe_failure(ProfileNotFound(profile="nix"), None)
     assert "(nix)" in told
     assert "correct AWS_PROFILE or client.profile-name" in told
+
+
+def test_a_region_that_does_not_exist_is_named() -> None:
+    error = EndpointConnectionError(endpoint_url="https://lake.s3.eu-nowhere-9.amazonaws.com/k?list-type=2")
+    told = describe_failure(error, None)
+    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of that name" in told
+    assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
 
 
 def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@
         │   └── CatalogBusy    … because of load: try again later
         ├── FileUnreadable     a file with rows is damaged
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
+        ├── OutputUnproved     a store failed while what was written was read back: nothing was committed
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
 No state machine sees a ``CommitRefused``: the commit loop looks at the newest head and, if the commit is not there,
@@ -45,6 +46,7 @@ __all__ = [
     "MaintenanceError",
     "MetadataUnreadable",
     "OperationRefused",
+    "OutputUnproved",
     "PartlyListed",
     "PlanStale",
     "PolicyError",
@@ -133,6 +135,13 @@ class RowsNotKept(StorageError):
         paths = ", ".join(kept) or "nothing"
         super().__init__(f"rows were not kept: {problem}; {paths} was written and is kept for inspection")
         self.problem = problem
+
+
+class OutputUnproved(StorageError):
+    """A store failed before it was known whether written files hold the rows that were read; nothing refers to them."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"the output could not be proved, nothing was committed: {reason}")
 
 
 class FileUnreadable(StorageError):

@@ -242,7 +242,9 @@ def _models(data_path: str | None) -> Any:
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
-    """Timeouts and attempts of every client: a refused connection fails within 5 s."""
+    """Timeouts and attempts of every client: a refused connection fails within 5 s, a lost answer is asked for again
+    (rule 179).
+    """
     return Config(
         connect_timeout=float(properties.get(S3_CONNECT_TIMEOUT) or 3),
         read_timeout=30,

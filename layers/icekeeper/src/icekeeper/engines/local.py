@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from icekeeper.engines.machine import this_machine
 from icekeeper.engines.task_size import total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
+from icekeeper.storage.scratch_folder import scratch_folder
 from icekeeper.task_cores import on_cores
 from icekeeper.task_memory import with_spare_bytes
 
@@ -67,12 +67,12 @@ class LocalEngine:
     ) -> list[Result]:
         """See :class:`icekeeper.engines.engine.Engine`; items wait in a temporary directory."""
         with (
-            tempfile.TemporaryDirectory(prefix="icekeeper-exchange-") as folder,
+            scratch_folder("icekeeper-exchange-") as folder,
             self._workers(max(len(tasks), len(parts)), split) as workers,
         ):
-            splits = [_Split(split, task, number, folder) for number, task in enumerate(tasks)]
+            splits = [_Split(split, task, number, str(folder)) for number, task in enumerate(tasks)]
             workers.run(_spill, splits, on_done)
-            merges = [_Merge(merge, part, number, folder) for number, part in enumerate(parts)]
+            merges = [_Merge(merge, part, number, str(folder)) for number, part in enumerate(parts)]
             return workers.run(_gather, merges, lambda done: on_done(len(tasks) + done))
 
     @contextmanager

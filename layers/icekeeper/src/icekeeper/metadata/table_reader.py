@@ -190,4 +190,4 @@ class TableReader:
         try:
             return self.read(path)
         except StorageError as error:
-            raise MetadataUnreadable(f"{kind} {path} cannot be read: {error}") from error
+            raise MetadataUnreadable(f"{kind} {error}") from error  # which names the path

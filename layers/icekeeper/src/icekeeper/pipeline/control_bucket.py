@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.storage import Storage
@@ -41,7 +43,9 @@ class ControlBucket:
         """
         data = self._storage.read(self._path(key))
         if _digest(data) != digest:
-            raise OperationRefused(f"{self._path(key)} is not the document that this run wrote (its digest differs)")
+            raise OperationRefused(
+                f"{self._path(key)} is not the document that this run wrote (its digest differs); start another run"
+            )
         return _parse(data, self._path(key))
 
     def find(self, key: str) -> Any | None:
@@ -55,12 +59,31 @@ class ControlBucket:
             raise
         return _parse(data, path)
 
+    def find_object(self, key: str, shape: type[BaseModel]) -> Mapping[str, Any] | None:
+        """As :meth:`find`, for a JSON object that has at least the fields of ``shape`` (rule 188).
+
+        Raises:
+            StorageError: it has not: somebody changed it.
+        """
+        found: Mapping[str, Any] | None = self.find(key)
+        if found is None:
+            return None
+        try:
+            shape.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the document"
+            raise StorageError(
+                f"{self._path(key)} is not as this run wrote it ({where}: {first['msg']}); start another run"
+            ) from None
+        return found
+
     def find_hint(self, key: str) -> Any | None:
         """As :meth:`find`, for a document that only saves work: ``None`` also when it is no JSON."""
         try:
             return self.find(key)
         except StorageError as error:
-            if not isinstance(error.__cause__, ValueError):
+            if not isinstance(error.__cause__, ValueError | RecursionError):
                 raise
             return None
 
@@ -113,5 +136,5 @@ def _digest(data: bytes) -> str:
 def _parse(data: bytes, path: str) -> Any:
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is no JSON document: {error}") from error

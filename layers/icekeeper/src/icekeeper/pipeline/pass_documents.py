@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from icekeeper.pipeline.control_bucket import ControlBucket, digest_of, table_folder
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.plan_document import PlanDocument, read_plan
+from icekeeper.pipeline.step_documents import AnyObject, BegunStep, EndedStep
 
 __all__ = ["PLAN", "PassDocuments", "StoredDocuments"]
 
@@ -20,7 +21,7 @@ PLAN = "plan.json"
 
 
 class PassDocuments(Protocol):
-    """Each method raises StorageError when the control bucket does not answer."""
+    """Each method raises StorageError when the control bucket does not answer, or the document was changed."""
 
     def first_plan(self) -> Mapping[str, Any]:
         """The first plan of the pass as JSON, empty when there is none."""
@@ -65,10 +66,10 @@ class StoredDocuments:
         self._folder = table_folder(run_id, item.identity.spelling)
 
     def first_plan(self) -> Mapping[str, Any]:
-        return self._found(PLAN) or {}
+        return self._found(PLAN, AnyObject) or {}
 
     def carried_out(self, first: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        plans = [first, *([self._found(_after_wave(PLAN)) or {}] if self._after_wave else [])]
+        plans = [first, *([self._found(_after_wave(PLAN), AnyObject) or {}] if self._after_wave else [])]
         return {step: outcome for plan in plans for step, outcome in plan.get("done", {}).items()}
 
     def write_plan(self, document: PlanDocument) -> PlanReference:
@@ -93,20 +94,19 @@ class StoredDocuments:
         return read_plan(self._control.read(reference.key, reference.digest))
 
     def outcome(self, step: str) -> Mapping[str, Any] | None:
-        return self._found(f"{step}.json")
+        return self._found(f"{step}.json", EndedStep)
 
     def write_outcome(self, step: str, document: Mapping[str, Any]) -> None:
         self._control.write(f"{self._folder}/{step}.json", document)
 
     def begun(self, step: str) -> Mapping[str, Any] | None:
-        return self._found(f"{step}.begun.json")
+        return self._found(f"{step}.begun.json", BegunStep)
 
     def write_begun(self, step: str, document: Mapping[str, Any]) -> None:
         self._control.write(f"{self._folder}/{step}.begun.json", document)
 
-    def _found(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._control.find(f"{self._folder}/{name}")
-        return found
+    def _found(self, name: str, shape: type[AnyObject]) -> Mapping[str, Any] | None:
+        return self._control.find_object(f"{self._folder}/{name}", shape)
 
 
 def _after_wave(name: str) -> str:

@@ -28,6 +28,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
 from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
+from icekeeper.pipeline.step_documents import ListedOrphans
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.report.outcome_document import operation_document
@@ -265,5 +266,5 @@ def _with_listed_orphans(context: OperationContext, listed: Mapping[str, Any]) -
 
 def _listed(step: Step) -> Mapping[str, Any] | None:
     """What was listed under this very plan: the policy of another plan may allow more to be deleted."""
-    found: Mapping[str, Any] | None = step.deployment.control.find(f"{step.folder}/{LISTED_ORPHANS}.json")
-    return found if found is not None and found.get("plan") == step.event.plan.digest else None
+    found = step.deployment.control.find_object(f"{step.folder}/{LISTED_ORPHANS}.json", ListedOrphans)
+    return found if found is not None and found["plan"] == step.event.plan.digest else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from icekeeper.errors import RowsNotKept
+from icekeeper.errors import OutputUnproved, RowsNotKept, StorageError
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copied_input import WrittenCopy
 from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
@@ -85,6 +85,7 @@ def merge_files(
     Raises:
         StorageError: the store failed, and nothing is left.
         RowsNotKept: the file does not hold what was read.
+        OutputUnproved: the store failed before that was known; the file is left to the caller (rule 183).
     """
     layout = lay_out([file for _, file in inputs])
     if isinstance(layout, NotCopyable):
@@ -106,12 +107,19 @@ def _proven(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) 
     """The new file, assembled by its store where that can, else streamed, in both cases with its proof."""
     stored = copy_in_store(layout, path, schema, storage)
     if isinstance(stored, StoredCopy):
-        written, problem = stored.written, store_disproof(stored, schema, storage)
+        written = stored.written
     else:
         streamed = stored or write_copy(layout, path, schema, storage)
         if isinstance(streamed, NotCopyable):
             return streamed
-        written, problem = streamed, disproof(streamed, schema, storage)
+        written = streamed
+    try:
+        if isinstance(stored, StoredCopy):
+            problem = store_disproof(stored, schema, storage)
+        else:
+            problem = disproof(written, schema, storage)
+    except StorageError as error:
+        raise OutputUnproved(error) from error
     if problem is not None:
         raise RowsNotKept(problem, [path])
     return written

@@ -23,6 +23,7 @@ from icekeeper.row_group_copy.lineage_proof import other_lineage
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import checksums
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.whole_reads import etag_of
 
@@ -49,6 +50,8 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
                 or _undecodable(written.row_groups, [one.columns(len(schema.data_leaves)) for one in facts], file)
             )
         except (pa.ArrowException, OSError, CannotCopy) as error:
+            if failed_by_store(error):
+                raise
             return f"it cannot be read back: {str(error).splitlines()[0]}"
 
 

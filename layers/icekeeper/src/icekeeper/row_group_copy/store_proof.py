@@ -29,6 +29,7 @@ from icekeeper.row_group_copy.proof import other_facts
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.store_copy import StoredCopy
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.part_etags import etag_problem
 from icekeeper.storage.part_plan import CopiedRange
 from icekeeper.storage.read_ahead import Read, direct_reads
@@ -73,6 +74,8 @@ def store_disproof(stored: StoredCopy, schema: ParquetSchema, storage: Storage) 
                 or _undecodable(written.row_groups, facts, file)
             )
         except (pa.ArrowException, OSError, CannotCopy, ObjectChanged) as error:
+            if failed_by_store(error):
+                raise
             return f"it cannot be read back: {str(error).splitlines()[0]}"
 
 

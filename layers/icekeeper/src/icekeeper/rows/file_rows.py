@@ -18,6 +18,7 @@ from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
@@ -121,4 +122,7 @@ def projected_rows(
     except MaintenanceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        if failed_by_store(error):
+            with storage.translated(file.path):
+                raise
         raise FileUnreadable(f"file {file.path} cannot be read: {error}", path=file.path) from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from botocore.exceptions import (
+    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
@@ -15,7 +18,15 @@ from botocore.exceptions import (
 
 from icekeeper.masking import masked
 
-__all__ = ["TRANSIENT_CODES", "describe_failure", "failure_in_words", "is_denied", "is_refused", "is_transient"]
+__all__ = [
+    "TRANSIENT_CODES",
+    "describe_failure",
+    "failed_by_store",
+    "failure_in_words",
+    "is_denied",
+    "is_refused",
+    "is_transient",
+]
 
 # S3 API reference, "Error responses": errors for which the reference advises to try again.
 TRANSIENT_CODES = frozenset(
@@ -32,7 +43,10 @@ TRANSIENT_CODES = frozenset(
 )
 # Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
+# What these answers say is said of the object: it is not there, is another one, or ends before that range.
+_OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
     (
@@ -65,13 +79,30 @@ def is_denied(error: Mapping[str, Any]) -> bool:
     return error.get("Code") in _DENIED_CODES
 
 
+def failed_by_store(error: BaseException) -> bool:
+    """Whether an object could not be read because of its store or the way to it, not because of what it holds.
+
+    Looks at what the error was raised from as well.  An object that is not there, or is damaged, is no such failure;
+    Arrow raises the same types for both, and only a store's have a number or are called an AWS error (rule 183).
+    """
+    if isinstance(error, FileNotFoundError):
+        return False
+    if isinstance(error, ClientError):
+        return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in _OF_THE_OBJECT
+    if isinstance(error, BotoCoreError | PermissionError):
+        return True
+    if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in str(error)):
+        return True
+    return error.__cause__ is not None and failed_by_store(error.__cause__)
+
+
 def describe_failure(error: Exception, endpoint: str | None) -> str:
     """What went wrong, as the end of a sentence whose beginning names the path or service."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "does not exist"
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError) or "AWS Error NETWORK_CONNECTION" in text:
-        return f"cannot be reached: nothing answers at {endpoint or 'the AWS endpoint'}"
+        return f"cannot be reached: nothing answers at {endpoint or _aws_host(error)}"
     if isinstance(error, NoCredentialsError):
         return "cannot be reached: no AWS credentials are configured; set them as for the AWS CLI, or AWS_PROFILE"
     if isinstance(error, ProfileNotFound):
@@ -79,9 +110,17 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
     if isinstance(error, ClientError):
         details = error.response["Error"]
         return failure_in_words(details.get("Code"), details.get("Message"))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "cannot be written: no space is left on its disk; free space there"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
     return f"failed: {text}"
+
+
+def _aws_host(error: Exception) -> str:
+    """Where AWS was looked for, which has the region in its name: a slip in that leads to no host at all."""
+    host = urlsplit(getattr(error, "kwargs", {}).get("endpoint_url", "")).hostname
+    return f"{host}; correct the region if AWS has none of that name" if host else "the AWS endpoint"
 
 
 def failure_in_words(code: str | None, message: str | None) -> str:

@@ -7,7 +7,6 @@ source columns first (rule 52).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from icekeeper.operations.compaction.writing.output_names import partition_path
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read import Tally, read_rows
+from icekeeper.storage.scratch_folder import scratch_folder
 from icekeeper.storage.storage import Storage
 
 __all__ = ["PartitionRouter", "makes_fewer_files", "write_partitions"]
@@ -119,7 +119,7 @@ def write_partitions(
     router = PartitionRouter(routing, task.schema)
     written: list[DataFile] = []
     paths: list[str] = []
-    with _WaitingRows() as waiting:
+    with scratch_folder("icekeeper-partitions-") as folder, _WaitingRows(folder) as waiting:
         for batch in batches:
             for partition, rows in router.split(batch):
                 waiting.add(partition, rows)
@@ -137,10 +137,10 @@ def write_partitions(
 
 
 class _WaitingRows:
-    """Rows by partition, as one Arrow IPC stream per partition in a temporary directory."""
+    """Rows by partition, as one Arrow IPC stream per partition in a folder."""
 
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="icekeeper-partitions-")
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._numbers: dict[object, int] = {}
         self._partitions: list[tuple[PartitionValue, ...]] = []
         self._streams: list[pa.ipc.RecordBatchStreamWriter] = []
@@ -150,7 +150,6 @@ class _WaitingRows:
 
     def __exit__(self, *reason: object) -> None:
         self._close()
-        self._directory.cleanup()
 
     def add(self, partition: tuple[PartitionValue, ...], rows: pa.RecordBatch) -> None:
         key = partition_key(0, partition)
@@ -178,7 +177,7 @@ class _WaitingRows:
         self._streams.clear()
 
     def _path(self, number: int) -> Path:
-        return Path(self._directory.name) / str(number)
+        return self._folder / str(number)
 
 
 def _raw_value(values: pa.Array, kind: str) -> PartitionValue:

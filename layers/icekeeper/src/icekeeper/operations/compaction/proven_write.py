@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError, RowsNotKept
+from icekeeper.errors import MaintenanceError, OutputUnproved, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.proof import Evidence, RowProof, disproof, proof_of_file
 from icekeeper.operations.compaction.task import RewriteTask
@@ -15,6 +15,7 @@ from icekeeper.operations.compaction.writing.parquet_options import row_group_by
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.joined_batches import joined_batches
 from icekeeper.rows.read import Tally, read_rows
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_proven"]
@@ -38,6 +39,7 @@ def write_proven(
     Raises:
         StorageError: an input cannot be read or an output not written.
         RowsNotKept: the files do not hold the rows that were read.
+        OutputUnproved: the store failed before that was known; it was asked to delete the files (rule 183).
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
@@ -66,6 +68,9 @@ def _disproof(
     try:
         found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        if failed_by_store(error):
+            storage.delete([file.file_path for file in files])
+            raise OutputUnproved(error) from error
         return f"what was written cannot be read back: {error}"
     return disproof(
         proof.evidence,

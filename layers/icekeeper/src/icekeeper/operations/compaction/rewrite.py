@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from icekeeper.errors import FileUnreadable, MaintenanceError, RowsNotKept
+from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, RowsNotKept
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.work import write_clustered
 from icekeeper.operations.compaction.partition_rows import makes_fewer_files, write_partitions
@@ -34,7 +34,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     error = unreadable = None
     try:
         work.run()
-    except RowsNotKept as problem:
+    except (RowsNotKept, OutputUnproved) as problem:
         error = str(problem)
     except FileUnreadable as problem:
         error = str(problem)

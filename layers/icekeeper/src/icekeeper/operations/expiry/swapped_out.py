@@ -73,4 +73,4 @@ def _read(storage: Storage, location: str) -> TableMetadata | None:
     except StorageError as error:
         if storage.size(location) is None:
             return None
-        raise MetadataUnreadable(f"metadata file {location} cannot be read: {error}") from error
+        raise MetadataUnreadable(f"metadata file {error}") from error

@@ -138,7 +138,7 @@ def _references(task: _Task) -> Iterator[tuple[int, Any]]:
         try:
             data = task.storage.read(manifest)
         except StorageError as error:
-            raise MetadataUnreadable(f"manifest {manifest} cannot be read: {error}") from error
+            raise MetadataUnreadable(f"manifest {error}") from error
         for path in chain.from_iterable(decode_live_paths(data, manifest)):
             yield _part(path, task.parts), hasher.hashes(path)
 

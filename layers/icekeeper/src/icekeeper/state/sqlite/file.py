@@ -34,6 +34,7 @@ _ELSEWHERE = "or name another file with ICEKEEPER_STATE"
 # What to do, by what SQLite says.
 _ADVICE = {
     "disk is full": f"; free space there, {_ELSEWHERE}",
+    "disk I/O error": f"; if its disk is full, free space there, {_ELSEWHERE}",
     "not a database": f"; it is another program's, or damaged: {_AFTER_DAMAGE}",
     "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",

@@ -8,7 +8,6 @@ columns of Spark.
 from __future__ import annotations
 
 import pickle
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -42,6 +41,7 @@ from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.planned_names import planned_sorted_files
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.storage.attempt_names import PlannedFile
+from icekeeper.storage.scratch_folder import scratch_folder
 from icekeeper.storage.storage import Storage
 
 __all__ = ["lane_files", "merge_lane", "split_rows", "write_clustered"]
@@ -118,8 +118,9 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     written: list[DataFile] = []
     found = Evidence()
     error: str | None = None
-    with _WaitingSlices() as waiting:
-        try:
+    try:
+        with scratch_folder("icekeeper-lane-") as folder:
+            waiting = _WaitingSlices(folder)
             for item in items:
                 if isinstance(item, SplitReport):
                     reports.append(item)
@@ -132,8 +133,8 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
             found = sum(
                 (proof_of_file(file.file_path, task.schema, storage, task.proof) for file in written), Evidence()
             )
-        except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
-            error = f"{type(caught).__name__}: {caught}"
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
     seconds = time.perf_counter() - started
     return LaneResult(task.group_id, tuple(written), found, tuple(reports), seconds, error)
 
@@ -144,18 +145,12 @@ def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
 
 
 class _WaitingSlices:
-    """The run slices of one lane, kept in a temporary directory, one file per range."""
+    """The run slices of one lane, kept in a folder, one file per range."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.arrow_bytes = 0
-        self._directory = tempfile.TemporaryDirectory(prefix="icekeeper-lane-")
+        self._folder = folder
         self._ranges: set[int] = set()
-
-    def __enter__(self) -> _WaitingSlices:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._directory.cleanup()
 
     def add(self, item: RunSlice) -> None:
         self.arrow_bytes += item.arrow_bytes
@@ -175,7 +170,7 @@ class _WaitingSlices:
                 yield pickle.load(file)
 
     def _path(self, number: int) -> Path:
-        return Path(self._directory.name) / f"range-{number}"
+        return self._folder / f"range-{number}"
 
 
 def _sorted_pieces(waiting: _WaitingSlices, order: RowOrder) -> Iterator[SortedPiece]:

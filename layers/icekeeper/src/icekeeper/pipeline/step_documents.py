@@ -1,0 +1,39 @@
+"""What the documents must hold that steps of a pass leave for each other in the control bucket (rule 188).
+
+Plans and waves are read by their digest.  These are written by one call and found by another that knows only their key,
+so that whoever may write to the bucket may have changed them.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["AnyObject", "BegunStep", "EndedStep", "ListedOrphans"]
+
+
+class AnyObject(BaseModel):
+    """Any JSON object; fields that are not named here are as they were written."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class EndedStep(AnyObject):
+    """The outcome of a step."""
+
+    status: str
+    summary: str
+
+
+class BegunStep(AnyObject):
+    """What the first attempt at a step noted before it began."""
+
+    snapshot_ids: list[int]
+
+
+class ListedOrphans(AnyObject):
+    """What was listed for the removal of orphans."""
+
+    plan: str
+    """The digest of the plan under which it was listed."""
+    paths: list[str]
+    metrics: dict[str, int | float]
