@@ -66,8 +66,7 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
     """The entries of each block, and whether a partition ends with it."""
     waiting: list[StoredEntry] = []
     size = 0
-    runs = (list(run) for _, run in itertools.groupby(entries, key=lambda entry: repr(entry.partition)))
-    for run in runs:
+    for run in _runs(entries):
         for entry in run:
             if waiting and size >= block_bytes:
                 yield waiting, entry is run[0]
@@ -81,14 +80,28 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
         yield waiting, True
 
 
+def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
+    """The entries of one partition after the other."""
+    run: list[StoredEntry] = []
+    for entry in entries:
+        # Most entries share the object with the one before.  0.0 and -0.0 are equal, and two partitions.
+        if run and entry.partition is not run[-1].partition and repr(entry.partition) != repr(run[-1].partition):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
 def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
-    payload = deflate_compress(b"".join(entry.data for entry in entries), _DEFLATE_LEVEL)
+    partitions, numbers, _, counts, encoded = zip(*entries, strict=True)
+    payload = deflate_compress(b"".join(encoded), _DEFLATE_LEVEL)
     return EntryBlock(
         data=avro_long(len(entries)) + avro_long(len(payload)) + payload,
         files=len(entries),
-        rows=sum(entry.record_count for entry in entries),
-        min_sequence_number=min(entry.sequence_number for entry in entries),
-        partitions=tuple({repr(entry.partition): entry.partition for entry in entries}.values()),
+        rows=sum(counts),
+        min_sequence_number=min(numbers),
+        partitions=tuple(run[0].partition for run in _runs(entries)),
         ends_partition=ends_partition,
     )
 
