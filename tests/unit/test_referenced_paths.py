@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion import referenced_paths
-from icekeeper.deletion.merged_spellings import merged_spelling
 from icekeeper.deletion.prefix_mismatch import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.storage.merged_spellings import merged_spelling
 from icekeeper.storage.paths import authority, normalise
 
 HOME = "s3://b/t"

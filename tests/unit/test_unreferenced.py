@@ -77,6 +77,31 @@ def test_another_spelling_of_a_path_saves_the_file(spelling: str) -> None:
     assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
 
 
+@pytest.mark.parametrize(
+    ("dropped", "kept"),
+    [
+        ("data/k=\u00e9/f", "data/k=e\u0301/f"),
+        ("data/k=e\u0301/f", "data/k=%C3%A9/f"),
+        ("data/a/b", "data/a\\b"),
+        ("data/f", "./data/f"),
+        ("data/f", "data/../data/f"),
+    ],
+)
+def test_what_a_store_or_client_takes_for_the_file_saves_it(dropped: str, kept: str) -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", [dropped, "data/other"]))
+    table.snapshot(2, table.manifest("new", [kept]))
+    assert freed(table, 1) == {"data/other", "metadata/old.avro", "metadata/snap-1.avro"}
+
+
+@pytest.mark.parametrize("kept", ["./m", "a/../m"])
+def test_a_manifest_that_a_kept_snapshot_lists_in_another_spelling_stays(kept: str) -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("m", ["data/1"]))
+    table.snapshot(2, table.manifest(kept, ["data/1"]))
+    assert freed(table, 1) == {"metadata/snap-1.avro"}
+
+
 def test_two_dropped_manifests_that_could_be_one_stand_for_themselves() -> None:
     """ "kept" was listed beside "d 1" only."""
     table = ListedManifests()

@@ -28,6 +28,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.paths import PathSet, compared, is_under, may_be_under, normalise
 
 __all__ = ["GC_DISABLED", "FileNeeds"]
@@ -132,14 +133,15 @@ class FileNeeds:
         found = list_beside(storage, self._table, listed)
         now = self._context.load()  # after the listing: what others commit meanwhile is known
         for stray in refuse_other_head(now, read_strays(storage, now, found)):
-            self._newer.update(map(normalise, needed_by(storage, stray, self.references)))
+            self._newer.update(map(any_spelling, needed_by(storage, stray, self.references)))
 
     def need(self, path: str) -> bool:
         """Whether anybody needs the file, or the table must not delete it, as of the last :meth:`look_again`."""
         path = compared(path)
+        spelled = any_spelling(path)
         return (
-            path.normal in self._since
-            or path.normal in self._newer
+            spelled in self._since
+            or spelled in self._newer
             or not self.may_delete(path)
             or (not self._elsewhere_is_known and not is_under(path, self._home))
             or self.held.hold(path)
@@ -167,7 +169,7 @@ class FileNeeds:
             raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
         if now.metadata_location != self._seen:
             new = reachable_files(self._context.reader(now), now.metadata_location, self.references)
-            self._since.update(map(normalise, new))
+            self._since.update(map(any_spelling, new))
             self._seen = now.metadata_location
         self.held.look(now.metadata)
 

@@ -19,7 +19,8 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.paths import PathSet, normalise
+from icekeeper.storage.merged_spellings import any_spelling
+from icekeeper.storage.paths import PathSet
 
 __all__ = ["HeldFiles", "held_by_others"]
 
@@ -59,10 +60,10 @@ class HeldFiles:
         if loads != self._loads:
             self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
         for pin in self._memory.pins():
-            self._pinned.add(normalise(pin.metadata_location))
+            self._pinned.add(any_spelling(pin.metadata_location))
             key = (pin.snapshot_id, pin.metadata_location)
             if pin.snapshot_id not in now.snapshots and key not in self._followed:
-                self._pinned.update(map(normalise, self._needed(pin)))
+                self._pinned.update(map(any_spelling, self._needed(pin)))
                 self._followed.add(key)
 
     @property
@@ -72,7 +73,7 @@ class HeldFiles:
 
     def hold(self, path: str) -> bool:
         """Whether the file must not be deleted."""
-        return normalise(path) in self._pinned or self._staged.may_contain(path)
+        return any_spelling(path) in self._pinned or self._staged.may_contain(path)
 
     def _needed(self, pin: Pin) -> Iterator[str]:
         try:

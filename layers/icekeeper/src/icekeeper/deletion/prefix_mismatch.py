@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from icekeeper.errors import OperationRefused
 from icekeeper.storage.paths import authority, normalise
 
-__all__ = ["find_prefix_mismatch", "prefix_mismatch_error", "without_authority"]
+__all__ = ["behind_authority", "find_prefix_mismatch", "prefix_mismatch_error", "without_authority"]
 
 
 def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:
@@ -24,7 +24,11 @@ def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:
 
 def without_authority(path: str) -> str:
     """The normalised path without its scheme and without its bucket or host."""
-    normal = normalise(path)
+    return behind_authority(normalise(path))
+
+
+def behind_authority(normal: str) -> str:
+    """As :func:`without_authority`, of a path that is normalised already."""
     _, separator, rest = normal.partition("://")
     return f"/{rest.partition('/')[2]}" if separator else normal
 

@@ -14,11 +14,11 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.deletion.merged_spellings import merged_spelling, merged_spellings
-from icekeeper.deletion.prefix_mismatch import without_authority
+from icekeeper.deletion.prefix_mismatch import behind_authority
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import authority, normalise
+from icekeeper.storage.merged_spellings import any_spelling, merged_spellings
+from icekeeper.storage.paths import authority
 
 __all__ = ["ReferencedPaths", "path_hash"]
 
@@ -105,15 +105,15 @@ class ReferencedPaths:
         normals = merged_spellings(normals)
         self._here.add(map(self._hash, normals))
         elsewhere = [normal for normal in normals if not normal.startswith(self._own)]
-        self._elsewhere.add(self._hash(without_authority(normal)) for normal in elsewhere)
+        self._elsewhere.add(self._hash(behind_authority(normal)) for normal in elsewhere)
 
     def hashes(self, path: str) -> tuple[int, int | None]:
         """The hash of the normalised path, and that of its part behind scheme and bucket.
 
         The second is ``None`` for a path in home's own bucket, which cannot be a prefix mismatch.
         """
-        normal = merged_spelling(normalise(path))
-        return self._hash(normal), None if normal.startswith(self._own) else self._hash(without_authority(normal))
+        normal = any_spelling(path)
+        return self._hash(normal), None if normal.startswith(self._own) else self._hash(behind_authority(normal))
 
     def add_hashes(self, hashes: Iterable[tuple[int, int | None]]) -> None:
         """Add paths by their :meth:`hashes`, which may have been made on another machine."""
@@ -128,14 +128,11 @@ class ReferencedPaths:
         return [listed[place] for place in self._here.missing(hashes)]
 
     def __contains__(self, path: str) -> bool:
-        return len(self._here) > 0 and self._hash(merged_spelling(normalise(path))) in self._here
+        return len(self._here) > 0 and self._hash(any_spelling(path)) in self._here
 
     def __len__(self) -> int:
         return len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
         """Whether, most probably, the same path is referenced under another scheme, bucket or host."""
-        return (
-            len(self._elsewhere) > 0
-            and self._hash(without_authority(merged_spelling(normalise(path)))) in self._elsewhere
-        )
+        return len(self._elsewhere) > 0 and self._hash(behind_authority(any_spelling(path))) in self._elsewhere

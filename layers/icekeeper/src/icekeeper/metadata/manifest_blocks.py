@@ -5,7 +5,6 @@ So the size of a manifest is known before it is written, and it can end where a 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +93,7 @@ def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
 
 
 def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
-    partitions, numbers, _, counts, encoded = zip(*entries, strict=True)
+    _, numbers, _, counts, encoded = zip(*entries, strict=True)
     payload = deflate_compress(b"".join(encoded), _DEFLATE_LEVEL)
     return EntryBlock(
         data=avro_long(len(entries)) + avro_long(len(payload)) + payload,

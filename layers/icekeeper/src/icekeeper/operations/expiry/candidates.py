@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-from icekeeper.deletion.prefix_mismatch import prefix_mismatch_error, without_authority
+from icekeeper.deletion.prefix_mismatch import behind_authority, prefix_mismatch_error
 from icekeeper.pass_context.footprint import spelled_root
+from icekeeper.storage.merged_spellings import merged_spelling
 from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
 
 __all__ = ["Candidates"]
@@ -24,7 +25,7 @@ class Candidates:
 
     def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
         self._owned, self._is_held = tuple(map(compared, owned)), is_held
-        # Hash of the path behind scheme and bucket → where it stands in the lists below.
+        # Hash of the path behind scheme and bucket, in whatever spelling → where it stands in the lists below.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
         self._sizes = array("q")
@@ -40,7 +41,7 @@ class Candidates:
         now = compared(path)
         if not any(is_under(now, location) for location in self._owned) or self._is_held(now):
             return
-        key = hash(without_authority(now))
+        key = hash(behind_authority(merged_spelling(now.normal)))
         found = self._at(key)
         if found and any(normalise(self._paths[place] or "") == now.normal for place in found):
             return
@@ -60,12 +61,14 @@ class Candidates:
             OperationRefused: a candidate is the same path under another scheme, bucket or host.
         """
         now = compared(path)
-        bare = without_authority(now)
+        merged = merged_spelling(now.normal)
+        bare = behind_authority(merged)
         for place in self._at(hash(bare)):
             candidate = self._compared(place)
-            if candidate is None or without_authority(candidate) != bare:
+            other = "" if candidate is None else merged_spelling(candidate.normal)
+            if candidate is None or behind_authority(other) != bare:
                 continue
-            if candidate.normal != now.normal:
+            if other != merged:
                 raise prefix_mismatch_error(candidate, path)
             self._take_out(place)
 

@@ -32,7 +32,8 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import LiveFile, ManifestContent
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.merged_spellings import any_spelling
+from icekeeper.storage.paths import is_under
 
 __all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
 
@@ -121,7 +122,7 @@ class _Kept:
     """By path as spelled: whether it is a delete manifest."""
     specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
-    """Normalised paths: whatever may be one of these is not dropped."""
+    """Paths in whatever spelling: what may be one of these is not dropped."""
     all_list: set[str] = field(default_factory=set)
     """Those that every retained snapshot of the current line lists."""
 
@@ -198,8 +199,8 @@ def _is_own(metadata: TableMetadata, file: LiveFile) -> bool:
 
 
 def _key(path: str) -> str:
-    """The normalised path; the very same text where that changes nothing, which saves holding it twice."""
-    normal = normalise(path)
+    """The path in whatever spelling; the very same text where that changes nothing, which saves holding it twice."""
+    normal = any_spelling(path)
     return path if normal == path else normal
 
 

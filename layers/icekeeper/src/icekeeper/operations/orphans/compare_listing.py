@@ -13,8 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from icekeeper.deletion.merged_spellings import merged_spelling
-from icekeeper.deletion.prefix_mismatch import without_authority
+from icekeeper.deletion.prefix_mismatch import behind_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -24,7 +23,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates, join_candidates
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.sources import FileSource, SourcePart
 from icekeeper.storage.storage import Storage
 
@@ -144,7 +143,7 @@ def _references(task: _Task) -> Iterator[tuple[int, Any]]:
 
 
 def _part(path: str, parts: int) -> int:
-    return path_hash(without_authority(merged_spelling(normalise(path)))) % parts
+    return path_hash(behind_authority(any_spelling(path))) % parts
 
 
 def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, _Item]]:

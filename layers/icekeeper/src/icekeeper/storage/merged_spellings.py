@@ -11,7 +11,14 @@ import posixpath
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["merged_spelling", "merged_spellings"]
+from icekeeper.storage.paths import normalise
+
+__all__ = ["any_spelling", "merged_spelling", "merged_spellings"]
+
+
+def any_spelling(path: str) -> str:
+    """The same text for all spellings of a path: the key by which references are compared with what may be deleted."""
+    return merged_spelling(normalise(path))
 
 
 def merged_spelling(normal: str) -> str:
