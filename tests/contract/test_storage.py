@@ -136,6 +136,17 @@ def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> N
     assert place.storage.delete([]).deleted == ()
 
 
+@pytest.mark.parametrize("place", ["local", "bucket"], indirect=True)  # SeaweedFS's table buckets take no such key
+def test_a_key_that_xml_cannot_hold_keeps_no_other_from_being_deleted(place: Place) -> None:
+    """Its batch would be refused whole: MalformedXML."""
+    paths = [f"{place.location}/data/{name}" for name in ("a", "b\x01", "c\x1f", "d\ufffe")]
+    for path in paths:
+        place.storage.write(path, b"x")
+    report = place.storage.delete(paths)
+    assert (report.deleted, report.failed) == (tuple(paths), {})
+    assert list(place.storage.list(place.location)) == []
+
+
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)
 def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -> None:
     place.storage.write(f"{place.location}/data/a.parquet", b"x")

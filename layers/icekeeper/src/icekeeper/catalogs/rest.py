@@ -64,7 +64,7 @@ class RestCatalog:
         except (requests.RequestException, BotoCoreError, *REST_ERRORS) as error:
             raise self._unusable(error) from error
         except ValidationError as error:
-            raise StorageError(f"what answers at {self._uri} is not an Iceberg REST catalog") from error
+            raise self._foreign() from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
@@ -96,6 +96,8 @@ class RestCatalog:
                 continue  # dropped meanwhile
             except (requests.RequestException, *REST_ERRORS) as error:
                 raise self._unusable(error) from error
+            except ValidationError as error:
+                raise self._foreign() from error
             yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables)
             pending = [*self._children(namespace), *pending]
 
@@ -168,6 +170,8 @@ class RestCatalog:
             raise self._unusable(error) from error
         except (requests.RequestException, *REST_ERRORS) as error:
             raise self._unusable(error) from error
+        except ValidationError as error:
+            raise self._foreign() from error
         # A server without nested namespaces may ignore the parent and list the top level again.
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
@@ -179,9 +183,14 @@ class RestCatalog:
         if not isinstance(document, dict) or not isinstance(location, str):
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
         if io_properties is None:
-            vended = rest_credentials(answer.get("storage-credentials") or (), location)
-            config = answer.get("config") or {}
-            io_properties = file_io_properties({**self._client.properties, **config, **vended})
+            try:
+                vended = rest_credentials(answer.get("storage-credentials") or (), location)
+                config = answer.get("config") or {}
+                io_properties = file_io_properties({**self._client.properties, **config, **vended})
+            except (ValidationError, TypeError, AttributeError) as error:
+                raise MetadataUnreadable(
+                    f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
+                ) from error
             remember_vendor(io_properties, lambda: self.load(table).io_properties)
         return LoadedTable(table, TableMetadata(document), location, location, io_properties)
 
@@ -200,6 +209,11 @@ class RestCatalog:
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
         told = " ".join(mask(message, self._secrets).split())
         return told if error is not None else told[:200]
+
+    def _foreign(self) -> StorageError:
+        return StorageError(
+            f"what answers at {self._uri} is not an Iceberg REST catalog; look for a proxy that answers in its place"
+        )
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):

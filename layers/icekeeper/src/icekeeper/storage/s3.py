@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
 DELETE_ATTEMPTS = 5
+# What a document of XML 1.0 cannot hold, not even escaped (its section 2.2, "Characters").
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {
     "GetObject": RequestKind.GET,
     "HeadObject": RequestKind.GET,
@@ -72,15 +75,28 @@ class FailedKeys:
 def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
     """Delete objects in parallel batches.
 
-    A missing object counts as deleted.  Throttled and failed keys are tried again with growing pauses.
+    A missing object counts as deleted.  Throttled and failed keys are tried again with growing pauses.  A key that a
+    batch cannot name, which would spoil it (platform 89), is deleted alone.
     """
-    batches = [keys[start : start + DELETE_BATCH] for start in range(0, len(keys), DELETE_BATCH)]
+    alone = [key for key in keys if _NOT_IN_XML.search(key)]
+    together = [key for key in keys if not _NOT_IN_XML.search(key)] if alone else keys
+    batches = [together[start : start + DELETE_BATCH] for start in range(0, len(together), DELETE_BATCH)]
+    batches += [[key] for key in alone]
     failed = FailedKeys()
     with WorkThreads(min(DELETE_THREADS, len(batches))) as pool:
         for failures in pool.map(lambda batch: _delete_batch(client, bucket, batch), batches):
             failed.for_good.update(failures.for_good)
             failed.transient.update(failures.transient)
     return failed
+
+
+def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence[Mapping[str, str]]:
+    """The errors that the answer to one request tells."""
+    if len(keys) == 1 and _NOT_IN_XML.search(keys[0]):
+        client.delete_object(Bucket=bucket, Key=keys[0])
+        return ()
+    request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    return client.delete_objects(Bucket=bucket, Delete=request).get("Errors") or ()
 
 
 def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
@@ -92,8 +108,7 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
         transient: dict[str, str] = {}
         asked = frozenset(pending)
         try:
-            request = {"Objects": [{"Key": key} for key in pending], "Quiet": True}
-            errors = client.delete_objects(Bucket=bucket, Delete=request).get("Errors") or ()
+            errors = _request_deletion(client, bucket, pending)
         except ClientError as error:
             reason = describe_failure(error, None)
             if is_transient(error):
