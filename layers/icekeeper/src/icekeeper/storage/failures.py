@@ -47,11 +47,15 @@ REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "Meth
 _OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RENEWED = "sign in again, or name a profile or role, whose keys are renewed"
+# Arrow asks for an object's size by HEAD, whose answer has no body and so no code: S3 says no more of expired keys
+# (platform 82).
+_UNTOLD = "(HTTP status 400) during HeadObject"
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
     (
         frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}),
-        "sign in again, or name a profile or role, whose keys are renewed",
+        _RENEWED,
     ),
     (
         frozenset({"301", "302", "307", "308", "PermanentRedirect", "Redirect", "TemporaryRedirect"}),
@@ -114,6 +118,8 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
         return "cannot be written: no space is left on its disk; free space there"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
+    if _UNTOLD in text:
+        return f"was refused by the store, which does not say why; if the credentials have expired, {_RENEWED}"
     return f"failed: {text}"
 
 
