@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from botocore.exceptions import ClientError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.listings import ListingWriter
+from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 
 __all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "table_folder"]
@@ -64,7 +64,7 @@ class ControlBucket:
         except StorageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            if _is_of_bucket(error.__cause__.__cause__):
+            if is_missing_bucket(error.__cause__):
                 raise StorageError(
                     f"the control bucket {self.name} does not exist; correct ICEKEEPER_CONTROL_BUCKET, or deploy the "
                     "stack again, which makes it"
@@ -123,11 +123,6 @@ class ControlBucket:
 
     def _path(self, key: str) -> str:
         return f"{self.address}/{key}"
-
-
-def _is_of_bucket(error: BaseException | None) -> bool:
-    """Whether a store says that there is no such bucket, not only no such object (rule 192)."""
-    return isinstance(error, ClientError) and error.response["Error"].get("Code") == "NoSuchBucket"
 
 
 def proposals_key(run_id: str) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "failed_by_store",
     "failure_in_words",
     "is_denied",
+    "is_missing_bucket",
     "is_refused",
     "is_transient",
 ]
@@ -81,6 +82,12 @@ def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
 def is_denied(error: Mapping[str, Any]) -> bool:
     """Whether an error, or one entry of a batch's, means that a right is missing."""
     return error.get("Code") in _DENIED_CODES
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Whether a failure to read an object was raised because its whole bucket is not there (rule 192)."""
+    cause = error.__cause__
+    return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 
 
 def failed_by_store(error: BaseException) -> bool:
