@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.report.listings import ListingWriter
+from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 
 __all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "table_folder"]
+
+AnyShape = TypeVar("AnyShape", bound=BaseModel)
+Checked = TypeVar("Checked")
 
 
 class ControlBucket:
@@ -49,14 +53,23 @@ class ControlBucket:
         return _parse(data, self._path(key))
 
     def find(self, key: str) -> Any | None:
-        """The document under a key, ``None`` when there is none."""
+        """The document under a key, ``None`` when there is none.
+
+        Raises:
+            StorageError: it cannot be read, or there is no such bucket (rule 192).
+        """
         path = self._path(key)
         try:
             data = self._storage.read(path)
         except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            if is_missing_bucket(error.__cause__):
+                raise StorageError(
+                    f"the control bucket {self.name} does not exist; correct ICEKEEPER_CONTROL_BUCKET, or deploy the "
+                    "stack again, which makes it"
+                ) from error
+            return None
         return _parse(data, path)
 
     def find_object(self, key: str, shape: type[BaseModel]) -> Mapping[str, Any] | None:
@@ -66,17 +79,28 @@ class ControlBucket:
             StorageError: it has not: somebody changed it.
         """
         found: Mapping[str, Any] | None = self.find(key)
-        if found is None:
-            return None
+        if found is not None:
+            self._checked(key, found, shape)
+        return found
+
+    def find_objects(self, key: str, shape: type[AnyShape]) -> list[AnyShape]:
+        """The objects of a JSON list; none when there is no document.
+
+        Raises:
+            StorageError: as :meth:`find_object`.
+        """
+        found = self.find(key)
+        return [] if found is None else self._checked(key, found, list[shape])  # type: ignore[valid-type]
+
+    def _checked(self, key: str, found: Any, shape: type[Checked]) -> Checked:
         try:
-            shape.model_validate(found)
+            return TypeAdapter(shape).validate_python(found)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "the document"
             raise StorageError(
                 f"{self._path(key)} is not as this run wrote it ({where}: {first['msg']}); start another run"
             ) from None
-        return found
 
     def find_hint(self, key: str) -> Any | None:
         """As :meth:`find`, for a document that only saves work: ``None`` also when it is no JSON."""

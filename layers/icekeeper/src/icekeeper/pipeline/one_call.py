@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from icekeeper.catalogs.table_bucket_arn import is_table_bucket
 from icekeeper.pipeline.control_bucket import proposals_key
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import WAITING, Item, PlanReference, parse_event
+from icekeeper.pipeline.events import WAITING, Item, PlanReference
 from icekeeper.pipeline.outgrown import note_killed_call
 
 __all__ = ["HandedOn", "RestEvent", "assign_tables", "handed_on", "take_up_rest"]
@@ -80,9 +80,9 @@ def take_up_rest(deployment: Deployment, event: RestEvent) -> Mapping[str, Any]:
         StorageError: the control bucket does not answer.
     """
     errors = {one.model_copy(update={"error": ""}): one.error for one in event.left}
-    found = deployment.control.find(proposals_key(event.run_id)) or ()
+    found = deployment.control.find_objects(proposals_key(event.run_id), Item)
     rest = []
-    for item in (parse_event(Item, one) for one in found):
+    for item in found:
         if _named(item) in errors:
             note_killed_call(deployment, event.run_id, item, errors[_named(item)])
         elif _is_for_one_call(item):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from icekeeper.pipeline.control_bucket import ControlBucket, digest_of, table_folder
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.plan_document import PlanDocument, read_plan
-from icekeeper.pipeline.step_documents import AnyObject, BegunStep, EndedStep
+from icekeeper.pipeline.step_documents import AnyObject, BegunStep, EndedStep, PassPlan
 
 __all__ = ["PLAN", "PassDocuments", "StoredDocuments"]
 
@@ -66,10 +66,10 @@ class StoredDocuments:
         self._folder = table_folder(run_id, item.identity.spelling)
 
     def first_plan(self) -> Mapping[str, Any]:
-        return self._found(PLAN, AnyObject) or {}
+        return self._found(PLAN, PassPlan) or {}
 
     def carried_out(self, first: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        plans = [first, *([self._found(_after_wave(PLAN), AnyObject) or {}] if self._after_wave else [])]
+        plans = [first, *([self._found(_after_wave(PLAN), PassPlan) or {}] if self._after_wave else [])]
         return {step: outcome for plan in plans for step, outcome in plan.get("done", {}).items()}
 
     def write_plan(self, document: PlanDocument) -> PlanReference:

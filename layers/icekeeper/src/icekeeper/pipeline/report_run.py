@@ -9,6 +9,7 @@ from typing import Any
 from icekeeper.pipeline.control_bucket import proposals_key, report_key, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportRunEvent, TableResult, parse_event
+from icekeeper.pipeline.step_documents import EndedPass
 
 __all__ = ["report_run", "was_scan"]
 
@@ -60,8 +61,8 @@ def was_scan(deployment: Deployment, run_id: str) -> bool:
     Raises:
         StorageError: the proposals cannot be read.
     """
-    proposed = deployment.control.find(proposals_key(run_id)) or ()
-    return any(parse_event(Item, proposal).is_scheduled for proposal in proposed)
+    proposed = deployment.control.find_objects(proposals_key(run_id), Item)
+    return any(item.is_scheduled for item in proposed)
 
 
 def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:
@@ -71,7 +72,7 @@ def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableRes
     whose pass wrote nothing.
     """
     told = Counter(result.table for result in (*event.in_one_call, *event.earlier, *event.tables))
-    proposed = [parse_event(Item, proposal) for proposal in deployment.control.find(proposals_key(event.run_id)) or ()]
+    proposed = deployment.control.find_objects(proposals_key(event.run_id), Item)
     missing = Counter(item.table for item in proposed) - told
     left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]
     for result in sorted(left, key=lambda result: result.summary != _VANISHED):
@@ -81,7 +82,7 @@ def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableRes
 
 
 def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
-    found = deployment.control.find(f"{table_folder(run_id, item.identity.spelling)}/pass.json")
+    found = deployment.control.find_object(f"{table_folder(run_id, item.identity.spelling)}/pass.json", EndedPass)
     if found is None:
         return TableResult(table=item.table, status="failed", summary=_VANISHED)
     return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})

@@ -6,9 +6,11 @@ so that whoever may write to the bucket may have changed them.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
 
-__all__ = ["AnyObject", "BegunStep", "EndedStep", "ListedOrphans"]
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["AnyObject", "BegunStep", "EndedPass", "EndedStep", "ListedOrphans", "PassPlan"]
 
 
 class AnyObject(BaseModel):
@@ -17,11 +19,27 @@ class AnyObject(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
+class EndedPass(AnyObject):
+    """How a table's pass ended, as its run's report has it."""
+
+    status: Literal["succeeded", "partial", "failed", "refused", "skipped"]
+    summary: str
+
+
 class EndedStep(AnyObject):
     """The outcome of a step."""
 
     status: str
     summary: str
+
+
+class PassPlan(AnyObject):
+    """What is read of a pass's first plan by its key alone."""
+
+    started_ms: int = 0
+    head_id: int | None = None
+    requested_ms: int | None = None
+    done: dict[str, EndedStep] = Field(default_factory=dict)
 
 
 class BegunStep(AnyObject):

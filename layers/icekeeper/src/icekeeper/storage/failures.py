@@ -24,6 +24,7 @@ __all__ = [
     "failed_by_store",
     "failure_in_words",
     "is_denied",
+    "is_missing_bucket",
     "is_refused",
     "is_transient",
 ]
@@ -47,11 +48,15 @@ REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "Meth
 _OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RENEWED = "sign in again, or name a profile or role, whose keys are renewed"
+# Arrow asks for an object's size by HEAD, whose answer has no body and so no code: S3 says no more of expired keys
+# (platform 82).
+_UNTOLD = "(HTTP status 400) during HeadObject"
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
     (
         frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}),
-        "sign in again, or name a profile or role, whose keys are renewed",
+        _RENEWED,
     ),
     (
         frozenset({"301", "302", "307", "308", "PermanentRedirect", "Redirect", "TemporaryRedirect"}),
@@ -77,6 +82,12 @@ def is_refused(error: ClientError | Mapping[str, Any]) -> bool:
 def is_denied(error: Mapping[str, Any]) -> bool:
     """Whether an error, or one entry of a batch's, means that a right is missing."""
     return error.get("Code") in _DENIED_CODES
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Whether a failure to read an object was raised because its whole bucket is not there (rule 192)."""
+    cause = error.__cause__
+    return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 
 
 def failed_by_store(error: BaseException) -> bool:
@@ -114,6 +125,8 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
         return "cannot be written: no space is left on its disk; free space there"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
+    if _UNTOLD in text:
+        return f"was refused by the store, which does not say why; if the credentials have expired, {_RENEWED}"
     return f"failed: {text}"
 
 
