@@ -51,10 +51,11 @@ def test_tables_of_nested_namespaces_are_listed_and_loaded(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_an_unknown_table_is_the_callers_mistake(lake: Lake) -> None:
-    catalog = lake.open()
-    for name in (TableName(("ns",), "missing"), TableName(("nowhere",), "missing")):
-        with pytest.raises(PolicyError, match=f"there is no table {name} in catalog {lake.name}"):
+    present, catalog = TableName(("ns",), lake.table().name), lake.open()
+    for name in (TableName(("ns",), "missing"), TableName(("nowhere",), present.name)):
+        with pytest.raises(PolicyError, match=f"there is no table {name} in catalog {lake.name}") as told:
             catalog.load(name)
+    assert told.value.hint() == f" (did you mean '{present}'?)"
 
 
 @pytest.mark.parametrize("lake", POINTERS, indirect=True)

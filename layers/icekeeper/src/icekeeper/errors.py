@@ -30,7 +30,7 @@ sentence for a person, and says what to do where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from icekeeper.masking import masked
 
@@ -67,7 +67,14 @@ class MaintenanceError(Exception):
 
 
 class PolicyError(MaintenanceError):
-    """The caller's input is wrong and must be corrected; nothing was read or changed."""
+    """The caller's input is wrong and must be corrected; nothing was read or changed.
+
+    ``hint`` gives words to put behind the message where a person reads it; it may list a catalog.
+    """
+
+    def __init__(self, *told: object, hint: Callable[[], str] = str) -> None:
+        super().__init__(*told)
+        self.hint = hint
 
 
 class TableUnsupported(MaintenanceError):

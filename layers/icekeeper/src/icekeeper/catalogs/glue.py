@@ -20,6 +20,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
@@ -188,7 +189,7 @@ class GlueCatalog:
             answer = self._clients.repeating.get_table(**self._catalog_id, DatabaseName=database, Name=table.name)
         except AWS_ERRORS as error:
             if GLUE.is_missing(error):
-                raise PolicyError(f"there is no table {table} in catalog {self._name}") from error
+                raise missing_table(self, table) from error
             raise self._unusable(error) from error
         entry: dict[str, Any] = answer["Table"]
         return entry

@@ -23,6 +23,7 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, mainte
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
 from icekeeper.metadata.document import TableMetadata
@@ -196,7 +197,7 @@ class RestCatalog:
 
     def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:
         if response.status_code == 404:
-            return PolicyError(f"there is no table {table} in catalog {self._name}")
+            return missing_table(self, table)
         if response.status_code in (401, 403, 419):
             return StorageError(f"catalog {self._name} denies access to {table}: {self._message(response)}")
         return StorageError(

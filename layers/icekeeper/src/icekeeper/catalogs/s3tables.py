@@ -15,6 +15,7 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.clock import Clock, system_clock
@@ -95,7 +96,7 @@ class S3TablesCatalog:
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):
-                raise PolicyError(f"there is no table {table} in catalog {self._name}") from error
+                raise missing_table(self, table) from error
             raise self._unusable(error) from error
         location = pointer.get("metadataLocation")
         if not location:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
 from icekeeper.catalogs.sqlite_file import why_no_database
 from icekeeper.clock import Clock, system_clock
@@ -89,7 +90,7 @@ class SqlCatalog:
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
         if not location:
-            raise PolicyError(f"there is no table {table} in catalog {self._name}")
+            raise missing_table(self, table)
         metadata = load_document(self._storage, location)
         return LoadedTable(table, metadata, location, location, self._io_properties)
 

@@ -248,11 +248,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
+def _call(given: Sequence[str]) -> object:
+    try:
+        return app(args=list(given), prog_name="icekeeper", standalone_mode=False)
+    except PolicyError as error:
+        raise PolicyError(f"{error}{error.hint()}") from error
+
+
 def _run(given: Sequence[str], *, as_json: bool) -> int:
     try:
         _require_text(given)
         _start_logging()
-        result = app(args=list(given), prog_name="icekeeper", standalone_mode=False)
+        result = _call(given)
         return result if isinstance(result, int) else EXIT_OK
     except typer.TyperException as error:
         print_usage_error(error, as_json=as_json)
