@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import add_pin
-from icekeeper.clock import HOUR_MS, Clock, system_clock
+from icekeeper.clock import HOUR_MS, Clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.clocks import store_at
+from support.clocks import ahead, store_at
 from support.maintained_table import NAME, MaintainedTable, new_table
 
 NOW_H = 100  # the table's snapshots are so many hours old by its store
-
-
-def ahead(hours: float) -> Callable[[], int]:
-    return lambda: system_clock() + int(hours * HOUR_MS)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.administration.loads import declare_load, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
@@ -27,16 +26,12 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
-from support.clocks import same_clock, store_at
+from support.clocks import ahead, same_clock, store_at
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog, once
 
 HOURS_4_DAYS = 96
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "72"}
-
-
-def ahead(hours: float) -> Callable[[], int]:
-    return lambda: system_clock() + int(hours * HOUR_MS)
 
 
 @pytest.fixture

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.storage.storage import Storage
 
-__all__ = ["same_clock", "store_at"]
+__all__ = ["ahead", "same_clock", "store_at"]
+
+
+def ahead(hours: float) -> Callable[[], int]:
+    """A clock that is so many hours ahead of this machine's."""
+    return lambda: system_clock() + int(hours * HOUR_MS)
 
 
 def same_clock(storage: Storage, location: str, may_write: bool) -> int | None:

@@ -41,6 +41,8 @@ __all__ = ["RestCatalog"]
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
+# Raised while PyIceberg asks and reads the answer, which may be none of a catalog's.
+LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
@@ -62,10 +64,8 @@ class RestCatalog:
         self._uri = address_to_show(str(properties["uri"]))
         try:
             self._client = BoundedRestCatalog(name, **{**properties, **self._signing()})
-        except (requests.RequestException, BotoCoreError, *REST_ERRORS) as error:
+        except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
-        except ValidationError as error:
-            raise self._foreign() from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
@@ -95,10 +95,8 @@ class RestCatalog:
                 tables = self._client.list_tables(namespace)
             except pyiceberg.exceptions.NoSuchNamespaceError:
                 continue  # dropped meanwhile
-            except (requests.RequestException, *REST_ERRORS) as error:
+            except LISTING_ERRORS as error:
                 raise self._unusable(error) from error
-            except ValidationError as error:
-                raise self._foreign() from error
             yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables)
             pending = [*self._children(namespace), *pending]
 
@@ -169,10 +167,8 @@ class RestCatalog:
             if parent:
                 return []  # dropped meanwhile, or a server without nested namespaces
             raise self._unusable(error) from error
-        except (requests.RequestException, *REST_ERRORS) as error:
+        except LISTING_ERRORS as error:
             raise self._unusable(error) from error
-        except ValidationError as error:
-            raise self._foreign() from error
         # A server without nested namespaces may ignore the parent and list the top level again.
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
@@ -211,14 +207,14 @@ class RestCatalog:
         told = " ".join(mask(message, self._secrets).split())
         return told if error is not None else told[:200]
 
-    def _foreign(self) -> StorageError:
-        return StorageError(
-            f"what answers at {self._uri} is not an Iceberg REST catalog; look for a proxy that answers in its place"
-        )
-
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
             error = error.__cause__
+        if isinstance(error, ValidationError):
+            return StorageError(
+                f"what answers at {self._uri} is not an Iceberg REST catalog; "
+                "look for a proxy that answers in its place"
+            )
         if isinstance(error, requests.Timeout):
             return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):

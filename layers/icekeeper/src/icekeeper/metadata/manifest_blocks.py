@@ -100,7 +100,7 @@ def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
         files=len(entries),
         rows=sum(counts),
         min_sequence_number=min(numbers),
-        partitions=tuple(run[0].partition for run in _runs(entries)),
+        partitions=tuple({repr(run[0].partition): run[0].partition for run in _runs(entries)}.values()),
         ends_partition=ends_partition,
     )
 

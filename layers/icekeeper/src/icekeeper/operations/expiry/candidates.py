@@ -65,8 +65,10 @@ class Candidates:
         bare = behind_authority(merged)
         for place in self._at(hash(bare)):
             candidate = self._compared(place)
-            other = "" if candidate is None else merged_spelling(candidate.normal)
-            if candidate is None or behind_authority(other) != bare:
+            if candidate is None:
+                continue
+            other = merged_spelling(candidate.normal)
+            if behind_authority(other) != bare:
                 continue
             if other != merged:
                 raise prefix_mismatch_error(candidate, path)
