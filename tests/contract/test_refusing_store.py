@@ -72,5 +72,7 @@ def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_serve
         control.find("runs/r/report.json")
     with pytest.raises(StorageError, match=rf"^the control bucket {name} does not exist; correct "):
         control.find_hint("outgrown/t.json")
+    with pytest.raises(StorageError, match=rf"^the control bucket {name} does not exist; correct "):
+        control.write("runs/r/report.json", {})
     moto_server.client("s3").create_bucket(Bucket=name)
     assert control.find("runs/r/report.json") is None

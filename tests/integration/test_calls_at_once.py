@@ -49,3 +49,15 @@ def test_the_call_that_was_overtaken_tells_what_the_other_committed(pipeline: Pi
     (told,) = pipeline.deployment.state.history(pipeline.identity)
     assert (told.metrics["compact.files_merged"], told.metrics["compact.files_written"]) == (5, 1)
     assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)
+
+
+def test_the_call_that_finds_nothing_to_do_tells_what_the_other_committed(pipeline: Pipeline) -> None:
+    before = pipeline.table.rows()
+    item, plan = pipeline.begin()
+    with at(Moment.OPERATION_STARTED, lambda: pipeline.run(item, plan, "compact")):
+        second = pipeline.run(item, plan, "compact")
+    assert second["status"] == "succeeded"
+    pipeline.report(item, plan)
+    (told,) = pipeline.deployment.state.history(pipeline.identity)
+    assert (told.metrics["compact.files_merged"], told.metrics["compact.files_written"]) == (5, 1)
+    assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)

@@ -37,7 +37,8 @@ from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.attempt_names import PlannedFile
-from icekeeper.storage.paths import PathSet, normalise
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.iceberg_java import IcebergJava
 from support.maintained_table import NAME, new_table

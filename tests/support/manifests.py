@@ -16,7 +16,7 @@ from icekeeper.model import ManifestEntry, ManifestFile
 from icekeeper.operations.manifests import lanes, write_manifests
 from icekeeper.operations.manifests.plan import ManifestPlan
 from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
-from icekeeper.storage.paths import PathSet
+from icekeeper.storage.path_set import PathSet
 
 
 class MemoryStorage:

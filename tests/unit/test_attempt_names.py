@@ -21,7 +21,7 @@ from icekeeper.storage.attempt_names import (
     planned_file,
     stem_of,
 )
-from icekeeper.storage.paths import PathSet
+from icekeeper.storage.path_set import PathSet
 
 HOME = "s3://bucket/db/t/data"
 LAYOUTS = {

@@ -8,6 +8,7 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.merged_spellings import merged_spelling, merged_spellings
+from icekeeper.storage.path_set import PathSet, may_be_under
 
 HOME = "s3://b/t"
 COMPOSED, DECOMPOSED = "k=\u00e9", "k=e\u0301"
@@ -35,6 +36,32 @@ def test_a_reference_in_another_spelling_protects_the_object(referenced: str, li
         assert (listed in known, other in known) == (True, False)
     elsewhere = ReferencedPaths(HOME, [referenced.replace("//b/", "//c/")])
     assert (elsewhere.has_prefix_mismatch(listed), elsewhere.has_prefix_mismatch(other)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("protected", "listed"),
+    [
+        (f"s3://b/t/{COMPOSED}", f"s3://b/t/{DECOMPOSED}/f"),
+        (f"s3://b/t/{DECOMPOSED}", f"s3a://b/t/{COMPOSED}"),
+        ("s3://b/t/a\\b", "s3://b/t/a/b/f"),
+        ("s3://b/t/a/b", "s3://b/t/a\\b"),
+        ("s3a://b/u/../t/a", "s3://b/t/a/f"),
+        ("s3://b/t", "s3://b/t/../u/f"),
+        ("s3://b/u", "s3://b/t/../u/f"),
+    ],
+)
+def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, listed: str) -> None:
+    assert may_be_under(listed, protected)
+    assert PathSet([protected]).may_contain(listed)
+    assert not PathSet([f"{protected}2"]).may_contain(listed)
+
+
+def test_only_the_folder_that_was_named_is_swept() -> None:
+    named = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)
+    assert (named.may_contain(f"s3a://b/t/{COMPOSED}/f"), named.may_contain(f"s3://b/t/{DECOMPOSED}/f")) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("path", ["s3://b/t/f", "s3://b/t/.f", "s3://b", "/w/t/.f", "/w/a\\b", "gs://b/t/a..b"])

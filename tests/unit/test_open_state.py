@@ -90,6 +90,19 @@ def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
     assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}), DynamoStateStore)
 
 
+def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    with pytest.raises(PolicyError) as caught:
+        open_state({"ICEKEEPER_STATE": str(volume / "s.db")})
+    assert str(caught.value) == (
+        f"ICEKEEPER_STATE={volume}/s.db: there is no folder {volume}; mount it, make it, or correct the path"
+    )
+    assert not volume.exists()
+    home = open_state({"HOME": str(tmp_path / "new")})
+    home.require_writable()
+    assert (tmp_path / "new/.local/state/icekeeper/state.db").is_file()
+
+
 def test_lists_lie_beside_a_file_and_else_in_the_users_folder(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert state_folder({**home, "ICEKEEPER_STATE": "/x/s.db"}) == Path("/x")

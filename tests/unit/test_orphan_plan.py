@@ -19,7 +19,8 @@ from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
 from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
 from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, normalise
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import normalise
 from support.tables import new_document, snapshot
 
 LIMIT_MS = 1_000_000

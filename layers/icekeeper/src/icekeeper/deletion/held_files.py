@@ -20,7 +20,7 @@ from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.paths import PathSet
+from icekeeper.storage.path_set import PathSet
 
 __all__ = ["HeldFiles", "held_by_others"]
 

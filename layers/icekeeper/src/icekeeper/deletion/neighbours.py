@@ -14,7 +14,8 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import metadata_files, statistics_files
-from icekeeper.storage.paths import authority, may_be_under, normalise
+from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["Neighbours", "TableFolders", "has_its_own_bucket", "neighbours_of", "table_folders"]
 

@@ -33,7 +33,8 @@ from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.state.store import StateStore
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import may_be_under, normalise
+from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import normalise
 from icekeeper.storage.sources import FileSource, ListedLocation
 from icekeeper.storage.storage import Storage
 

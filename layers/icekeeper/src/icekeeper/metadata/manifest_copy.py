@@ -98,34 +98,63 @@ class EntryCopier:
 
     def _copied(self, opened: OpenedFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
         columns = _layout(opened.schema_text, self._decimals)
-        numbered = self._version >= 2
+        heads = _Heads(manifest, is_numbered=self._version >= 2)
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for block, values in _rows(opened, columns):
-            start, end, status_code, written_id, written_number, written_file_number, *file = values
-            status = entry_status(status_code, manifest.manifest_path)
-            if status is EntryStatus.DELETED:
+        for block, (start, end, *values) in _rows(opened, columns):
+            head = heads[tuple(values[: len(_HEAD)])]
+            if head is None:
                 continue
-            snapshot_id = manifest.added_snapshot_id if written_id is None else written_id
-            if snapshot_id is None:
-                raise _without_snapshot(manifest)
-            number = inherited_number(written_number, status, manifest)
-            file_number = inherited_file_number(written_file_number, status, manifest)
-            old_numbers: tuple[int | None, ...] = ()
-            new_numbers: tuple[int | None, ...] = ()
-            if numbered:
-                old_numbers = (written_number, written_file_number)
-                new_numbers = (number, file_number)
-            old_head = _head(status_code, written_id, old_numbers)
-            new_head = _head(int(EntryStatus.EXISTING), snapshot_id, new_numbers)
-            if not block.startswith(old_head, start, end):
+            if not block.startswith(head.old, start, end):
                 raise _UnusualEncodingError
-            body = block[start + len(old_head) : end]
-            file_path, partition, record_count, *tail = file
-            new_tail = b""
+            body = block[start + len(head.old) : end]
+            file_path, partition, record_count, *tail = values[len(_HEAD) :]
             if self._version >= 3 and tail[0] is None and next_row_id is not None:
-                body, new_tail = _with_row_id(body, tail, next_row_id)
+                body = _with_row_id(body, tail, next_row_id)
                 next_row_id += record_count
-            yield StoredEntry(partition, number, file_path, record_count, b"".join((new_head, body, new_tail)))
+            yield StoredEntry(partition, head.sequence_number, file_path, record_count, head.new + body)
+
+
+class _Head(NamedTuple):
+    """How an entry begins, up to its data file: as it is encoded, and as the EXISTING entry that it becomes."""
+
+    old: bytes
+    new: bytes
+    sequence_number: int
+
+
+class _Heads(dict[tuple[Any, ...], "_Head | None"]):
+    """The heads of one manifest's entries by their values, which entries of one commit share; ``None`` of deleted ones.
+
+    ``is_numbered``: whether entries have sequence numbers, as from v2 on.
+    """
+
+    def __init__(self, manifest: ManifestFile, *, is_numbered: bool) -> None:
+        super().__init__()
+        self._manifest, self._is_numbered = manifest, is_numbered
+
+    def __missing__(self, values: tuple[Any, ...]) -> _Head | None:
+        head = self[values] = self._head(*values)
+        return head
+
+    def _head(
+        self, status_code: int, written_id: int | None, written_number: int | None, written_file_number: int | None
+    ) -> _Head | None:
+        manifest = self._manifest
+        status = entry_status(status_code, manifest.manifest_path)
+        if status is EntryStatus.DELETED:
+            return None
+        snapshot_id = manifest.added_snapshot_id if written_id is None else written_id
+        if snapshot_id is None:
+            raise _without_snapshot(manifest)
+        number = inherited_number(written_number, status, manifest)
+        file_number = inherited_file_number(written_file_number, status, manifest)
+        old_numbers: tuple[int | None, ...] = ()
+        new_numbers: tuple[int | None, ...] = ()
+        if self._is_numbered:
+            old_numbers = (written_number, written_file_number)
+            new_numbers = (number, file_number)
+        old = _encoded_head(status_code, written_id, old_numbers)
+        return _Head(old, _encoded_head(int(EntryStatus.EXISTING), snapshot_id, new_numbers), number)
 
 
 def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
@@ -148,21 +177,17 @@ def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
     return entry_columns(writer_schema(schema_text), (*SPAN, *_HEAD), (*_FILE, *_TAIL), partition)
 
 
-def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> tuple[bytes, bytes]:
-    """The encoded data file up to its first row id, and the rest encoded with the inherited row id.
-
-    ``tail`` are the values of its last fields.
-    """
+def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
+    """The encoded data file with the row id that it inherits; ``tail`` are the values of its last fields."""
     _, referenced_data_file, *numbers = tail
     rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
     if body[len(body) - len(old) :] != old:
         raise _UnusualEncodingError
-    return body[: len(body) - len(old)], _optional_long(first_row_id) + rest
+    return body[: len(body) - len(old)] + _optional_long(first_row_id) + rest
 
 
-@lru_cache(4096)  # entries of one commit have the same head
-def _head(status: int, snapshot_id: int | None, numbers: tuple[int | None, ...]) -> bytes:
+def _encoded_head(status: int, snapshot_id: int | None, numbers: tuple[int | None, ...]) -> bytes:
     return avro_long(status) + b"".join(map(_optional_long, (snapshot_id, *numbers)))
 
 

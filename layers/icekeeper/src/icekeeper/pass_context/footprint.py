@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.storage.paths import authority, may_be_under, normalise
+from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import authority, normalise
 
 __all__ = ["Footprint", "data_folders", "data_root", "spelled_root"]
 

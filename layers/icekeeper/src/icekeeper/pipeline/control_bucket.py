@@ -36,7 +36,12 @@ class ControlBucket:
     def write(self, key: str, document: Any) -> str:
         """Write a JSON document, replacing one under that key; returns its SHA-256 in hexadecimal digits."""
         data = _encoded(document)
-        self._storage.write(self._path(key), data)
+        try:
+            self._storage.write(self._path(key), data)
+        except StorageError as error:
+            if is_missing_bucket(error):
+                raise self._gone() from error
+            raise
         return _digest(data)
 
     def read(self, key: str, digest: str) -> Any:
@@ -65,10 +70,7 @@ class ControlBucket:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             if is_missing_bucket(error.__cause__):
-                raise StorageError(
-                    f"the control bucket {self.name} does not exist; correct ICEKEEPER_CONTROL_BUCKET, or deploy the "
-                    "stack again, which makes it"
-                ) from error
+                raise self._gone() from error
             return None
         return _parse(data, path)
 
@@ -120,6 +122,12 @@ class ControlBucket:
             return self._path(key)
 
         return write
+
+    def _gone(self) -> StorageError:
+        return StorageError(
+            f"the control bucket {self.name} does not exist; correct ICEKEEPER_CONTROL_BUCKET, or deploy the stack "
+            "again, which makes it"
+        )
 
     def _path(self, key: str) -> str:
         return f"{self.address}/{key}"

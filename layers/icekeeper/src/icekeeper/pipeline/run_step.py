@@ -229,10 +229,11 @@ def _commits_before(step: Step) -> frozenset[int]:
 def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
     """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
 
-    What was overtaken may have been so by an attempt of the same run, whose outcome this one replaces (rule 155).
+    What failed, or found nothing to do, may have been overtaken by an attempt of the same run, whose outcome this one
+    replaces (rule 155).
     """
-    was_overtaken = outcome.status is Status.FAILED
-    metadata = (step.context.load() if was_overtaken else step.loaded).metadata
+    may_be_overtaken = outcome.status is not Status.SUCCEEDED
+    metadata = (step.context.load() if may_be_overtaken else step.loaded).metadata
     own = snapshots_of_run(step.event.run_id, metadata)
     earlier = [number for number in own if number not in (*before, *outcome.snapshot_ids)]
     if not earlier:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from icekeeper.errors import PolicyError
 from icekeeper.state.address import STATE_VARIABLE, parse_address, state_path
 from icekeeper.state.store import StateStore
 
@@ -14,17 +15,23 @@ __all__ = ["open_state", "state_folder"]
 def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.
 
-    The first use creates a missing file, but never a missing DynamoDB table.
+    The first use creates a missing file, but never a missing DynamoDB table, nor the folder of a file that the variable
+    names: it may be a volume that is not mounted, with the pins that protect files (rule 189).
 
     Raises:
-        PolicyError: the variable is malformed, or no region is known.
+        PolicyError: the variable is malformed, its folder does not exist, or no region is known.
         StorageError: boto3's own settings cannot be used.
     """
     address = parse_address(environment)
     if address is None:
         from icekeeper.state.sqlite.store import SqliteStateStore  # which a function never needs
 
-        return SqliteStateStore(state_path(environment))
+        path = state_path(environment)
+        if environment.get(STATE_VARIABLE) and not path.parent.is_dir():
+            raise PolicyError(
+                f"{STATE_VARIABLE}={path}: there is no folder {path.parent}; mount it, make it, or correct the path"
+            )
+        return SqliteStateStore(path)
     from icekeeper.state.dynamodb.connect import open_table  # with boto3, which a file does not need
     from icekeeper.state.dynamodb.store import DynamoStateStore
 

@@ -85,7 +85,7 @@ def is_denied(error: Mapping[str, Any]) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether a failure to read an object was raised because its whole bucket is not there (rule 192)."""
+    """Whether a failure to read or write an object was raised because its whole bucket is not there (rule 192)."""
     cause = error.__cause__
     return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 

@@ -7,9 +7,9 @@ Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`
 writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong
 answer has different costs (rule 85, platform 26):
 
-* *Could this be a file that something references?*  :func:`normalise` and :func:`may_be_under` say yes too often
-  rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two different objects can normalise
-  alike: then a reference to one protects both, and less is deleted.
+* *Could this be a file that something references?*  :func:`normalise`, and what :mod:`icekeeper.storage.path_set`
+  makes of it, say yes too often rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two
+  different objects can normalise alike: then a reference to one protects both, and less is deleted.
 * *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
   only differences that cannot name another object are forgiven.
 
@@ -20,25 +20,21 @@ for all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from icekeeper.storage.attempt_names import planned_file, stem_of
 from icekeeper.storage.real_paths import real_path
 
 __all__ = [
     "LOCAL_SCHEMES",
     "S3_SCHEMES",
     "ComparedPath",
-    "PathSet",
     "SplitPath",
     "authority",
     "compared",
     "is_local",
     "is_under",
     "leads_out",
-    "may_be_under",
     "normalise",
     "split_path",
 ]
@@ -197,61 +193,6 @@ def leads_out(path: str, location: str) -> bool:
         return False
     inner, outer = (_SLASHES.sub("/", split_path(spelled).key).rstrip("/") for spelled in (path, location))
     return inner.startswith(f"{outer}/") and not is_under(path, location)
-
-
-def may_be_under(path: str, location: str) -> bool:
-    """Whether some reader could take the path for one inside the location, or for the location itself.
-
-    The guard that protects files which may belong to somebody else.
-    """
-    inner, outer = normalise(path), normalise(location)
-    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
-
-
-class PathSet:
-    """A set of files and folders that answers whether a path :func:`may_be_under` any of them.
-
-    The time of an answer grows with the path's depth, not with the set.  A record of a planned file stands for the
-    files of all attempts (:mod:`icekeeper.storage.attempt_names`).
-    """
-
-    def __init__(self, paths: Iterable[str] = ()) -> None:
-        self._paths: set[str] = set()
-        self._stems: set[str] = set()
-        self.add(paths)
-
-    def add(self, paths: Iterable[str]) -> None:
-        """Add files, folders and records of planned files."""
-        new = {normalise(path) for path in paths}
-        self._paths |= new
-        self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
-
-    def may_contain(self, path: str) -> bool:
-        """Whether the path could be taken for one of these, or for a file inside one of these."""
-        if not self._paths:
-            return False
-        inner = normalise(path)
-        if self._stems and self._is_planned(inner):
-            return True
-        if inner in self._paths or (inner.startswith("/") and "/" in self._paths):
-            return True
-        slash = inner.find("/")
-        while slash >= 0:
-            if inner[:slash] in self._paths:
-                return True
-            slash = inner.find("/", slash + 1)
-        return False
-
-    def _is_planned(self, inner: str) -> bool:
-        stem = stem_of(inner)
-        if stem is None or stem in self._stems:
-            return stem is not None
-        folder, _, name = stem.rpartition("/")
-        while folder:
-            if f"{folder}/**/{name}" in self._stems:
-                return True
-            folder = folder.rpartition("/")[0]
-        return False
 
 
 def _has_dots(key: str) -> bool:

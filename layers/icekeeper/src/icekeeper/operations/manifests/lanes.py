@@ -6,7 +6,8 @@ import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from operator import attrgetter
+from typing import TypeAlias, TypeVar
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
@@ -15,7 +16,7 @@ from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.partition_summaries import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
-from icekeeper.model import ManifestFile
+from icekeeper.model import ManifestFile, PartitionValue
 from icekeeper.operations.manifests.cuts import OrderKey, Place, even_cuts
 from icekeeper.operations.manifests.partition_ranges import partition_order
 from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
@@ -24,6 +25,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write_lane"]
 
 Value = TypeVar("Value")
+Partition: TypeAlias = tuple[PartitionValue, ...]
 
 MAX_PARTITIONS = 1000
 """How many partitions a lane reports at most; by these is measured how many manifests a planner opens."""
@@ -32,6 +34,8 @@ _PART_ENTRIES = 2000
 _SAMPLED_ENTRIES = 2000
 # A manifest has at least so many blocks, so that cuts can fall on the ends of partitions.
 _BLOCKS_PER_MANIFEST = 32
+_WITHIN_PARTITION = attrgetter("sequence_number", "file_path")
+_MOST_SEEN = 4096
 
 
 def sample_entries(task: SampleTask) -> list[OrderKey]:
@@ -40,7 +44,8 @@ def sample_entries(task: SampleTask) -> list[OrderKey]:
     Raises:
         MetadataUnreadable: a manifest cannot be read.
     """
-    keys = [key for key, _ in _entries(task.kind, task.manifests, Storage(task.kind.io_properties).read)]
+    found = _entries(task.kind, task.manifests, Storage(task.kind.io_properties).read)
+    keys = [_key(place, entry) for place, entry in found]
     return evenly(keys, _SAMPLED_ENTRIES)
 
 
@@ -49,11 +54,11 @@ def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tu
 
     ``read`` reads the manifests in the process that planned; a worker reads them from the store.
     """
-    waiting: dict[int, list[tuple[OrderKey, StoredEntry]]] = defaultdict(list)
+    waiting: dict[int, list[tuple[Place, StoredEntry]]] = defaultdict(list)
     try:
-        for key, entry in _entries(task.kind, task.manifests, read or Storage(task.kind.io_properties).read):
-            lane = task.first_lane + bisect_right(task.bounds, key)
-            waiting[lane].append((key, entry))
+        for place, entry in _entries(task.kind, task.manifests, read or Storage(task.kind.io_properties).read):
+            lane = task.first_lane + bisect_right(task.bounds, _key(place, entry))
+            waiting[lane].append((place, entry))
             if len(waiting[lane]) >= _PART_ENTRIES:
                 yield lane, EntryPart(tuple(waiting.pop(lane)))
     except MaintenanceError as error:
@@ -68,16 +73,22 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None =
 
     ``storage`` is the table's in the process that planned; a worker opens its own.
     """
-    found: list[tuple[OrderKey, StoredEntry]] = []
+    found: dict[Place, list[StoredEntry]] = defaultdict(list)
     error: str | None = None
     for part in parts:
         error = error or part.error
-        found += part.entries
+        for place, entry in part.entries:
+            found[place].append(entry)
     if error is not None:
         return LaneResult(error=error)
-    found.sort(key=lambda entry: entry[0])
-    partitions = evenly(list(dict.fromkeys(key[0][1] for key, _ in found)), MAX_PARTITIONS)
-    sections = [[e for _, e in run] for _, run in itertools.groupby(found, key=lambda entry: entry[0][0][0])]
+    for entries in found.values():
+        entries.sort(key=_WITHIN_PARTITION)
+    places = sorted(found)
+    partitions = evenly([partition for _, partition in places], MAX_PARTITIONS)
+    sections = [
+        [entry for place in run for entry in found[place]]
+        for _, run in itertools.groupby(places, key=lambda place: place[0])
+    ]
     storage = storage or Storage(lane.kind.io_properties)
     begun: list[str] = []
     try:
@@ -110,18 +121,40 @@ def _write(
 
 def _entries(
     kind: ManifestsOfTable, manifests: Sequence[ManifestFile], read: ReadBytes
-) -> Iterator[tuple[OrderKey, StoredEntry]]:
+) -> Iterator[tuple[Place, StoredEntry]]:
     metadata = TableMetadata(kind.document)
-    types = partition_types(metadata, kind.spec_id)
     copier = EntryCopier(metadata, kind.spec_id)
-    places: dict[str, Place] = {}  # by repr: 0.0 and -0.0 are equal, and two partitions
+    places = _Places(partition_types(metadata, kind.spec_id))
     for manifest, data in TableReader(metadata, read).contents(manifests):
         for entry in copier.copy(data, manifest):
-            name = repr(entry.partition)
-            place = places.get(name)
-            if place is None:
-                place = places[name] = section_of(types, entry.partition), partition_order(types, entry.partition)
-            yield (place, entry.sequence_number, entry.file_path), entry
+            yield places.of(entry.partition), entry
+
+
+def _key(place: Place, entry: StoredEntry) -> tuple[Place, int, str]:
+    return place, entry.sequence_number, entry.file_path
+
+
+class _Places:
+    """Where partitions belong, as one object for each; ``types`` are the result types of the spec's fields."""
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self._types = types
+        self._named: dict[str, Place] = {}  # by repr: 0.0 and -0.0 are equal, and two partitions
+        self._seen: dict[int, tuple[Partition, Place]] = {}
+
+    def of(self, partition: Partition) -> Place:
+        """Most entries share the object of their partition with others, by which it is found the fastest."""
+        seen = self._seen.get(id(partition))
+        if seen is not None:
+            return seen[1]
+        name = repr(partition)
+        place = self._named.get(name)
+        if place is None:
+            place = self._named[name] = section_of(self._types, partition), partition_order(self._types, partition)
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen[id(partition)] = partition, place  # holds the object, so that no other gets its id
+        return place
 
 
 def evenly(values: Sequence[Value], most: int) -> list[Value]:

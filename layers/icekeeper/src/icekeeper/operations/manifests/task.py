@@ -11,7 +11,7 @@ from typing import Any
 
 from icekeeper.metadata.manifest_copy import StoredEntry
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.manifests.cuts import OrderKey
+from icekeeper.operations.manifests.cuts import OrderKey, Place
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 from icekeeper.storage.attempt_names import PlannedFile
 
@@ -52,7 +52,7 @@ class SplitTask:
 class EntryPart:
     """Entries for one lane, or why a manifest could not be read."""
 
-    entries: tuple[tuple[OrderKey, StoredEntry], ...] = ()
+    entries: tuple[tuple[Place, StoredEntry], ...] = ()
     error: str | None = None
 
 

@@ -26,7 +26,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, failed, succeeded
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, may_be_under
+from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
 
 __all__ = ["TableCandidates", "delete_orphans"]

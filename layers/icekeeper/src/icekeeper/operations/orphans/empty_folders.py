@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.orphans.plan import is_hidden_beside
 from icekeeper.storage.local import is_empty, old_folders, remove_if_empty
-from icekeeper.storage.paths import PathSet, is_local, normalise, split_path
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import is_local, normalise, split_path
 
 __all__ = ["any_empty", "removable_folders", "remove_empty"]
 

@@ -14,7 +14,8 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, compared, is_under, normalise
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import compared, is_under, normalise
 
 __all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion", "swept_folders"]
 
@@ -63,7 +64,7 @@ def plan_orphans(
         is_needed: whether anybody else needs a file.
     """
     owned, others = compared(metadata.location), PathSet(other_tables)
-    formats, folders = PathSet(other_formats), PathSet(swept)
+    formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []

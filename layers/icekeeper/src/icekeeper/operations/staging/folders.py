@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged
-from icekeeper.storage.paths import PathSet, normalise
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
 __all__ = ["FolderFiles", "files_in_folders"]
