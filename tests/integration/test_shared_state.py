@@ -44,7 +44,7 @@ def dynamodb_address(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def sqlite_address(tmp_path: Path) -> str:
-    return str(tmp_path / "shared" / "state.db")
+    return str(tmp_path / "shared.db")
 
 
 @pytest.mark.parametrize("store", ["sqlite", "dynamodb"])

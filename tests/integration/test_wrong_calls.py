@@ -171,6 +171,10 @@ def not_a_folder(command: Command) -> Path:
     return command.folder / "file" / "state.db"
 
 
+def not_mounted(command: Command) -> Path:
+    return command.folder / "volume" / "state.db"
+
+
 def no_database(command: Command) -> Path:
     path = command.folder / "notes.txt"
     path.write_text("not a database " * 100)
@@ -191,7 +195,7 @@ def of_the_future(command: Command) -> Path:
     return path
 
 
-@pytest.mark.parametrize("state", [not_a_folder, no_database, of_another_application, of_the_future])
+@pytest.mark.parametrize("state", [not_a_folder, not_mounted, no_database, of_another_application, of_the_future])
 def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
     state: Callable[[Command], Path], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,3 +211,4 @@ def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
         assert str(path) in one_sentence(answer.err)
     assert command.contents() == before
     assert (path.read_bytes() if path.is_file() else None) == kept
+    assert not (command.folder / "volume").exists()

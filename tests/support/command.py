@@ -63,6 +63,7 @@ class Command:
         self.warehouse = folder / "warehouse"
         self.database = folder / "catalog.db"
         self.state = folder / "state" / "state.db"
+        self.state.parent.mkdir(exist_ok=True)
         self._capsys = capsys
         self.warehouse.mkdir()
         (folder / "home").mkdir()

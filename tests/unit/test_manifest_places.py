@@ -29,6 +29,8 @@ def test_zero_and_minus_zero_are_two_places() -> None:
     )
     task = SplitTask(ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {}), (stored.manifest,), (), 0)
     ((_, part),) = split_entries(task, lambda path: stored.data)
-    keys = sorted(key for key, _ in part.entries)
-    assert [key[-1] for key in keys] == ["3", "1", "0", "2"], "null, -0.0, 0.0 and 0.0"
-    assert keys[2][0] is keys[3][0]
+    places = [place for place, _ in part.entries]
+    order = sorted(range(len(values)), key=lambda number: (places[number], number))
+    assert [values[number] for number in order] == [None, -0.0, 0.0, 0.0]
+    assert order == [3, 1, 0, 2]
+    assert places[0] is places[2]

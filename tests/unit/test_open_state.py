@@ -92,10 +92,11 @@ def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
-    with pytest.raises(PolicyError) as caught:
+    with pytest.raises(StorageError) as caught:
         open_state({"ICEKEEPER_STATE": str(volume / "s.db")})
     assert str(caught.value) == (
-        f"ICEKEEPER_STATE={volume}/s.db: there is no folder {volume}; mount it, make it, or correct the path"
+        f"the state file {volume}/s.db cannot be used: there is no folder {volume}; mount or make it, or correct "
+        "ICEKEEPER_STATE"
     )
     assert not volume.exists()
     home = open_state({"HOME": str(tmp_path / "new")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import StorageError
 from icekeeper.state.address import STATE_VARIABLE, parse_address, state_path
 from icekeeper.state.store import StateStore
 
@@ -19,17 +19,18 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
     names: it may be a volume that is not mounted, with the pins that protect files (rule 189).
 
     Raises:
-        PolicyError: the variable is malformed, its folder does not exist, or no region is known.
-        StorageError: boto3's own settings cannot be used.
+        PolicyError: the variable is malformed, or no region is known.
+        StorageError: the folder that it names does not exist, or boto3's own settings cannot be used.
     """
     address = parse_address(environment)
     if address is None:
         from icekeeper.state.sqlite.store import SqliteStateStore  # which a function never needs
 
         path = state_path(environment)
-        if environment.get(STATE_VARIABLE) and not path.parent.is_dir():
-            raise PolicyError(
-                f"{STATE_VARIABLE}={path}: there is no folder {path.parent}; mount it, make it, or correct the path"
+        if environment.get(STATE_VARIABLE) and not path.parent.exists():
+            raise StorageError(
+                f"the state file {path} cannot be used: there is no folder {path.parent}; mount or make it, or correct "
+                f"{STATE_VARIABLE}"
             )
         return SqliteStateStore(path)
     from icekeeper.state.dynamodb.connect import open_table  # with boto3, which a file does not need
