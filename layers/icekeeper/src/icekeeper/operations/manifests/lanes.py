@@ -60,12 +60,12 @@ def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tu
             lane = task.first_lane + bisect_right(task.bounds, _key(place, entry))
             waiting[lane].append((place, entry))
             if len(waiting[lane]) >= _PART_ENTRIES:
-                yield lane, EntryPart(tuple(waiting.pop(lane)))
+                yield lane, EntryPart.of(waiting.pop(lane))
     except MaintenanceError as error:
         yield task.first_lane, EntryPart(error=str(error))
         return
     for lane, entries in waiting.items():
-        yield lane, EntryPart(tuple(entries))
+        yield lane, EntryPart.of(entries)
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None = None) -> LaneResult:
@@ -77,7 +77,7 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None =
     error: str | None = None
     for part in parts:
         error = error or part.error
-        for place, entry in part.entries:
+        for place, entry in part.entries():
             found[place].append(entry)
     if error is not None:
         return LaneResult(error=error)
