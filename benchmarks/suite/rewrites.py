@@ -41,7 +41,10 @@ def _small_inputs(key: str, title: str) -> Row:
         key,
         "compact",
         ("cat", "pyarrow", "icekeeper", "rust", "zamboni", "java"),
-        (Target("wall_s", "icekeeper", 0.35, "java"), Target("cpu_s", "icekeeper", 0.35, "java")),
+        (
+            *against("icekeeper", {"java": {"wall_s": 0.35, "cpu_s": 0.35}}),
+            Target("peak_mb_of_worker", "icekeeper", 400),
+        ),
         task=ONE_OUTPUT,
         settings=ONE_OUTPUT_SETTINGS,
         most_files=1,
