@@ -12,6 +12,7 @@ from icekeeper.metadata.document import TableMetadata
 __all__ = [
     "OPERATION_KEY",
     "RUN_ID_KEY",
+    "newest_run",
     "operations_of_run",
     "shows_every_commit_since",
     "shows_snapshot",
@@ -22,6 +23,14 @@ RUN_ID_KEY = "icekeeper.run-id"
 """Snapshot summary: the run that committed it."""
 OPERATION_KEY = "icekeeper.operation"
 """Snapshot summary: which operation of the run; snapshots of earlier versions do not say."""
+
+
+def newest_run(metadata: TableMetadata) -> tuple[int, str] | None:
+    """The newest snapshot that a run committed, and the run's id; ``None`` where no snapshot tells of one."""
+    told = [
+        (s.timestamp_ms, i, s.summary[RUN_ID_KEY]) for i, s in metadata.snapshots.items() if RUN_ID_KEY in s.summary
+    ]
+    return max(told)[1:] if told else None
 
 
 def snapshots_of_run(run_id: str, metadata: TableMetadata) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
+from icekeeper.maintenance.other_state import other_state_warning
 from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
@@ -53,6 +54,7 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
     else:
         parts = (forced_part(resolved, schedule, str(context.table)),)
     loaded = begin(context, [part.resolved for part in parts])
+    warnings = other_state_warning(context, loaded)
     started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
     log.info("pass over %s started, run %s", context.table, context.run_id)
     done: list[OperationOutcome] = []
@@ -74,7 +76,7 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
         staged=staged,
         around=request_metrics("pass", sent.counts),
         # A real pass runs often, and may leave an operation to another one.
-        warnings=tuple(unused_settings(context.resolved)) if context.dry_run else (),
+        warnings=(*warnings, *(unused_settings(context.resolved) if context.dry_run else ())),
     )
     # A pass that lost its lease, or was told to stop, has not seen what is left to do: the next one must look anew.
     if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
