@@ -56,6 +56,6 @@ def test_filters_find_what_they_found_before_clustering(
     settings: dict[str, Any] = {"target_file_size_mb": "0.005", "rewrite_all": "true", **clustering}
     (part,) = table.maintain(operations="compact", **settings).operations
     assert part.status is Status.SUCCEEDED
-    assert len(table.live_files()) > 4
+    assert len(table.live_files()) >= 4  # z-order makes a power of two
     reads = FilteredReads.on(java, java_tables, duckdb, format_version, 3, every=2)
     assert reads.problems(before, table.metadata_location) == []

@@ -18,4 +18,4 @@ def test_the_first_table_of_the_readme_is_made_and_found(tmp_path: Path) -> None
     kept |= {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}", "HOME": str(tmp_path)}
     done = subprocess.run(["sh", "-ec", lines], env=kept, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "shop.orders  0.71  12 data files of 956 B on average are below 192 MB" in done.stdout.splitlines()
+    assert "shop.orders  priority 0.71  12 data files of 956 B on average are below 192 MB" in done.stdout.splitlines()

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata import manifest_copy
+from icekeeper.metadata.avro_block_writer import avro_long
 from icekeeper.metadata.avro_files import read_avro, structure, write_avro
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
-from icekeeper.metadata.manifest_copy import EntryCopier, avro_long
+from icekeeper.metadata.manifest_copy import EntryCopier
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile

@@ -16,8 +16,9 @@ import pytest
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.metadata.stored_file import StoredFile
-from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.drawn_manifests import table
 
 AvroSchema = dict[str, Any]
@@ -118,6 +119,48 @@ def test_what_other_writers_do_is_read(change: Callable[[AvroSchema], object]) -
     data = written([STORED], change)
     assert [entry.file for entry in read(data)] == [EXPECTED]
     assert [file.path for file in decode_live_files(data, "m")] == [EXPECTED.file_path]
+
+
+def narrow(data_file: AvroSchema) -> None:
+    """Counts as ints, which are encoded as longs are."""
+    counts = next(field for field in data_file["type"]["fields"] if field["name"] == "value_counts")
+    counts["type"][1]["items"]["fields"][1]["type"] = "int"
+
+
+def with_another_metric(data_file: AvroSchema) -> None:
+    """As early versions of Java write (``distinct_counts``, field 111)."""
+    fields = data_file["type"]["fields"]
+    between = next(number for number, field in enumerate(fields) if field["name"] == "nan_value_counts")
+    fields.insert(between, {"name": "other", "field-id": 999, "type": ["null", "string"], "default": None})
+
+
+def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
+    """As a commit writes entries that it deletes."""
+    gone = [replace(entry, status=EntryStatus.DELETED, snapshot_id=43) for entry in entries]
+    made = encode_manifest(
+        TABLE, spec_id=0, content=ManifestContent.DATA, entries=gone, path="m", snapshot=NewSnapshot(43, 8)
+    )
+    found = list(decode_manifest(made.data, made.manifest, TABLE.specs[0]))
+    assert [replace(entry, file=EXPECTED) for entry in found] == [replace(entry, file=EXPECTED) for entry in gone]
+    return found
+
+
+def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
+    """In the order of their manifest: whoever decodes and encodes them sorts them (rule 193)."""
+    turned = dict(reversed(METRICS["lower_bounds"].items()))
+    (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
+    assert found.file == EXPECTED
+    assert found.file.lower_bounds is not None
+    assert list(found.file.lower_bounds) == [70, 1]
+    (changed,) = rewritten([replace(found, file=replace(found.file, sort_order_id=1))])
+    assert changed.file == replace(EXPECTED, sort_order_id=1)
+
+
+@pytest.mark.parametrize("change", [narrow, with_another_metric, without_ids, with_a_tree, nullable])
+def test_what_is_laid_out_otherwise_is_encoded_anew(change: Callable[[AvroSchema], object]) -> None:
+    entries = read(written([STORED, STORED], change))
+    assert [type(entry.file) for entry in entries] == [StoredFile, StoredFile]
+    assert [entry.file for entry in rewritten(entries)] == [EXPECTED, EXPECTED]
 
 
 def test_metrics_as_maps_of_avro_are_read() -> None:

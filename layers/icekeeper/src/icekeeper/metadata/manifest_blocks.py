@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from deflate import deflate_compress
-
+from icekeeper.metadata.avro_block_writer import BLOCK_BYTES, SYNC_BYTES, avro_block
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_copy import StoredEntry, avro_long
+from icekeeper.metadata.manifest_copy import StoredEntry
 from icekeeper.metadata.manifest_entries import entry_encoder
 from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types
 from icekeeper.metadata.partition_summaries import summarise_partitions
@@ -20,13 +19,7 @@ from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
 from icekeeper.request_count import WorkThreads
 from icekeeper.task_cores import task_cores
 
-__all__ = ["BLOCK_BYTES", "EntryBlock", "ManifestAssembler", "entry_blocks"]
-
-# Java's DataFileConstants.DEFAULT_SYNC_INTERVAL is 64,000.
-BLOCK_BYTES = 64_000
-_SYNC_BYTES = 16
-# As small as zlib's own level, in half of its time (platform 88).
-_DEFLATE_LEVEL = 6
+__all__ = ["EntryBlock", "ManifestAssembler", "entry_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class EntryBlock:
     @property
     def size(self) -> int:
         """Its bytes in a file, with the sync marker."""
-        return len(self.data) + _SYNC_BYTES
+        return len(self.data) + SYNC_BYTES
 
 
 def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
@@ -94,9 +87,8 @@ def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
 
 def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
     _, numbers, _, counts, encoded = zip(*entries, strict=True)
-    payload = deflate_compress(b"".join(encoded), _DEFLATE_LEVEL)
     return EntryBlock(
-        data=avro_long(len(entries)) + avro_long(len(payload)) + payload,
+        data=avro_block(encoded),
         files=len(entries),
         rows=sum(counts),
         min_sequence_number=min(numbers),
@@ -121,7 +113,7 @@ class ManifestAssembler:
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
         """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
-        sync = self._header[-_SYNC_BYTES:]
+        sync = self._header[-SYNC_BYTES:]
         data = self._header + b"".join(part for block in blocks for part in (block.data, sync))
         partitions = [partition for block in blocks for partition in block.partitions]
         manifest = ManifestFile(

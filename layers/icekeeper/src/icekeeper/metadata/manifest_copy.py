@@ -7,17 +7,14 @@ byte for byte.  Any other manifest is decoded and encoded anew.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import fastavro
-from fastavro.schema import parse_schema
-
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_block_writer import avro_long
 from icekeeper.metadata.avro_fields import record_of
 from icekeeper.metadata.avro_files import OpenedFile, decimal_fields, open_avro, structure, writer_schema
 from icekeeper.metadata.document import TableMetadata
@@ -28,7 +25,7 @@ from icekeeper.metadata.manifest_read import decode_manifest, entry_status
 from icekeeper.metadata.single_value import least_decimal
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
-__all__ = ["EntryCopier", "StoredEntry", "avro_long"]
+__all__ = ["EntryCopier", "StoredEntry"]
 
 # The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
 # By id: status, snapshot id and both sequence numbers; path, partition and record count.
@@ -59,7 +56,6 @@ class EntryCopier:
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
         self._encoder = entry_encoder(metadata, spec_id)
-        self._schema = parse_schema(self._encoder.schema)
         self._structure = structure(self._encoder.schema)
         self._version = metadata.format_version
         self._spec, self._schemas = metadata.specs[spec_id], metadata.schemas_current_first
@@ -87,14 +83,11 @@ class EntryCopier:
         return header.get("format-version", "1") == str(self._version)
 
     def _encoded(self, entry: ManifestEntry, manifest: ManifestFile) -> StoredEntry:
-        sink = io.BytesIO()
         if entry.snapshot_id is None:
             raise _without_snapshot(manifest)
-        record = self._encoder.record(replace(entry, status=EntryStatus.EXISTING))
-        fastavro.schemaless_writer(sink, self._schema, record)
-        file = entry.file
-        number = entry.sequence_number or 0
-        return StoredEntry(file.partition, number, file.file_path, file.record_count, sink.getvalue())
+        file, number = entry.file, entry.sequence_number or 0
+        data = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
+        return StoredEntry(file.partition, number, file.file_path, file.record_count, data)
 
     def _copied(self, opened: OpenedFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
         columns = _layout(opened.schema_text, self._decimals)
@@ -200,17 +193,6 @@ def _optional_string(value: str | None) -> bytes:
         return b"\x00"
     encoded = value.encode()
     return b"\x02" + avro_long(len(encoded)) + encoded
-
-
-def avro_long(value: int) -> bytes:
-    """An int or long as Avro encodes it: zig-zag, in groups of seven bits, in as few bytes as it needs."""
-    rest = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
 
 
 def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:

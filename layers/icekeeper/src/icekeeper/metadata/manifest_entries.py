@@ -1,14 +1,25 @@
-"""Turns manifest entries into Avro records of format versions 1 to 3."""
+"""Encodes manifest entries as Avro records of format versions 1 to 3.
+
+What is long in a file that was read from a manifest, such as metrics of columns, stays the bytes that it is (rule 193).
+"""
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
+import fastavro
+from fastavro.schema import parse_schema
+
+from icekeeper.metadata.avro_fields import record_of
 from icekeeper.metadata.avro_schemas import AvroSchema, avro_name, manifest_schema
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import EntryStatus, ManifestEntry, PartitionValue
+from icekeeper.metadata.stored_file import LATE_FIELDS, Layout, StoredFile, layout_of
+from icekeeper.model import DataFile, EntryStatus, ManifestEntry, PartitionValue
 
 __all__ = ["EntryEncoder", "entry_encoder"]
 
@@ -17,8 +28,21 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class _Schemas:
+    """The schema of entries, whole and in parts: a record is encoded as its fields one after the other."""
+
+    whole: AvroSchema
+    before: AvroSchema
+    """Up to the first late field of the data file."""
+    after: AvroSchema
+    """The fields of the data file behind its last late one."""
+    late: Layout
+    """What lies between."""
+
+
+@dataclass(frozen=True, slots=True)
 class EntryEncoder:
-    """Turns entries of one spec into records of its Avro schema."""
+    """Encodes entries of one spec."""
 
     schema: AvroSchema
     version: int
@@ -27,9 +51,23 @@ class EntryEncoder:
     """The Avro names of the partition fields."""
     widths: Mapping[str, int]
     """Name of a decimal partition field → its bytes."""
+    schemas: _Schemas
 
-    def record(self, entry: ManifestEntry) -> dict[str, Any]:
+    def encoded(self, entry: ManifestEntry) -> bytes:
         """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
+        record, file, sink = self._record(entry), entry.file, io.BytesIO()
+        stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
+        if stretch is None:
+            record["data_file"] |= _late_values(file)
+            fastavro.schemaless_writer(sink, self.schemas.whole, record)
+        else:
+            fastavro.schemaless_writer(sink, self.schemas.before, record)
+            sink.write(stretch)
+            fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
+        return sink.getvalue()
+
+    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
+        """All values but those of late fields."""
         return _entry_record(entry, self.version, self.names, self.widths)
 
 
@@ -42,7 +80,24 @@ def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
     spec = metadata.specs[spec_id]
     schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
     names = [avro_name(field["name"]) for field in spec["fields"]]
-    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema))
+    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
+
+
+@lru_cache(maxsize=32)  # each takes longer to parse than a small manifest to write
+def _schemas(text: str) -> _Schemas:
+    schema = json.loads(text)
+    fields = record_of(schema, 2, "data_file")["fields"]
+    late = [number for number, field in enumerate(fields) if field["field-id"] in LATE_FIELDS]
+    first, end = late[0], late[-1] + 1
+    tail = {"type": "record", "name": "tail", "fields": fields[end:]}
+    before = json.loads(text)
+    del record_of(before, 2, "data_file")["fields"][first:]
+    return _Schemas(
+        cast("AvroSchema", parse_schema(schema)),
+        cast("AvroSchema", parse_schema(before)),
+        cast("AvroSchema", parse_schema(tail)),
+        layout_of(fields[first:end]),
+    )
 
 
 def _entry_record(
@@ -61,14 +116,7 @@ def _entry_record(
         },
         "record_count": file.record_count,
         "file_size_in_bytes": file.file_size_in_bytes,
-        "column_sizes": _key_values(file.column_sizes),
-        "value_counts": _key_values(file.value_counts),
-        "null_value_counts": _key_values(file.null_value_counts),
-        "nan_value_counts": _key_values(file.nan_value_counts),
-        "lower_bounds": _key_values(file.lower_bounds),
-        "upper_bounds": _key_values(file.upper_bounds),
         "key_metadata": file.key_metadata,
-        "split_offsets": _listed(file.split_offsets),
         "equality_ids": _listed(file.equality_ids),
         "sort_order_id": file.sort_order_id,
         "referenced_data_file": file.referenced_data_file,
@@ -86,6 +134,18 @@ def _entry_record(
         "sequence_number": entry.sequence_number,
         "file_sequence_number": entry.file_sequence_number,
         "data_file": record,
+    }
+
+
+def _late_values(file: DataFile) -> dict[str, Any]:
+    return {
+        "column_sizes": _key_values(file.column_sizes),
+        "value_counts": _key_values(file.value_counts),
+        "null_value_counts": _key_values(file.null_value_counts),
+        "nan_value_counts": _key_values(file.nan_value_counts),
+        "lower_bounds": _key_values(file.lower_bounds),
+        "upper_bounds": _key_values(file.upper_bounds),
+        "split_offsets": _listed(file.split_offsets),
     }
 
 

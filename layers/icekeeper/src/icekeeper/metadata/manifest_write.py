@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from icekeeper.metadata.avro_block_writer import container_of
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import (
     manifest_header,
@@ -73,7 +74,8 @@ def encode_manifest(
     """
     types = partition_types(metadata, spec_id)
     encoder = entry_encoder(metadata, spec_id)
-    data = write_avro(encoder.schema, map(encoder.record, entries), header_of(metadata, spec_id, content))
+    header = write_avro(encoder.schema, (), header_of(metadata, spec_id, content))
+    data = container_of(header, map(encoder.encoded, entries))
     live = [entry for entry in entries if entry.is_live]
     sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.metadata.avro_fields import is_field
+from icekeeper.metadata.avro_files import structure
 from icekeeper.metadata.avro_types import AvroTypes
 from icekeeper.metadata.avro_values import (
     PLAIN_READERS,
@@ -22,7 +23,7 @@ from icekeeper.metadata.avro_values import (
 )
 from icekeeper.model import DataFile
 
-__all__ = ["LATE_FIELDS", "METRIC_FIELDS", "STORED", "LateReader", "StoredFile"]
+__all__ = ["LATE_FIELDS", "METRIC_FIELDS", "STORED", "LateReader", "Layout", "StoredFile", "layout_of"]
 
 METRIC_FIELDS = {
     108: "column_sizes",
@@ -37,12 +38,23 @@ LATE_FIELDS = METRIC_FIELDS | {132: "split_offsets"}
 """The fields of a data file that are read when they are asked for."""
 
 
+Layout: TypeAlias = tuple[tuple[int | None, Any], ...]
+"""The ids and types of some fields: values of equal layouts are encoded alike."""
+
+
+def layout_of(fields: Sequence[Mapping[str, Any]]) -> Layout:
+    """The layout of these fields of a data file."""
+    return tuple((field.get("field-id"), structure(field["type"])) for field in fields)
+
+
 @dataclass(frozen=True, slots=True)
 class LateReader:
     """Reads late fields out of a stretch of an encoded data file."""
 
     readers: Mapping[str, Reader]
     """Name → reads one field of a stretch that begins at its begin."""
+    layout: Layout
+    """Of its stretches."""
 
     @classmethod
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
@@ -60,7 +72,7 @@ class LateReader:
                     return None
                 readers[name] = _after(tuple(before), read)
             before.append(types.skipper(field["type"]))
-        return cls(readers)
+        return cls(readers, layout_of(stretch))
 
     def read(self, name: str, stretch: bytes) -> Any:
         """One field; ``None``: the file has none."""
@@ -126,6 +138,10 @@ class StoredFile(DataFile):
         _put_reader(file, reader)
         _put_stretch(file, stretch)
         return file
+
+    def stretch(self, layout: Layout) -> bytes | None:
+        """Its late fields encoded; ``None``: they are laid out otherwise."""
+        return self._stretch if self._reader.layout == layout else None
 
     def plain(self) -> DataFile:
         """The same with all its fields at hand."""

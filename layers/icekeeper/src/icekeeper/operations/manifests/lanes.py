@@ -10,8 +10,9 @@ from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 from icekeeper.errors import MaintenanceError
+from icekeeper.metadata.avro_block_writer import BLOCK_BYTES
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_blocks import BLOCK_BYTES, ManifestAssembler, entry_blocks
+from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
 from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.partition_summaries import section_of

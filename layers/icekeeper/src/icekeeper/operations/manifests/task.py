@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any
 
 from icekeeper.metadata.manifest_copy import StoredEntry
@@ -70,7 +71,7 @@ class EntryPart:
         if not self.columns:
             return iter(())
         places, *fields = self.columns
-        return zip(places, map(StoredEntry._make, zip(*fields, strict=True)), strict=True)
+        return zip(places, starmap(StoredEntry, zip(*fields, strict=True)), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
