@@ -5,16 +5,16 @@ Source: Apache Avro 1.12 specification, "Object Container Files".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from deflate import deflate_compress
 
-__all__ = ["BLOCK_BYTES", "SYNC_BYTES", "avro_block", "avro_long", "container_of"]
+from icekeeper.metadata.avro_container import SYNC_BYTES
+
+__all__ = ["BLOCK_BYTES", "avro_block", "avro_blocks", "avro_long", "container_of"]
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-SYNC_BYTES = 16
-"""The length of the marker behind each block, with which a file's header ends too."""
 # As small as zlib's own level, in half of its time (platform 88).
 _DEFLATE_LEVEL = 6
 
@@ -31,21 +31,25 @@ def avro_long(value: int) -> bytes:
 
 
 def avro_block(records: Sequence[bytes]) -> bytes:
-    """A block of these encoded records, without the marker behind it."""
+    """A deflated block of these encoded records, without the marker behind it."""
     payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
     return avro_long(len(records)) + avro_long(len(payload)) + payload
 
 
-def container_of(header: bytes, records: Iterable[bytes]) -> bytes:
-    """A container file; ``header`` is one with the codec ``deflate`` that has no block yet."""
-    marker = header[-SYNC_BYTES:]
-    parts, waiting, size = [header], [], 0
+def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of about :data:`BLOCK_BYTES`, each as by :func:`avro_block`."""
+    waiting, size = [], 0
     for record in records:
         waiting.append(record)
         size += len(record)
         if size >= BLOCK_BYTES:
-            parts += (avro_block(waiting), marker)
+            yield avro_block(waiting)
             waiting, size = [], 0
     if waiting:
-        parts += (avro_block(waiting), marker)
-    return b"".join(parts)
+        yield avro_block(waiting)
+
+
+def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
+    """A container file of these blocks; ``header`` is one with the codec ``deflate`` that has no block yet."""
+    marker = header[-SYNC_BYTES:]
+    return header + b"".join(part for block in blocks for part in (block, marker))

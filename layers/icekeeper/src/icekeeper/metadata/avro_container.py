@@ -17,10 +17,12 @@ import fastavro
 
 from icekeeper.metadata.avro_values import read_bytes, read_long, read_string
 
-__all__ = ["AvroContainer", "open_container"]
+__all__ = ["SYNC_BYTES", "AvroContainer", "open_container"]
+
+SYNC_BYTES = 16
+"""The length of the marker behind each block, with which a file's header ends too."""
 
 _MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
 _DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "null": lambda data: data,
     "deflate": lambda data: zlib.decompressobj(-zlib.MAX_WBITS).decompress(data),
@@ -49,13 +51,13 @@ class AvroContainer:
                 yield other.num_records, other.bytes_.getvalue()
             return
         data, at, size = self.data, self.blocks_at, len(self.data)
-        marker = data[at - _SYNC_BYTES : at]
+        marker = data[at - SYNC_BYTES : at]
         while at < size:
             count, at = read_long(data, at)
             block, at = read_bytes(data, at)
             if not data.startswith(marker, at):
                 raise EOFError("a block does not end with the file's marker")
-            at += _SYNC_BYTES
+            at += SYNC_BYTES
             yield count, decompress(block)
 
 
@@ -76,6 +78,6 @@ def open_container(data: bytes) -> AvroContainer:
             key, at = read_string(data, at)
             header[key], at = read_string(data, at)
         count, at = read_long(data, at)
-    if at + _SYNC_BYTES > len(data):
+    if at + SYNC_BYTES > len(data):
         raise EOFError("its header is cut off")
-    return AvroContainer(data, header, at + _SYNC_BYTES)
+    return AvroContainer(data, header, at + SYNC_BYTES)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from icekeeper.metadata.avro_block_writer import BLOCK_BYTES, SYNC_BYTES, avro_block
-from icekeeper.metadata.avro_files import write_avro
+from icekeeper.metadata.avro_block_writer import BLOCK_BYTES, avro_block, container_of
+from icekeeper.metadata.avro_container import SYNC_BYTES
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_copy import StoredEntry
 from icekeeper.metadata.manifest_entries import entry_encoder
-from icekeeper.metadata.manifest_write import EncodedManifest, header_of, partition_types
+from icekeeper.metadata.manifest_write import EncodedManifest, empty_manifest, partition_types
 from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
 from icekeeper.request_count import WorkThreads
@@ -104,7 +104,7 @@ class ManifestAssembler:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
         self._spec_id, self._content = spec_id, content
         self._types = partition_types(metadata, spec_id)
-        self._header = write_avro(entry_encoder(metadata, spec_id).schema, (), header_of(metadata, spec_id, content))
+        self._header = empty_manifest(entry_encoder(metadata, spec_id), metadata, spec_id, content)
 
     @property
     def header_bytes(self) -> int:
@@ -113,8 +113,7 @@ class ManifestAssembler:
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
         """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
-        sync = self._header[-SYNC_BYTES:]
-        data = self._header + b"".join(part for block in blocks for part in (block.data, sync))
+        data = container_of(self._header, (block.data for block in blocks))
         partitions = [partition for block in blocks for partition in block.partitions]
         manifest = ManifestFile(
             manifest_path=path,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.metadata.avro_block_writer import container_of
+from icekeeper.metadata.avro_block_writer import avro_blocks, container_of
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import (
     manifest_header,
@@ -19,7 +19,7 @@ from icekeeper.metadata.avro_schemas import (
     partition_type,
 )
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_entries import entry_encoder
+from icekeeper.metadata.manifest_entries import EntryEncoder, entry_encoder
 from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import (
     EntryStatus,
@@ -31,9 +31,9 @@ from icekeeper.model import (
 __all__ = [
     "EncodedManifest",
     "NewSnapshot",
+    "empty_manifest",
     "encode_manifest",
     "encode_manifest_list",
-    "header_of",
     "partition_types",
 ]
 
@@ -74,8 +74,7 @@ def encode_manifest(
     """
     types = partition_types(metadata, spec_id)
     encoder = entry_encoder(metadata, spec_id)
-    header = write_avro(encoder.schema, (), header_of(metadata, spec_id, content))
-    data = container_of(header, map(encoder.encoded, entries))
+    data = container_of(empty_manifest(encoder, metadata, spec_id, content), avro_blocks(map(encoder.encoded, entries)))
     live = [entry for entry in entries if entry.is_live]
     sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 
@@ -103,10 +102,11 @@ def encode_manifest(
     return EncodedManifest(data, manifest)
 
 
-def header_of(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> dict[str, str]:
-    """The key-value metadata of a manifest of that spec and content type."""
+def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
+    """A manifest of that spec and content type before its first block: its schemas, above all."""
     schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
-    return manifest_header(metadata.format_version, schema, fields, spec_id, content)
+    header = manifest_header(metadata.format_version, schema, fields, spec_id, content)
+    return write_avro(encoder.schema, (), header)
 
 
 def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
