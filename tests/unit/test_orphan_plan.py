@@ -105,6 +105,12 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
         )
 
 
+def test_a_folder_that_is_swept_is_none_that_only_some_stores_take_for_it() -> None:
+    named, other = (f"{LOCATION}/{name}/f" for name in ("k=\u00e9", "k=e\u0301"))
+    planned = plan([found(named), found(other)], swept=[f"{LOCATION}/k=\u00e9"])
+    assert (planned.paths, planned.in_other_folders) == ((named,), (other,))
+
+
 def test_a_path_is_no_twin_of_itself() -> None:
     assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == ()
     assert find_prefix_mismatch(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
