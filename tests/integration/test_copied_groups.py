@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,25 @@ def row_groups(path: str) -> list[int]:
 
 def ids_of(path: str) -> list[int]:
     return list(pq.read_table(path.removeprefix("file://"))["id"].to_pylist())
+
+
+def test_files_of_pyiceberg_with_floats_are_copied(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Its entries count no NaN (rule 210)."""
+    ratios = pa.array([math.nan if n % 100 == 7 else n / 7 for n in range(500)])
+    table = new_table(local_catalog, tmp_path, schema=ID_AND_PART.append(pa.field("ratio", pa.float64())))
+    for first in (0, 500):
+        table.table.append(texts(first, 500).append_column("ratio", ratios))
+    assert all(not file.nan_value_counts for file in table.data_files())
+    before = table.rows()
+    size = sum(file.file_size_in_bytes for file in table.data_files())
+
+    outcome = compact(table)
+
+    (file,) = table.data_files()
+    assert 0.8 < outcome.metrics["compact.bytes_copied"] / size < 1
+    assert file.nan_value_counts == {3: 10}
+    assert len(file.lower_bounds or {}) == 3
+    assert table.rows() == before
 
 
 def unpartitioned(path: str) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,6 +15,7 @@ from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData
 from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files
 from icekeeper.row_group_copy.refusal import NotCopyable
@@ -241,3 +244,139 @@ def test_a_zero_in_a_bound_of_a_part_has_the_sign_that_lies_outside(tmp_path: Pa
     assert isinstance(made, DataFile), str(made)
     assert (made.lower_bounds or {})[2] == encode("double", -0.0)
     assert (made.upper_bounds or {})[2] == encode("double", 0.0)
+
+
+UNCOUNTED = struct(
+    (1, "id", "long"),
+    (2, "x", "double"),
+    (3, "point", struct((4, "y.z", "float"), (5, "n", "int"))),
+    (6, "none", "double"),
+    (7, "list", {"type": "list", "element-id": 8, "element": "double", "element-required": False}),
+)
+
+
+def uncounted_rows() -> pa.Table:
+    """Three row groups of ten; the second has NaN in ``x``, all have some in ``point``, a null struct among them."""
+    numbers = range(30)
+    return rows(
+        UNCOUNTED,
+        {
+            "id": list(numbers),
+            "x": [None if n == 4 else math.nan if n in (11, 17) else n / 4 - 3 for n in numbers],
+            "point": [None if n % 10 == 3 else {"y.z": math.nan if n % 10 == 5 else n, "n": n} for n in numbers],
+            "none": [math.nan if n % 2 else None for n in numbers],
+            "list": [[math.nan]] * 30,
+        },
+    )
+
+
+@pytest.mark.parametrize("has_bounds", [True, False], ids=["as PyIceberg", "without bounds"])
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [0], [1]])
+def test_nan_that_an_entry_does_not_count_are_counted(numbers: list[int], has_bounds: bool, tmp_path: Path) -> None:
+    """Iceberg-Java takes an absent count for none, and drops whole files by that (rule 210)."""
+    table = uncounted_rows()
+    path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
+    told = written(rewritten(UNCOUNTED, [table], tmp_path))
+    bounds = [{i: v for i, v in (b or {}).items() if has_bounds or i not in (2, 4)} for b in _bounds_of(told)]
+    entry = entry_of(
+        path,
+        value_counts=told.value_counts,
+        null_value_counts=told.null_value_counts,
+        nan_value_counts={},
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+    )
+    target = target_of(UNCOUNTED, mode="full")
+    part = judged(entry, target).only(numbers)
+    made = merge_files([(entry, part)], str(tmp_path / "copy.parquet"), target, STORAGE)
+
+    assert isinstance(made, DataFile), str(made)
+    (tmp_path / "anew").mkdir()
+    kept = pa.concat_tables([table.slice(number * 10, 10) for number in numbers])
+    anew = written(rewritten(UNCOUNTED, [kept], tmp_path / "anew", table_properties=FULL))
+    for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(made, name) == getattr(anew, name), name
+    assert made.nan_value_counts == {2: 2 * (1 in numbers), 4: len(numbers), 6: 5 * len(numbers)}
+
+
+FULL = {"write.metadata.metrics.default": "full"}
+
+
+def _bounds_of(entry: DataFile) -> tuple[Any, Any]:
+    return entry.lower_bounds, entry.upper_bounds
+
+
+# As DuckDB 2.0.0 writes eight rows, with a count of NaN in the footer and no bounds beside them.
+DUCKDB_2 = (
+    "P(e~L6#x~C0TpH}6%Z8w6$TXs001bpFa01!RRI9V0ssI25CH%J00RI700jUB00#g70000000#hIU@$Nk7z_*svXGDgBNYG@Y!zB8"
+    "6%Z8w6$TXs001bpFa01kB>@1y0ssI25CH-J0049_F)}kWH8uhO004A11_S~?zySsX+>|6002RIg6<jP85ETFw1{DSX04TLD{UBd0"
+    "0RX5Y0000A0YL@;&_4k9e*oz4KluDV1^^%nFmPrv&>Rq4CXfRa02NFXR4f$`6#x|m6$StRD77#BASMj~0Js7G000mH0DwOL002M$"
+    "0Kk8sKmY*XKm!0TLF@)yzz7ur8EiEG7!71~V{2q$Uvpz<Wo=;<2mloXB?1@%X=EiNH39$?3?%{>1axJ1bR_^a1OOEZB?1@)a$$67"
+    "Z&d~WH2@d|aBpdDbQJ<c2mlobB?1@$c~uGk77!U68B8Vs92Eo^6#y9+0%>Fw3>FX;umKi|0VW7M7zhUd00000000;W0000000000"
+    "762#+2LJ#7000007zh9W00000000pY02v$=02Kfg0ssI2CIB223>g&w85jg~Wq5QI3>FX;jsX^YCXxX>7y@)R7y@)K762#$bT=3R"
+    "bTAPS02v$=02Kfg0ssI2CIB223K<mu85jj}VRUJ46$};-7UBUGfB`0s0z5VXW&!{i92Ec+02KlN001Tc92E!|6#yA11#oX^Zgc^8"
+    "6$};-7H$@HCXNF<HUMS>02v$=02Kfg0ssI27LElL5GDu~`~v_eC`5H*YeYgIc4cyNX>V>Ib}}w7E-)Y{Vs&Y3WFTZUG-G07Wiw=E"
+    "DH%*0000~S02}}S8~^|SjsXAwP(e~L"
+)
+
+
+def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
+    """Its footers count NaN, in a field that readers know from 2026 on; one footer for several writers has none."""
+    schema = struct(
+        (1, "id", "long"), (2, "text", "string"), (3, "ratio", "double"), (4, "point", struct((5, "y", "float")))
+    )
+    theirs = tmp_path / "theirs.parquet"
+    theirs.write_bytes(base64.b85decode(DUCKDB_2))
+    counts = {"value_counts": dict.fromkeys((1, 2, 3, 5), 8), "null_value_counts": {1: 0, 2: 0, 3: 1, 5: 0}}
+    lower, upper = ({1: encode("long", n), 2: b"t%d" % n} for n in (0, 7))
+    entry = entry_of(theirs, **counts, lower_bounds=lower, upper_bounds=upper)
+    target = target_of(schema, mode="full")
+    made = merge_files([(entry, judged(entry, target))] * 2, str(tmp_path / "copy.parquet"), target, STORAGE)
+
+    assert isinstance(made, DataFile), str(made)
+    assert pq.read_metadata(made.file_path).created_by == "DuckDB version v2.0.0 (build d54cbbe3df)"
+    found = pq.read_table(made.file_path).to_pylist()
+    assert str(found) == str(pq.read_table(theirs).to_pylist() * 2)
+    assert [row["id"] for row in found] == [*range(8)] * 2
+    assert made.nan_value_counts == {3: 2, 5: 4}
+    assert made.lower_bounds == lower | {3: encode("double", -0.0), 5: encode("float", -0.0)}
+    assert made.upper_bounds == upper | {3: encode("double", 1.75), 5: encode("float", 7.0)}
+    footer = read_footer(made.file_path, STORAGE)
+    assert not isinstance(footer, NotCopyable)
+    for group in footer.metadata().row_groups:
+        assert [chunk.meta_data.statistics and chunk.meta_data.statistics.nan_count for chunk in group.columns] == [
+            None
+        ] * 4
+
+
+def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -> None:
+    """So that nothing is decoded: here a false count comes through (rule 210)."""
+    table = rows(FLOATS, floats(20))
+    path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
+    told = written(rewritten(FLOATS, [table], tmp_path))
+
+    def count(metadata: FileMetaData) -> None:
+        for group in metadata.row_groups:
+            assert group.columns[1].meta_data.statistics is not None
+            group.columns[1].meta_data.statistics.nan_count = 3
+
+    with_metadata(path, count)
+    names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    entry = entry_of(path, **{name: getattr(told, name) for name in names})
+    target = target_of(FLOATS, mode="full")
+    made = merge_files([(entry, judged(entry, target))], str(tmp_path / "copy.parquet"), target, STORAGE)
+    assert isinstance(made, DataFile), str(made)
+    assert made.nan_value_counts == {2: 3}  # the second row group has nulls only
+
+
+def test_a_float_column_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+    schema = struct((1, "x", "double"))
+    path = parquet_file(tmp_path / "in.parquet", rows(schema, {"x": [n / 3 for n in range(60)]}), use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    first = pq.read_metadata(path).row_group(0).column(0)
+    data[first.data_page_offset : first.data_page_offset + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    entry = entry_of(path, value_counts={1: 60}, null_value_counts={1: 0})
+    refused = copyable_file(entry, target_of(schema, mode="counts"), STORAGE)
+    assert isinstance(refused, NotCopyable)
+    assert str(refused).startswith(f"{path} cannot be read: ")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from icekeeper.row_group_copy.chunk_checks import Piece, joined
 from icekeeper.row_group_copy.footer import Footer
 from icekeeper.row_group_copy.footer_structs import RowGroup
 from icekeeper.rows.lineage import InheritedLineage
 
-__all__ = ["CopyableFile", "CopyableRowGroup", "counted_bytes", "ranges_of"]
+__all__ = ["CopyableFile", "CopyableRowGroup", "FloatFacts", "counted_bytes", "ranges_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFacts:
+    """How many NaN a column chunk holds, and its bounds; ``None``: it has no numbers, or nobody asked."""
+
+    nans: int
+    bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,8 @@ class CopyableRowGroup:
     """At least what its rows take as Arrow has them."""
     columns: int
     """So many of its columns are copied; those of row lineage behind them, if any, are encoded anew."""
+    floats: Mapping[int, FloatFacts] = field(default_factory=dict)
+    """What it holds in float columns whose NaN the file's manifest entry does not count, by field id."""
 
     @property
     def positions(self) -> range:

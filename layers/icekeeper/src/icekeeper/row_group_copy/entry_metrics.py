@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.single_value import comparable, decode, encode, truncated_lower, truncated_upper
@@ -23,8 +23,12 @@ from icekeeper.rows.lineage import LAST_UPDATED_ID, ROW_ID_ID
 __all__ = ["check_metrics", "merged_metrics", "with_lineage_bounds"]
 
 
-def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
+def check_metrics(
+    entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str], uncounted: Collection[int] = ()
+) -> None:
     """Check that a copy's entry will tell as much as that of a rewritten file.
+
+    Of the float columns with the ids ``uncounted`` the NaN are still to be counted, which may tell all of them.
 
     Raises:
         CannotCopy: the file's entry lacks something that only decoding would find out.
@@ -35,6 +39,8 @@ def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[
             continue
         if leaf.field_id not in (entry.null_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the nulls of column {leaf.name}")
+        if leaf.field_id in uncounted:
+            continue
         if leaf.is_float and leaf.field_id not in (entry.nan_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the NaN of column {leaf.name}")
         if mode == "counts" or not leaf.has_bounds or _bound(entry.lower_bounds, leaf) is not None:

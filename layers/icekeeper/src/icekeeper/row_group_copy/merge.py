@@ -11,6 +11,7 @@ from icekeeper.row_group_copy.copied_input import WrittenCopy
 from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
+from icekeeper.row_group_copy.float_facts import uncounted_floats, with_float_facts, with_found_facts
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import Layout, lay_out
 from icekeeper.row_group_copy.part_metrics import part_entry
@@ -46,8 +47,10 @@ def copyable_file(
         return NotCopyable(entry.file_path, f"is {entry.file_format}, not Parquet")
     if entry.key_metadata is not None:
         return NotCopyable(entry.file_path, "is encrypted")
+    leaves = target.schema.data_leaves
+    uncounted = uncounted_floats(entry, leaves, target.modes)
     try:
-        check_metrics(entry, target.schema.data_leaves, target.modes)
+        check_metrics(entry, leaves, target.modes, uncounted)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
     lineage = None
@@ -59,7 +62,15 @@ def copyable_file(
     if isinstance(footer, NotCopyable):
         return footer
     with _ONE_AT_A_TIME:
-        return judge_file(footer, target, entry.record_count, lineage)
+        judged = judge_file(footer, target, entry.record_count, lineage)
+    if isinstance(judged, NotCopyable) or not uncounted:
+        return judged
+    try:
+        found = with_float_facts(entry, judged, leaves, uncounted, storage)
+        check_metrics(with_found_facts(entry, entry, found, leaves), leaves, target.modes)
+    except CannotCopy as refused:
+        return NotCopyable(entry.file_path, str(refused))
+    return found
 
 
 def copyable_part(
@@ -135,11 +146,12 @@ def _proven(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) 
 
 def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:
     """The entry for what is copied of a file."""
+    leaves = target.schema.data_leaves
     if file.row_count == entry.record_count:
-        return entry
-    part = part_entry(entry, file, target.schema.data_leaves, target.modes)
+        return with_found_facts(entry, entry, file, leaves)
+    part = with_found_facts(part_entry(entry, file, leaves, target.modes), entry, file, leaves)
     try:
-        check_metrics(part, target.schema.data_leaves, target.modes)
+        check_metrics(part, leaves, target.modes)
     except CannotCopy as refused:
         raise CannotCopy(f"{refused} in some of its row groups alone") from refused
     return part

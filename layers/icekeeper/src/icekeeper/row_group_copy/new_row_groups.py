@@ -103,6 +103,8 @@ class _Mover:
             bounds = chunk.column_index_offset = chunk.column_index_length = None
             if meta.statistics is not None:
                 meta.statistics = without_bounds(meta.statistics)
+        elif meta.statistics is not None:
+            meta.statistics.nan_count = None  # a count that other row groups lack must not be taken for the file's
         if bounds is not None:
             chunk.column_index_offset = self._placement.column_indexes_start + len(self.column_indexes)
             self.column_indexes += self._indexes[bounds]
