@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
-from icekeeper.model import FileContent, ManifestEntry
+from icekeeper.model import FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
@@ -226,4 +226,61 @@ def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> Non
     assert rewritten(table).status is Status.SUCCEEDED
     assert sum(rows(table).values()) == sum(before.values()) - 1
     assert len(vectors(table)) == 3
+    table.assert_sound()
+
+
+def delete_scope_findings(table: MaintainedTable) -> tuple[int, bool]:
+    """How many deletes ``verify`` finds that stand elsewhere, and whether ``health`` warns of them."""
+    found = sum(problem.kind.value == "delete_scope" for problem in table.verify().problems)
+    return found, "delete_scope" in table.runtime.health(table.loaded.name).warnings
+
+
+def places(table: MaintainedTable) -> list[tuple[int, tuple[Any, ...]]]:
+    """Spec id and partition of each live delete."""
+    reader, head = table.reader, table.loaded.metadata.current_snapshot
+    assert head is not None
+    found = reader.live_entries(reader.manifests(head), ManifestContent.DELETES)
+    return sorted((one.manifest.partition_spec_id, one.entry.file.partition) for one in found)
+
+
+def test_deletes_that_stand_elsewhere_than_the_file_that_they_name_are_moved(table: MaintainedTable) -> None:
+    """Iceberg after 1.11 refuses to read the table (rule 234).  Those that name no file stay: they delete nothing."""
+    first, second, third = paths(table, "us")
+    commit_deletes(table, [position_delete(first, 1, "eu")])
+    commit_deletes(table, [position_delete(third, 4, "eu", bounds=False)])
+    with table.table.update_spec() as update:
+        update.remove_field("region")
+    content, more = position_delete(second, 2, "us")
+    commit_deletes(table, [(content, {**more, "partition": ()})], spec_id=1)
+    before = rows(table)
+    assert delete_scope_findings(table) == (2, True)
+    assert places(table) == [(0, ("eu",)), (0, ("eu",)), (1, ())]
+    outcome = rewritten(table, min_input_files="9")
+    assert outcome.summary == (
+        "rewrote 2 position delete files into 1 (across 1 bins); 2 stood under another spec or partition than their "
+        "data file"
+    )
+    assert places(table) == [(0, ("eu",)), (0, ("us",))]
+    assert rows(table) == before
+    assert delete_scope_findings(table) == (0, False)
+    assert rewritten(table, min_input_files="9").reason == "no position delete files eligible for merging"
+    table.assert_sound()
+
+
+def test_v3_vectors_that_stand_elsewhere_are_moved(upgraded: MaintainedTable) -> None:
+    table = upgraded
+    rewritten(table)
+    first, second, third = paths(table, "us")
+    delete_positions(table, {first: [6], second: [7]}, under=("eu",))
+    before, kept = rows(table), vectors(table)[third]
+    assert delete_scope_findings(table) == (2, True)
+    outcome = rewritten(table, min_input_files="9")
+    assert outcome.metrics["rewrite_position_deletes.files_moved"] == 2
+    found = vectors(table)
+    assert {entry.file.partition for entry in found.values()} == {("us",)}
+    assert [found[path].file.record_count for path in (first, second, third)] == [3, 2, 1]
+    assert found[third].file == kept.file
+    assert rows(table) == before
+    assert delete_scope_findings(table) == (0, False)
+    assert rewritten(table, min_input_files="9").status is Status.SKIPPED
     table.assert_sound()

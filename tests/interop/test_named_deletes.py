@@ -33,7 +33,7 @@ IDLE = {
     "passes",
     [
         [("compact", IDLE), ("compact", {"rewrite_all": "true"})],
-        [("rewrite_position_deletes", {"rewrite_all": "true"}), ("compact", IDLE)],
+        [("rewrite_position_deletes", {"min_input_files": "9"}), ("compact", IDLE)],
     ],
     ids=["compact", "rewrite_position_deletes"],
 )
@@ -64,7 +64,8 @@ def test_no_reader_gets_a_deleted_row_back(
 
     expected = Counter([*range(10), *range(15, 30)])
     assert readers() == [expected] * 3
+    assert {kind for kind, _ in table.problems()} == {"delete_scope"}  # later releases refuse it (platform 113)
     for operation, settings in passes:
         table.maintain(operations=operation, **settings)
         assert readers() == [expected] * 3, operation
-        assert not table.problems()
+    assert not table.problems()

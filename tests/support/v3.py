@@ -68,8 +68,13 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     return path
 
 
-def delete_positions(table: MaintainedTable, positions: Mapping[str, Collection[int]]) -> str:
-    """One Puffin file with a vector for each data file, which absorbs the vector that the file had; its path."""
+def delete_positions(
+    table: MaintainedTable, positions: Mapping[str, Collection[int]], *, under: tuple[str, ...] | None = None
+) -> str:
+    """One Puffin file with a vector for each data file, which absorbs the vector that the file had; its path.
+
+    The entries stand in the data file's partition, or ``under`` another one, as faulty writers have it.
+    """
     loaded = table.loaded
     storage = Storage(loaded.io_properties)
     before = vectors(table)
@@ -88,7 +93,7 @@ def delete_positions(table: MaintainedTable, positions: Mapping[str, Collection[
             content=FileContent.POSITION_DELETES,
             file_path=path,
             file_format="PUFFIN",
-            partition=partitions[data_path],
+            partition=partitions[data_path] if under is None else under,
             record_count=len(bitmap),
             file_size_in_bytes=len(puffin.data),
             referenced_data_file=data_path,

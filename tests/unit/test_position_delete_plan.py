@@ -25,6 +25,7 @@ from support.plans import HEAD, MB, data_file, manifest, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
 DATA = manifest("m-data")
+BY_ID = {"spec-id": 0, "fields": [{"name": "id", "transform": "identity", "source-id": 1, "field-id": 1000}]}
 
 
 def delete(path: str, size: int = MB, partition: Sequence[Any] = ("a",), number: int = 9, **more: Any) -> LiveEntry:
@@ -44,7 +45,7 @@ def plan(
     properties: dict[str, str] | None = None,
     **settings: object,
 ) -> PositionDeletePlan | Nothing:
-    metadata = table(version, properties=properties or {})
+    metadata = table(version, properties=properties or {}, **{"partition-specs": [BY_ID]})
     chosen = policy(**{"min_input_files": 2, **settings})
     return plan_position_deletes(
         metadata, metadata.snapshots[HEAD], [DELETES, DATA], deletes, lambda: data_files, chosen
@@ -118,14 +119,33 @@ def test_a_delete_counts_to_the_partition_of_the_file_that_it_names(version: int
 
 
 def test_deletes_that_all_stand_elsewhere_go_to_the_files_that_they_name() -> None:
-    """What reaches that partition without naming a file keeps them where they are: its targets were not read."""
+    """With what reaches that partition without naming a file, for which all of its data files are targets."""
     given = [delete("a"), delete("b"), *(delete(path, referenced_data_file="d2") for path in "xy")]
     found = [data("d1"), data("d2", ("b",)), data("d3", ("b",))]
     planned = plan(given, found)
     assert isinstance(planned, PositionDeletePlan)
     assert groups(planned) == [["a", "b"], ["x", "y"]]
     assert planned.groups[1].targets == (target("d2", 5),)
-    assert groups(plan([*given, delete("e", partition=("b",))], found)) == [["a", "b"]]
+    with_another = plan([*given, delete("e", partition=("b",))], found)
+    assert groups(with_another) == [["a", "b"], ["e", "x", "y"]]
+    assert isinstance(with_another, PositionDeletePlan)
+    assert with_another.groups[1].targets == (target("d2", 5), target("d3", 5))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_one_delete_that_stands_elsewhere_is_reason_enough(version: int) -> None:
+    """However large it is; and a table that has one place only is not looked at for it (rule 234)."""
+    found = [data("d1"), data("d2", ("b",))]
+    astray = delete("x", 60 * MB, referenced_data_file="d2")
+    planned = plan([delete("a"), astray], found, version=version, min_input_files=9)
+    assert isinstance(planned, PositionDeletePlan)
+    assert [(g.partition, g.targets, g.moved) for g in planned.groups] == [(("b",), (target("d2", 5),), 1)]
+    at_home = plan([delete("a"), delete("x", referenced_data_file="d1")], found, version=version, min_input_files=9)
+    assert isinstance(at_home, Nothing)
+    vector = delete("p", file_format="PUFFIN", referenced_data_file="d2", content_offset=4)
+    moved = plan([vector], found, version=3, min_input_files=9)
+    assert isinstance(moved, PositionDeletePlan)
+    assert [(g.partition, g.targets, g.moved) for g in moved.groups] == [(("b",), (target("d2", 5),), 1)]
 
 
 def test_a_delete_whose_file_is_gone_stays_in_its_own_partition() -> None:

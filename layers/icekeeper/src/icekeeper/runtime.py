@@ -245,12 +245,15 @@ class Runtime:
     ) -> LakeStats:
         """The health of a table now, maintained or not; reads its metadata document and the head's manifest list.
 
+        Where the table has deletes that may stand elsewhere than their data files, it reads the head's manifests, too.
+
         Raises:
             PolicyError: unknown table.
-            MetadataUnreadable: the manifest list cannot be read.
+            MetadataUnreadable: the manifest list, or a manifest of these, cannot be read.
             StorageError: the catalog does not answer.
         """
         from icekeeper.health.examine import examine, health_head
+        from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
 
@@ -264,13 +267,15 @@ class Runtime:
             resolved = error
         head = health_head(loaded.metadata, resolved)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        # An old v1 snapshot without a list would have every manifest read.
+        manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
         return examine(
             identity_of(self.catalog, loaded),
             loaded.metadata,
             resolved,
             now_ms=self.clock(),
-            # An old v1 snapshot without a list would have every manifest read.
-            manifests=None if head is None or head.manifest_list is None else reader.manifests(head),
+            manifests=manifests,
+            deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
         )
 
     def costs(self, table: TableName) -> TableCosts:

@@ -29,16 +29,23 @@ def examine(
     *,
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
+    deletes_elsewhere: int = 0,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
-    default settings.  ``manifests`` are those of the head, if the caller has read them.
+    default settings.  ``manifests`` are those of the head, if the caller has read them, and ``deletes_elsewhere``
+    counts the deletes that stand under another spec or partition than the data file that they name.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
+    if deletes_elsewhere:
+        warnings["delete_scope"] = (
+            f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
+            "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
+        )
     if isinstance(resolved, ResolvedPolicy):
         warnings |= resolved.owners.warnings
     else:

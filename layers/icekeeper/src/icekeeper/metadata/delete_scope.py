@@ -5,7 +5,7 @@ Specification, "Scan Planning":
 * Equality deletes apply to data files with a lower data sequence number, position deletes and deletion vectors to those
   with a lower or equal one.  File sequence numbers do not matter, as no reader looks at them.
 * Spec and partition must be the same.  Equality deletes under an unpartitioned spec are global.  Position deletes that
-  name their one data file are applied in any partition by Iceberg-Java, DuckDB and PyIceberg.
+  name their one data file are applied in any partition by Iceberg-Java up to 1.11, DuckDB and PyIceberg (rule 8).
 * Where a deletion vector applies to a data file, position deletes do not: the vector contains them.
 """
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
@@ -31,6 +32,7 @@ __all__ = [
     "decode_bound",
     "is_unpartitioned",
     "may_name",
+    "may_stand_elsewhere",
     "named_file",
     "partition_key",
 ]
@@ -57,6 +59,11 @@ def _float_key(value: float) -> bytes:
 def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
     """Whether a spec has only void fields, or none, so that its equality deletes are global (as in Java)."""
     return all(part["transform"] == "void" for part in spec["fields"])
+
+
+def may_stand_elsewhere(metadata: TableMetadata) -> bool:
+    """Whether a table has more than one place, of spec and partition, at which files can stand."""
+    return len(metadata.specs) > 1 or not all(is_unpartitioned(spec) for spec in metadata.specs.values())
 
 
 @dataclass(frozen=True, slots=True)

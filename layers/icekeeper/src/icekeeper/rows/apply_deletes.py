@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
-from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
@@ -28,7 +27,7 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.key_ranges import ColumnRange, keys_within
 from icekeeper.rows.other_spellings import SpelledFiles
 from icekeeper.rows.parts import Part, portions
-from icekeeper.rows.position_rows import position_rows
+from icekeeper.rows.position_rows import position_rows, vector_positions
 from icekeeper.rows.positions import live_at
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
@@ -40,9 +39,6 @@ MAX_KEYS = 2_000_000
 # How many rows are looked up at once among so many keys that they had to be portioned.
 KEY_ROWS = 2 * MAX_KEYS
 _PUFFIN = "PUFFIN"
-# A vector of more bytes may be asked for only where the file has them: memory for them is taken before they are read.
-_USUAL_VECTOR = 64 * 1024 * 1024
-_LARGEST_OFFSET = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +177,7 @@ class DeletedRows:
         offset, size = delete.content_offset, delete.content_size_in_bytes
         if offset is None or size is None or paths != {delete.referenced_data_file}:
             raise MetadataUnreadable(f"the deletion vector in {delete.path} does not say where it is, or of which file")
-        # How large the file is costs a request of its own, and no vector of these sizes needs it.
-        is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
-        with storage.translated(delete.path), storage.open_input(delete.path) as stream:
-            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
-                raise MetadataUnreadable(f"the deletion vector in {delete.path} does not lie where its manifest says")
-            blob = stream.read_at(size, offset)
-        self._positions[paths.pop()].update(decode_deletion_vector(blob, delete.path, delete.record_count))
+        self._positions[paths.pop()].update(vector_positions(delete.path, offset, size, delete.record_count, storage))
 
     def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
         """Look up a portion of the keys in every input that it applies to, and note the positions of matching rows."""

@@ -1,4 +1,4 @@
-"""Reads the rows of a position delete file, grouped by the data file that they name."""
+"""Reads the rows of a position delete file, grouped by the data file that they name, and deletion vectors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.rows.file_rows import open_rows
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["PositionRows", "position_rows"]
+__all__ = ["PositionRows", "position_rows", "vector_positions"]
 
 # The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
 _COLUMNS = ("file_path", "pos")
+# A vector of more bytes may be asked for only where the file has them: memory for them is taken before they are read.
+_USUAL_VECTOR = 64 * 1024 * 1024
+_LARGEST_OFFSET = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +54,19 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
             yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
+
+
+def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:
+    """The positions of a deletion vector that lies in a Puffin file where its manifest entry says.
+
+    Raises:
+        MetadataUnreadable: it does not lie there, or holds another number of positions than its entry says.
+        StorageError: it cannot be read.
+    """
+    # How large the file is costs a request of its own, and no vector of these sizes needs it.
+    is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
+    with storage.translated(path), storage.open_input(path) as stream:
+        if not is_likely and not 0 <= offset <= offset + size <= stream.size():
+            raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
+        blob = stream.read_at(size, offset)
+    return decode_deletion_vector(blob, path, cardinality)

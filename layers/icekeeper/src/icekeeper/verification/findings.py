@@ -23,6 +23,7 @@ class ProblemKind(StrEnum):
     SUMMARY = "summary"
     ROW_LINEAGE = "row_lineage"
     DELETION_VECTOR = "deletion_vector"
+    DELETE_SCOPE = "delete_scope"
     STATISTICS = "statistics"
 
 

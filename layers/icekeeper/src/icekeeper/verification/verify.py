@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files
+from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
@@ -45,6 +48,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     """Path → size that the metadata states, ``None`` where it states none."""
     manifests: dict[str, ManifestFile] = {}
     per_snapshot: list[list[ManifestFile]] = []
+    heads = {ref.snapshot_id for ref in metadata.refs.values()}
     for snapshot in metadata.snapshots.values():
         try:
             found = reader.manifests(snapshot)
@@ -59,6 +63,8 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
             found, dict(snapshot.summary), snapshot.snapshot_id, snapshot.manifest_list or loaded.metadata_location
         )
         problems += manifest_row_id_problems(snapshot, found)
+        if snapshot.snapshot_id in heads:
+            problems += _delete_scope_problems(reader, found)
         for manifest in found:
             manifests.setdefault(manifest.manifest_path, manifest)
             sizes[manifest.manifest_path] = manifest.manifest_length
@@ -109,6 +115,17 @@ def _check_manifest(
         sizes.pop(manifest.manifest_path, None)
         problems.append(_unreadable(storage, manifest.manifest_path, error))
     return problems
+
+
+def _delete_scope_problems(reader: TableReader, manifests: list[ManifestFile]) -> Iterator[Problem]:
+    """Deletes of a branch or tag that stand elsewhere than the data file that they name (rule 234)."""
+    with suppress(MetadataUnreadable):  # which is a problem of its own
+        for delete in deletes_standing_elsewhere(reader, manifests):
+            detail = (
+                f"it stands under another spec or partition than {named_file(delete.entry.file)}, whose rows it "
+                "deletes; Iceberg after 1.11 refuses to read such a table"
+            )
+            yield Problem(ProblemKind.DELETE_SCOPE, delete.entry.file.file_path, detail)
 
 
 def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str, int | None]) -> list[Problem]:

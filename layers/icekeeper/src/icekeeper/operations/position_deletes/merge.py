@@ -20,7 +20,7 @@ from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, P
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.rows.other_spellings import SpelledFiles
-from icekeeper.rows.position_rows import position_rows
+from icekeeper.rows.position_rows import PositionRows, position_rows, vector_positions
 from icekeeper.storage.storage import Storage
 
 __all__ = ["merge_deletes"]
@@ -74,7 +74,7 @@ def _collect(
         StorageError: it cannot be read.
     """
     rows_read = 0
-    for rows in position_rows(delete.path, delete.file_format, storage):
+    for rows in _rows(delete, storage):
         rows_read += rows.count
         for path, positions in rows.by_path:
             is_about_it = delete.named_file in (None, path)
@@ -86,6 +86,14 @@ def _collect(
     if rows_read != delete.record_count:
         raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")
     found.read += rows_read
+
+
+def _rows(delete: PositionDeletes, storage: Storage) -> Iterator[PositionRows]:
+    if delete.blob is None or delete.named_file is None:
+        yield from position_rows(delete.path, delete.file_format, storage)
+        return
+    positions = vector_positions(delete.path, *delete.blob, delete.record_count, storage)
+    yield PositionRows(len(positions), ((delete.named_file, pa.array(positions.to_array(), pa.int64())),))
 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:

@@ -8,16 +8,19 @@ delete file that names its one data file counts to the partition of that file, w
 
 v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
 stands for all position deletes of its file; rows of a data file that has a vector already are dropped (rule 15).
+
+A delete file or vector that names a live file of another spec or partition is moved there, alone if need be: readers
+of Iceberg after 1.11 refuse such a table (rule 234).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
+from icekeeper.metadata.delete_scope import PartitionKey, may_stand_elsewhere, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_digest import table_digest
 from icekeeper.model import FileContent, FileIdentity, LiveEntry, ManifestEntry, ManifestFile, Nothing, PartitionValue
@@ -53,13 +56,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Position delete files that reach data files of one spec and partition, and become one file there."""
+    """Position deletes that reach data files of one spec and partition, and become one file there.
+
+    They are delete files, or deletion vectors that stand elsewhere.
+    """
 
     group_id: int
     spec_id: int
     partition: tuple[PartitionValue, ...]
     deletes: tuple[ManifestEntry, ...]
     targets: tuple[Target, ...]
+    moved: int = 0
+    """How many of the deletes stand under another spec or partition than the data file that they name."""
 
     @property
     def sequence_number(self) -> int:
@@ -109,22 +117,33 @@ def plan_position_deletes(
     own = _bins(merged, _own_partition, metadata, policy)
     likely = {key for key, files in own if len(files) >= least}
     missing = least - max((len(files) for _, files in own), default=0)
-    slack = Slack(snapshot_id=snapshot.snapshot_id, table_digest=table_digest(metadata), delete_files=max(1, missing))
-    if not likely:
+    any_place = may_stand_elsewhere(metadata)
+    slack = Slack(
+        snapshot_id=snapshot.snapshot_id,
+        table_digest=table_digest(metadata),
+        delete_files=1 if any_place else max(1, missing),  # one may stand elsewhere than its data file
+    )
+    may_move = any_place and any(named_file(d.entry.file) is not None for d in found)
+    if not likely and not may_move:
         return NothingToMerge(NOTHING_ELIGIBLE, slack)
-    reached = _Reached.by(merged, likely, data_files())
-    found_bins = [(key, files) for key, files in _bins(merged, reached.home, metadata, policy) if len(files) >= least]
-    bins = [(key, files) for key, files in found_bins if reached.knows(key, files)]
+    by_partition = {_own_partition(d) for d in merged if named_file(d.entry.file) is None} if may_move else set()
+    reached = _Reached.by(found if may_move else merged, likely | by_partition, data_files())
+    bins = [
+        (key, files)
+        for key, files in _bins(merged, reached.home, metadata, policy, reached.stands_elsewhere)
+        if (len(files) >= least or any(map(reached.stands_elsewhere, files))) and reached.knows(key, files)
+    ]
     hidden = vectors if metadata.format_version >= 3 else set()
     groups = [
-        DeleteGroup(
-            number,
-            *reached.places[key],
-            deletes=tuple(d.entry for d in files),
-            targets=tuple(target for target in reached.targets[key] if target.path not in hidden),
-        )
-        for number, (key, files) in enumerate(bins)
+        reached.group(key, files, [target for target in reached.targets[key] if target.path not in hidden])
+        for key, files in bins
     ]
+    groups += [
+        reached.group(key, files, [target for target in reached.targets[key] if target.path in named])
+        for key, files in reached.vectors_to_move(found)
+        for named in ({d.entry.file.referenced_data_file for d in files},)
+    ]
+    groups = [replace(group, group_id=number) for number, group in enumerate(groups)]
     if not groups:
         return NothingToMerge(NOTHING_ELIGIBLE, slack)
     return PositionDeletePlan(
@@ -174,6 +193,23 @@ class _Reached:
         """The partition that a delete reaches: its own, unless it names a live file of another one."""
         return self.partition_of.get(named_file(delete.entry.file) or "", _own_partition(delete))
 
+    def stands_elsewhere(self, delete: LiveEntry) -> bool:
+        """Whether a delete names a live file of another spec or partition than its own."""
+        return self.home(delete) != _own_partition(delete)
+
+    def vectors_to_move(self, deletes: Iterable[LiveEntry]) -> list[tuple[PartitionKey, list[LiveEntry]]]:
+        """The deletion vectors that stand elsewhere than their data file, by the partition of that file."""
+        by_home: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
+        for delete in deletes:
+            if _is_vector(delete) and self.stands_elsewhere(delete) and delete.entry.file.key_metadata is None:
+                by_home[self.home(delete)].append(delete)
+        return [(key, files) for key, files in by_home.items() if self.knows(key, files)]
+
+    def group(self, key: PartitionKey, deletes: Sequence[LiveEntry], targets: Iterable[Target]) -> DeleteGroup:
+        """The group of deletes that reach a partition; its number is given later."""
+        moved = sum(map(self.stands_elsewhere, deletes))
+        return DeleteGroup(0, *self.places[key], tuple(d.entry for d in deletes), tuple(targets), moved)
+
     def knows(self, key: PartitionKey, deletes: Iterable[LiveEntry]) -> bool:
         """Whether the targets of a partition are all that these deletes may reach, each listed once: of a file that is
         listed twice a delete may reach only one entry."""
@@ -194,9 +230,13 @@ def _is_readable(delete: LiveEntry) -> bool:
 
 
 def _bins(
-    deletes: Iterable[LiveEntry], home: Callable[[LiveEntry], PartitionKey], metadata: TableMetadata, policy: Policy
+    deletes: Iterable[LiveEntry],
+    home: Callable[[LiveEntry], PartitionKey],
+    metadata: TableMetadata,
+    policy: Policy,
+    is_due: Callable[[LiveEntry], bool] = lambda delete: False,
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-    """The bins of small delete files, each with the partition that it reaches; those with too few are left alone."""
+    """The bins of delete files that are small or due, with the partition that each bin reaches."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
@@ -204,7 +244,7 @@ def _bins(
     return [
         (key, chosen)
         for key, files in by_partition.items()
-        for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy))
+        for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy, is_due))
     ]
 
 
@@ -218,14 +258,17 @@ def _whole(files: list[LiveEntry]) -> list[list[LiveEntry]]:
     return [files] if all(_is_readable(d) for d in files) else []
 
 
-def _by_size(files: list[LiveEntry], metadata: TableMetadata, policy: Policy) -> list[list[LiveEntry]]:
-    """Small files in order of age, closed at the target size; of one data file each where the table wants it so."""
+def _by_size(
+    files: list[LiveEntry], metadata: TableMetadata, policy: Policy, is_due: Callable[[LiveEntry], bool]
+) -> list[list[LiveEntry]]:
+    """Small or due files by age, closed at the target size; of one data file each where the table wants it so."""
     target = max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES))
     small = policy.min_file_size_ratio * target
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
     apart: dict[str | None, list[LiveEntry]] = defaultdict(list)
     for delete in files:
-        if _is_readable(delete) and (policy.rewrite_all or delete.entry.file.file_size_in_bytes < small):
+        is_small = delete.entry.file.file_size_in_bytes < small
+        if _is_readable(delete) and (policy.rewrite_all or is_small or is_due(delete)):
             apart[named_file(delete.entry.file) if per_file else None].append(delete)
     chosen: list[list[LiveEntry]] = []
     for together in apart.values():

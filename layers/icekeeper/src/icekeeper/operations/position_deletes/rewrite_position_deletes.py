@@ -17,7 +17,7 @@ from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
-from icekeeper.model import DataFile, ManifestContent, Nothing
+from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.position_deletes.expected import expected_result
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.plan import (
@@ -94,18 +94,21 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> 
     stem = f"deletes-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return MergeTask(
         group_id=group.group_id,
-        deletes=tuple(
-            PositionDeletes(
-                e.file.file_path, e.file.file_format, e.sequence_number or 0, e.file.record_count, named_file(e.file)
-            )
-            for e in group.deletes
-        ),
+        deletes=tuple(map(_position_deletes, group.deletes)),
         targets={target.path: target.sequence_number for target in group.targets},
         into_vectors=into_vectors,
         partition=group.partition,
         output=PlannedFile(f"{loaded.metadata.data_location}/{stem}", "puffin" if into_vectors else "parquet"),
         io_properties=properties_for_workers(loaded.io_properties),
     )
+
+
+def _position_deletes(entry: ManifestEntry) -> PositionDeletes:
+    file = entry.file
+    offset, size = file.content_offset, file.content_size_in_bytes
+    blob = None if offset is None or size is None else (offset, size)
+    number = entry.sequence_number or 0
+    return PositionDeletes(file.file_path, file.file_format, number, file.record_count, named_file(file), blob)
 
 
 def _commit(
@@ -179,6 +182,7 @@ def _outcome(
         "rewrite_position_deletes.files_written": files,
         "rewrite_position_deletes.vectors_written": sum(file.content_offset is not None for file in written),
         "rewrite_position_deletes.bins": len(landed),
+        "rewrite_position_deletes.files_moved": sum(group.moved for group in landed),
         "rewrite_position_deletes.rows_rewritten": sum(result.rows_written for result in results),
         "rewrite_position_deletes.rows_dropped": sum(r.rows_read - r.rows_written for r in results),
         "rewrite_position_deletes.bins_dropped": len(dropped),
@@ -188,6 +192,8 @@ def _outcome(
     if isinstance(committed, Nothing) and not errors:
         problems.append(f"every bin was overtaken by other commits: {committed.reason}")
     summary = f"rewrote {merged} position delete files into {files} (across {len(landed)} bins)"
+    if moved := sum(group.moved for group in landed):
+        summary += f"; {moved} stood under another spec or partition than their data file"
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,

@@ -17,7 +17,7 @@ _ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class PositionDeletes:
-    """A position delete file; ``record_count`` is what its manifest entry promises."""
+    """A position delete file or a deletion vector; ``record_count`` is what its manifest entry promises."""
 
     path: str
     file_format: str
@@ -25,6 +25,8 @@ class PositionDeletes:
     record_count: int
     named_file: str | None = None
     """The one data file that it names; its rows for other files delete nothing, because no reader applies them."""
+    blob: tuple[int, int] | None = None
+    """Offset and size of a deletion vector in its Puffin file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
