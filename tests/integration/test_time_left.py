@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from icekeeper.errors import StorageError
+from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.compaction import in_commits
 from icekeeper.operations.compaction.dispatch import rewrite_groups
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
 from support.deletes import create_by_region, rows_of
 from support.deletes import region_rows as rows
 from support.maintained_table import maintained_table
+from support.pass_settings import EAGER
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 
 
@@ -50,6 +55,17 @@ def test_what_is_ready_in_time_is_committed_and_the_rest_is_due_again(regions: P
     answer = regions.run(again, regions.plan(again, "run-2"), "compact", "run-2", time_left_s=ending(900, 899))
     assert answer["summary"] == "compacted 3 files into 1 (across 1 bins)"
     assert (len(regions.table.data_files()), rows(regions.table)) == (2, before)
+
+
+def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_for(regions: Pipeline) -> None:
+    """It keeps half a minute for removing what it wrote and for its report (rule 59)."""
+    table, numbers = regions.table, iter(range(1000, 2000))
+    table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "us"))
+    resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
+    context = replace(table.runtime.context(table.loaded, resolved, table.engine), time_left_s=lambda: 42.0)
+    assert run_operation(Operation.COMPACT, context).status is Status.FAILED
+    assert 12 <= sum(table.waits) < 17
+    assert table.unreferenced() == set()
 
 
 def test_with_time_for_all_there_is_one_commit(regions: Pipeline) -> None:

@@ -33,9 +33,25 @@ def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: Maintain
     outcome = compacted(table, max_commit_retries="3")
     assert outcome.status is Status.FAILED
     assert outcome.summary.startswith("CommitConflict: ")
-    assert table.catalog.commits == 4
-    assert [step / 2 <= wait <= step for wait, step in zip(table.waits, (0.05, 0.1, 0.2), strict=True)] == [True] * 3
-    assert ids(table) == before + Counter(range(100_000, 100_004))
+    steps = [min(5.0, 0.05 * 2**attempt) for attempt in range(len(table.waits))]
+    assert [step / 2 <= wait <= step for wait, step in zip(table.waits, steps, strict=True)] == [True] * len(steps)
+    assert 30 <= sum(table.waits) < 35, "what took no time is worth half a minute"
+    assert ids(table) == before + Counter(range(100_000, 100_000 + table.catalog.commits))
+    sound(table)
+
+
+def test_two_hours_of_work_are_not_lost_to_six_lost_swaps(table: MaintainedTable) -> None:
+    """Another writer wins every swap for two minutes (rule 59)."""
+    numbers = iter(range(100_000, 200_000))
+
+    def lose() -> None:
+        if sum(table.waits) < 7200 + 120:
+            table.table.append(rows_of(next(numbers), 1, "eu"))
+
+    table.catalog.before_commit = lose
+    table.engine.during = lambda: table.waits.append(7200.0)
+    assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
+    assert table.catalog.commits > 6
     sound(table)
 
 

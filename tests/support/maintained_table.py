@@ -61,7 +61,7 @@ class MaintainedTable:
         self.late_ms = 0
         """How much later it is, for our passes and for the store, than the system's clock says."""
         self.waits: list[float] = []
-        """Seconds that our passes waited for other writers; they never really sleep."""
+        """Seconds that our passes waited for other writers; they never really sleep, and else no time passes."""
         self.runtime = self.runtime_with()
         self._pyiceberg, self._sweeps_all = pyiceberg, sweeps_all
 
@@ -113,6 +113,7 @@ class MaintainedTable:
             clock=clock or self._now,
             store_clock=store_clock or (same_clock if clock else self._store_now),
             sleep=self.waits.append,
+            monotonic_s=lambda: sum(self.waits),
             other_catalog=lambda name, warehouse: None,
         )
 

@@ -116,18 +116,20 @@ class Run:
         """What the store holds beside what the catalog shows."""
         return self.traces
 
-    def go(self, *, max_retries: int = 2) -> Committed | Nothing:
+    def go(self, *, max_retries: int = 2, patience_s: float = 0.0) -> Committed | Nothing:
         return commit_with_retries(
             self.catalog,
             self.catalog.load(NAME),
             self.prepare,
             CommitTerms(
                 max_retries=max_retries,
+                patience_s=patience_s,
                 discard=self.discarded.extend,
                 pinned_metadata=tuple,
                 renew=self.renew,
                 traces=self.find_traces,
                 sleep=self.waits.append,
+                monotonic_s=lambda: sum(self.waits),
             ),
         )
 

@@ -9,7 +9,7 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.resolve_outcome import backoff_seconds
-from icekeeper.commit.transaction import Committed
+from icekeeper.commit.transaction import Committed, patience_of
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -40,6 +40,33 @@ def test_retries_end_in_a_conflict_with_nothing_left_staged(script: Script) -> N
         run.go(max_retries=3)
     assert run.attempts == run.catalog.commits == 4
     assert run.discarded == [f"staged-{n}" for n in range(1, 5)]
+
+
+def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Forty swaps lost to a busy writer do not throw the work of hours away; each is logged (rule 59)."""
+    caplog.set_level("INFO", "icekeeper.activity")
+    run = Run(MemoryCatalog(scripts=[lost_to_another] * 40))
+    committed = run.go(max_retries=2, patience_s=600)
+    assert isinstance(committed, Committed)
+    assert committed.attempts == 41
+    assert max(run.waits) <= 5.0
+    lost = [record.__dict__ for record in caplog.records if record.__dict__["event"] == "swap_lost"]
+    assert [(line["attempt"], line["seconds"]) for line in lost] == [
+        (number, round(wait, 3)) for number, wait in enumerate(run.waits, 1)
+    ]
+    run = Run(MemoryCatalog(scripts=[lost_to_another] * 99))
+    with pytest.raises(CommitConflict):
+        run.go(max_retries=2, patience_s=20)
+    assert 20 <= sum(run.waits) < 25
+
+
+@pytest.mark.parametrize(
+    ("work_s", "left_s", "patience_s"),
+    [(0, None, 30), (120, None, 120), (7200, None, 900), (7200, 100, 70), (7200, 20, 0), (60, 5000, 60)],
+)
+def test_patience_is_in_proportion_to_the_work_at_stake(work_s: float, left_s: float | None, patience_s: float) -> None:
+    """Half a minute to a quarter of an hour, and half a minute less than the process lives on."""
+    assert patience_of(work_s, left_s) == patience_s
 
 
 def test_waits_double_up_to_five_seconds_with_jitter() -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "scan_finished",
     "scan_started",
     "silent",
+    "swap_lost",
 ]
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,12 @@ def operation_finished(table: str, operation: str, run_id: str, *, status: str, 
     fields = {"event": "operation_finished", "table": table, "operation": operation, "run_id": run_id}
     more = {"status": status, "summary": summary, "seconds": round(seconds, 3)}
     log.info("%s: %s %s: %s", table, operation, status, summary, extra={**fields, **more})
+
+
+def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
+    """Log that attempt ``attempt`` (1 first) to commit did not land, and that another one follows in ``wait_s``."""
+    fields = {"event": "swap_lost", "table": table, "attempt": attempt, "why": why, "seconds": round(wait_s, 3)}
+    log.info("%s: swap %d lost, trying again in %.2f s: %s", table, attempt, wait_s, why, extra=fields)
 
 
 def progress_of(

@@ -16,7 +16,7 @@ from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import Clock, system_clock
+from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
@@ -86,10 +86,12 @@ class Runtime:
         other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
+        monotonic_s: Callable[[], float] = steady_s,
     ) -> None:
         """``environment``, unless given the process's own, says the policies where ``policies`` does not.
 
-        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits.
+        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits,
+        and ``monotonic_s`` measures how long that and a rewrite took.
         """
         self._other_catalog = other_catalog
         self.catalog = catalog
@@ -97,6 +99,7 @@ class Runtime:
         self.clock = clock
         self.store_clock = store_clock
         self.sleep = sleep
+        self.monotonic_s = monotonic_s
         self._policies = policies or TablePolicies(os.environ if environment is None else environment)
 
     @classmethod
@@ -179,6 +182,7 @@ class Runtime:
             dry_run=dry_run,
             progress=progress,
             sleep=self.sleep,
+            monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
             store_clock=self.store_clock,
         )

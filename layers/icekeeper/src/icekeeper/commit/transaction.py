@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from icekeeper.activity import swap_lost
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.clock import steady_s
 from icekeeper.commit.attempt import PreparedCommit, shows
 from icekeeper.commit.resolve_outcome import SLOW, OutcomeResolver, Traces, Undecided, backoff_seconds
 from icekeeper.errors import (
@@ -29,7 +31,13 @@ from icekeeper.errors import (
 )
 from icekeeper.model import Nothing
 
-__all__ = ["CommitTerms", "Committed", "commit_with_retries"]
+__all__ = ["CommitTerms", "Committed", "commit_with_retries", "patience_of"]
+
+# Within these bounds a rewrite's commit is tried for as long as the rewrite took.
+_LEAST_PATIENCE_S = 30.0
+_MOST_PATIENCE_S = 15 * 60.0
+# What a process that is going to be ended keeps for one more attempt, for removing what it wrote, and for its report.
+_TIME_TO_END_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +45,9 @@ class CommitTerms:
     """How often a commit is tried, and what is called on the way."""
 
     max_retries: int
-    """How many lost swaps are followed by another attempt."""
+    """How many lost swaps are followed by another attempt, whatever the time."""
+    patience_s: float = 0.0
+    """For how many seconds lost swaps are followed by another attempt, whatever their number."""
     discard: Callable[[Sequence[str]], object]
     """Removes the files that an attempt staged which certainly did not land."""
     pinned_metadata: Callable[[], Iterable[str]]
@@ -47,6 +57,7 @@ class CommitTerms:
     traces: Traces = lambda base: ()
     """Metadata that the store holds; read where a refusal may hide a commit that landed."""
     sleep: Callable[[float], None] = time.sleep
+    monotonic_s: Callable[[], float] = steady_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,15 @@ class Committed:
     attempts: int
 
 
+def patience_of(work_s: float, left_s: float | None) -> float:
+    """How many seconds to go on trying to commit work that took ``work_s`` seconds (rule 59).
+
+    ``left_s`` is how many seconds this process will live on; ``None``: as long as the work takes.
+    """
+    worth_s = min(max(work_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+    return worth_s if left_s is None else max(0.0, min(worth_s, left_s - _TIME_TO_END_S))
+
+
 def commit_with_retries(
     catalog: Catalog,
     head: LoadedTable,
@@ -67,12 +87,13 @@ def commit_with_retries(
     """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
 
     Raises:
-        CommitConflict: ``terms.max_retries`` retries were lost to other writers; nothing changed.
+        CommitConflict: all tries that ``terms`` allow were lost to other writers; nothing changed.
         StorageError: the swap could not be sent, or the catalog refused it, in its own words; nothing changed.
         CommitStateUnknown: the outcome could not be found out; staged files are kept.
         PlanStale: by ``prepare``, the table moved where the plan cannot follow; by ``terms.renew``, the files are gone.
     """
     resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
+    until_s = terms.monotonic_s() + terms.patience_s
     sent: PreparedCommit | None = None
     left: list[str] = []
     is_unexplained = False
@@ -81,14 +102,15 @@ def commit_with_retries(
         if isinstance(prepared, Nothing):
             return prepared
         outcome = _swap(catalog, head, prepared, terms, resolver, is_repeated=sent is not None)
-        is_last, busy = attempt >= terms.max_retries, _busy(outcome)
+        is_last = attempt >= terms.max_retries and terms.monotonic_s() >= until_s
+        busy = _busy(outcome)
         left += _left(outcome)
         if isinstance(outcome, Undecided):
             # The same commit again: it lands once at most, because what it requires holds once at most.
             sent, head = prepared, outcome.head
             is_unexplained = is_unexplained or not busy
             if not is_last:
-                terms.sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
+                _wait(head, attempt, outcome, terms)
                 continue
             if is_unexplained:
                 outcome = resolver.after_silence(head, prepared, _unknown(outcome))
@@ -104,9 +126,15 @@ def commit_with_retries(
         if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _told(outcome)
         sent, left, is_unexplained = None, [], False
-        terms.sleep(backoff_seconds(attempt + (SLOW if busy else 0)))
+        _wait(head, attempt, outcome, terms)
         head = catalog.load(head.name)
     raise AssertionError("counting never ends")
+
+
+def _wait(head: LoadedTable, attempt: int, why: MaintenanceError, terms: CommitTerms) -> None:
+    seconds = backoff_seconds(attempt + (SLOW if _busy(why) else 0))
+    swap_lost(str(head.name), attempt + 1, str(why), seconds)
+    terms.sleep(seconds)
 
 
 def _swap(

@@ -12,10 +12,10 @@ from functools import partial
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import Clock
+from icekeeper.clock import Clock, steady_s
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
@@ -68,6 +68,8 @@ class OperationContext:
     """The table as the operations before would leave it, in a dry run of several; ``None``: plan on what is there."""
     progress: Progress = silent
     sleep: Callable[[float], None] = time.sleep
+    monotonic_s: Callable[[], float] = steady_s
+    """How long work takes; passes while ``sleep`` sleeps."""
     orphan_candidates: FileSource | None = None
     """The files that orphan removal looks at instead of listing; an earlier step of this pass has listed them."""
     reads_footers: bool = True
@@ -82,6 +84,8 @@ class OperationContext:
     """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The rewrite that is running, if there is one."""
+    work_began_s: float | None = None
+    """When it began, by ``monotonic_s``."""
     lease: HeldLease | None = None
     """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
     why_stop: Callable[[], str | None] = lambda: None
@@ -170,7 +174,7 @@ class OperationContext:
                 job.keep_alive()
                 self.progress(what, done, total)
 
-            yield replace(self, running=job, progress=progress)
+            yield replace(self, running=job, progress=progress, work_began_s=self.monotonic_s())
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record what the running job is going to write, before it does: paths, or records of planned files.
@@ -182,9 +186,11 @@ class OperationContext:
             self.running.will_write(records)
 
     def commit(
-        self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing]
+        self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], patience_s: float = 0.0
     ) -> Committed | Nothing:
         """Prepare and swap on the newest head until it lands; what an attempt staged that did not land is removed.
+
+        Lost swaps are tried again ``max_commit_retries`` times, and as often as fits into ``patience_s`` seconds.
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
@@ -197,6 +203,7 @@ class OperationContext:
             prepare,
             CommitTerms(
                 max_retries=self.policy.max_commit_retries,
+                patience_s=patience_s,
                 discard=lambda paths: self.discard(head, paths),
                 pinned_metadata=lambda: (
                     *self.memory.pinned_metadata(),
@@ -205,6 +212,7 @@ class OperationContext:
                 renew=self._renew,
                 traces=lambda shown: newer_metadata(self.storage(shown), shown),
                 sleep=self.sleep,
+                monotonic_s=self.monotonic_s,
             ),
         )
 
@@ -229,8 +237,10 @@ class OperationContext:
         """
         if self.planned is not None:
             self.planned.will_name(outputs)
+        left_s = None if self.time_left_s is None else self.time_left_s()
+        work_s = 0.0 if self.work_began_s is None else self.monotonic_s() - self.work_began_s
         try:
-            return self.commit(self.load(), prepare)
+            return self.commit(self.load(), prepare, patience_of(work_s, left_s))
         except CommitStateUnknown:
             if self.running is not None:
                 self.running.may_have_landed()
@@ -270,6 +280,7 @@ def operation_context(
     store_clock: StoreClock = store_now_ms,
     progress: Progress = silent,
     sleep: Callable[[float], None] = time.sleep,
+    monotonic_s: Callable[[], float] = steady_s,
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
 ) -> OperationContext:
     """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says.
@@ -293,5 +304,6 @@ def operation_context(
         dry_run=dry_run,
         progress=progress,
         sleep=sleep,
+        monotonic_s=monotonic_s,
         other_catalog=other_catalog,
     )

@@ -89,7 +89,11 @@ class Policy(RewriteKeys):
         None, "time of text or number partitions, as `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` over several fields"
     )
     partition_expire_limit: OptionalCount = key(None, "most partitions dropped by one pass, oldest first")
-    max_commit_retries: int = key(5, "further attempts after a lost swap", ge=0)
+    max_commit_retries: int = key(
+        5,
+        "further attempts after a lost swap, at least; a rewrite is tried for as long as it took, 15 minutes at most",
+        ge=0,
+    )
 
     # -- switches
     rewrite_enabled: Switch = key(True, "merging of small data files")
