@@ -192,14 +192,17 @@ def test_what_is_hidden_beside_data_and_metadata_may_be_another_formats(key: str
         (1, 2, Fraction(1, 2), "--set", False),
         (5000, 5000, Fraction(1), "table property", False),
         (0, 0, Fraction(1, 2), "--set", False),
+        (2, 3, Fraction(1, 2), "default, some missing", True),  # a faulty copy of a small table
+        (1, 2, Fraction(1, 2), "default, some missing", False),
     ],
 )
 def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction, source: str, refused: bool) -> None:
+    source, _, missing = source.partition(", ")
     if not refused:
-        refuse_mass_deletion(orphans, listed, limit, source)
+        refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))
         return
     with pytest.raises(OperationRefused, match=rf"{orphans} of {listed} .*orphan_max_delete_ratio 0.5 \({source}\)"):
-        refuse_mass_deletion(orphans, listed, limit, source)
+        refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))
 
 
 segments = st.sampled_from(

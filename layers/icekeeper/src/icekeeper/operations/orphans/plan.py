@@ -6,7 +6,7 @@ What counts as an orphan (rule 95), and in which folders (rule 98).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from icekeeper.errors import OperationRefused
@@ -17,7 +17,15 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import compared, is_under, normalise
 
-__all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion", "swept_folders"]
+__all__ = [
+    "FEW_ORPHANS",
+    "OrphanPlan",
+    "is_hidden_beside",
+    "plan_orphans",
+    "refuse_mass_deletion",
+    "swept_folders",
+    "without_copies",
+]
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
@@ -36,6 +44,8 @@ class OrphanPlan:
     """Paths in folders where the table never had files; reported, and deleted only when a person names the folder."""
     of_other_formats: tuple[str, ...] = ()
     """Paths in the folder of a table of another format, which may need them; reported."""
+    like_missing: tuple[str, ...] = ()
+    """Paths that have the size or the name of a missing referenced file, of which they may be copies; reported."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -96,6 +106,13 @@ def plan_orphans(
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
 
 
+def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:
+    """The plan without the orphans that may be copies of missing files (rule 227)."""
+    kept = {found.path for found in plan.orphans if resembles(found)}
+    left = tuple(found for found in plan.orphans if found.path not in kept)
+    return replace(plan, orphans=left, like_missing=tuple(sorted(kept)))
+
+
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
     """The folders in which an unreferenced file counts as an orphan (rule 98).
 
@@ -122,13 +139,15 @@ def is_hidden_beside(path: str, location: str) -> bool:
     return below.startswith(("_", "."))
 
 
-def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str) -> None:
-    """Refuse when too large a share of the listed files would go; the default limit holds only above 1,000 files.
+def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
+    """Refuse when too large a share of the listed files would go.
+
+    The default limit holds only above 1,000 files, or where a referenced file is missing.
 
     Raises:
         OperationRefused: names both numbers and the key.
     """
-    if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS):
+    if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS and not any_missing):
         return
     raise OperationRefused(
         f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "
