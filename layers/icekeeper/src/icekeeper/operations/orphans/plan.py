@@ -20,7 +20,8 @@ from icekeeper.storage.paths import compared, is_under, normalise
 __all__ = [
     "FEW_ORPHANS",
     "OrphanPlan",
-    "is_hidden_beside",
+    "is_hidden",
+    "partition_folders_like_hidden",
     "plan_orphans",
     "refuse_mass_deletion",
     "swept_folders",
@@ -29,6 +30,7 @@ __all__ = [
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
+_HIDDEN = ("_", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def plan_orphans(
     owned, others = compared(metadata.location), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
+    like_hidden = partition_folders_like_hidden(metadata)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
     of_other_formats: list[str] = []
@@ -88,7 +91,7 @@ def plan_orphans(
             found.modified_ms is None
             or not is_under(path, owned)
             or protected.may_contain(path)
-            or is_hidden_beside(path, owned)
+            or is_hidden(path, owned, like_hidden)
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
@@ -129,14 +132,27 @@ def _is_text(path: str) -> bool:
     return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
-def is_hidden_beside(path: str, location: str) -> bool:
-    """Whether the path lies in a hidden folder, or is a hidden file, directly below a table's location.
+def is_hidden(path: str, root: str, partition_folders: tuple[str, ...]) -> bool:
+    """Whether the path lies in a hidden folder below ``root``, or is a hidden file directly in it.
 
-    There other formats keep their state (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``).  Source:
-    Iceberg-Java's ``DeleteOrphanFilesSparkAction``, which lists nothing hidden; further down only garbage is hidden.
+    Other formats keep their state there (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``), engines
+    what they have not committed (``_temporary``).  Elsewhere a hidden file is garbage.  ``partition_folders``: how
+    folders of partitions begin that only look hidden, as :func:`partition_folders_like_hidden` tells.  Source:
+    Iceberg-Java's ``PartitionAwareHiddenPathFilter``, which lists nothing hidden.
     """
-    below = normalise(path)[len(normalise(location)) :].lstrip("/")
-    return below.startswith(("_", "."))
+    below = normalise(path)[len(normalise(root)) :].lstrip("/")
+    if not below.startswith(_HIDDEN) and "/_" not in below and "/." not in below:
+        return False
+    *folders, name = below.split("/")
+    return (not folders and name.startswith(_HIDDEN)) or any(
+        folder.startswith(_HIDDEN) and not folder.startswith(partition_folders) for folder in folders
+    )
+
+
+def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
+    """``FIELD=`` of the partition fields of all specs whose names begin as those of hidden folders do."""
+    names = {str(field["name"]) for spec in metadata.specs.values() for field in spec.get("fields") or ()}
+    return tuple(sorted(f"{name}=" for name in names if name.startswith(_HIDDEN)))
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
