@@ -194,10 +194,11 @@ def test_folders_that_became_empty_go_with_their_files(table: MaintainedTable) -
 def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(table: MaintainedTable) -> None:
     old, young = folder_of(table, "data/day=1"), folder_of(table, "data/day=2", days_old=1)
     kept, hidden = folder_of(table, "keep"), folder_of(table, "_delta_log")
+    staged = folder_of(table, "data/_temporary")
     roots = [folder_of(table, name) for name in ("data", "metadata")]
     outcome = sweep(table, orphan_protected_prefixes=kept.as_uri())
     assert (outcome.metrics["remove_orphans.folders_removed"], old.exists()) == (1, False)
-    assert all(folder.exists() for folder in (young, kept, hidden, *roots))
+    assert all(folder.exists() for folder in (young, kept, hidden, staged, *roots))
 
 
 def test_a_folder_that_a_writer_has_just_used_stays(table: MaintainedTable) -> None:

@@ -187,6 +187,24 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeli
     assert report.outcome.metrics["remove_orphans.files_listed"] > 10
 
 
+def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipeline: Pipeline) -> None:
+    """A copy of a missing file (rule 227): the removal is given the other orphans only, and knows of no listing."""
+    live = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
+    copy = live.rename(live.with_name("copy.parquet"))
+    (live.parent / "left.parquet").write_bytes(b"left")
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    listed = list_orphans(pipeline.deployment, event, LocalEngine(1))
+    assert (listed["status"], listed["count"]) == ("refused", 1)
+    removal = pipeline.run(item, plan, "remove_orphans")
+    assert removal["status"] == "refused"
+    assert removal["summary"].endswith("; removed 1 orphan file(s)")
+    assert (copy.exists(), (live.parent / "left.parquet").exists()) == (True, False)
+    report = pipeline.report(item, plan)
+    assert report.outcome is not None
+    assert report.outcome.metrics["remove_orphans.files_like_missing"] == 1
+
+
 def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no right to; and asking would be denied, which looks as if the storage knew no deletion."""
     orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"

@@ -17,6 +17,7 @@ from icekeeper import activity
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.maintenance import run_pass
+from icekeeper.operations.orphans import compare_listing
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
@@ -31,6 +32,7 @@ class Moment(Enum):
     OPERATION_STARTED = "an operation has logged that it starts; it has not yet loaded the table"
     OPERATIONS_DONE = "all operations of the pass are done; staged files are not yet cleaned, nothing is recorded"
     MAY_DELETE_ASKED = "the store has said whether it deletes; nothing of the table was read yet to plan a deletion"
+    BEFORE_LISTING = "what the table references has been read; its files are about to be listed"
     AFTER_LISTING = "a listing has come to its end; what it found has not yet been judged"
     AFTER_EXCHANGE = "an engine's workers have listed and compared; as AFTER_LISTING"
     DELETION_RECORDED = "the state has what is to be deleted; nobody has looked again, nothing is deleted"
@@ -131,6 +133,7 @@ _SEAMS: dict[Moment, Callable[[Callable[[], None]], AbstractContextManager[None]
     Moment.OPERATION_STARTED: _logged("operation_started"),
     Moment.OPERATIONS_DONE: _around(run_pass, "clean_staged_files", before=True),
     Moment.MAY_DELETE_ASKED: _around(Storage, "can_delete"),
+    Moment.BEFORE_LISTING: _around(compare_listing, "find_candidates", before=True),
     Moment.AFTER_LISTING: _after_listing,
     Moment.AFTER_EXCHANGE: _around(LocalEngine, "exchange"),
     Moment.DELETION_RECORDED: _around(TableMemory, "remember_orphans", "expect_deletions"),

@@ -172,13 +172,24 @@ def test_files_below_another_tables_folder_are_its_business() -> None:
         ("_delta_log/00000000000000000000.json", True),
         (".hoodie/hoodie.properties", True),
         ("_SUCCESS", True),
-        ("data/_temporary/0/f.parquet", False),
+        ("data/_temporary/0/f.parquet", True),
+        ("data/p=1/.staging/f.parquet", True),
+        ("metadata/.tmp/x.avro", True),
+        ("data/_region=1/f.parquet", False),  # a partition field of an older spec
+        ("data/p=1/_region=1/f.parquet", False),
+        ("data/_region=1/_temporary/f.parquet", True),
+        ("data/_regions=1/f.parquet", True),
+        ("data/_region/f.parquet", True),
+        ("data/_part=1/f.parquet", True),  # no partition field is called so
         ("data/.f.parquet.crc", False),
+        ("data/_region=1/_f.parquet", False),
         ("a_b/f.parquet", False),
     ],
 )
-def test_what_is_hidden_beside_data_and_metadata_may_be_another_formats(key: str, stays: bool) -> None:
-    planned = plan([found(f"{LOCATION}/{key}")])
+def test_what_is_hidden_may_be_another_formats_or_engines(key: str, stays: bool) -> None:
+    fields = [{"name": name, "source-id": 1, "field-id": 1000, "transform": "identity"} for name in ("p", "_region")]
+    specs = [{"spec-id": 0, "fields": fields[1:]}, {"spec-id": 1, "fields": fields[:1]}]
+    planned = plan([found(f"{LOCATION}/{key}")], metadata=table(**{"partition-specs": specs, "default-spec-id": 1}))
     assert (planned.protected, len(planned.orphans)) == ((1, 0) if stays else (0, 1))
 
 
@@ -192,14 +203,17 @@ def test_what_is_hidden_beside_data_and_metadata_may_be_another_formats(key: str
         (1, 2, Fraction(1, 2), "--set", False),
         (5000, 5000, Fraction(1), "table property", False),
         (0, 0, Fraction(1, 2), "--set", False),
+        (2, 3, Fraction(1, 2), "default, some missing", True),  # a faulty copy of a small table
+        (1, 2, Fraction(1, 2), "default, some missing", False),
     ],
 )
 def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction, source: str, refused: bool) -> None:
+    source, _, missing = source.partition(", ")
     if not refused:
-        refuse_mass_deletion(orphans, listed, limit, source)
+        refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))
         return
     with pytest.raises(OperationRefused, match=rf"{orphans} of {listed} .*orphan_max_delete_ratio 0.5 \({source}\)"):
-        refuse_mass_deletion(orphans, listed, limit, source)
+        refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))
 
 
 segments = st.sampled_from(

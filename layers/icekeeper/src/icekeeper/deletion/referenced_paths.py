@@ -2,6 +2,9 @@
 
 Only hashes of normalised paths are kept.  Two paths with one hash can only make an orphan look referenced, so that it
 stays; a referenced path is always found.  1 M paths are 8 MB here, some 200 MB as a set of text.
+
+Files that a listing must hold are *expected*: what no listed object answers to is missing (rule 227).  That takes one
+more byte per path.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.merged_spellings import any_spelling, merged_spellings
 from icekeeper.storage.paths import authority
 
-__all__ = ["ReferencedPaths", "path_hash"]
+__all__ = ["Hashes", "ReferencedPaths", "UnlistedPaths", "path_hash"]
 
 # Sorted and freed of repetitions each time so many came in: a path that many manifests hold counts once.
 _UNSORTED = 1_000_000
@@ -32,11 +35,13 @@ def path_hash(key: str) -> int:
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
-class _Hashes:
+class Hashes:
     """Sorted 64-bit numbers; what was added last waits unsorted."""
 
     def __init__(self) -> None:
         self._sorted, self._new = array("q"), array("q")
+        self._found: bytearray | None = None
+        """One byte per sorted number: whether it was asked for; made by the first :meth:`find`."""
 
     def add(self, values: Iterable[int]) -> None:
         self._new.extend(values)
@@ -51,14 +56,35 @@ class _Hashes:
 
     def missing(self, values: array[int]) -> list[int]:
         """Where in ``values`` the numbers stand that are not among these."""
+        return self._search(values)[0]
+
+    def find(self, values: array[int]) -> list[int]:
+        """As :meth:`missing`; remembers which of these numbers were asked for.  Nothing is added afterwards."""
+        missing, places = self._search(values)
+        if self._found is None:
+            self._found = bytearray(len(self._sorted))
+        for place in places.to_pylist():
+            self._found[place] = 1
+        return missing
+
+    def never_found(self) -> Iterable[int]:
+        """The numbers for which :meth:`find` was never asked."""
+        if self._new:
+            self._sort()
+        if self._found is None:
+            return self._sorted
+        return (value for value, is_found in zip(self._sorted, self._found, strict=True) if not is_found)
+
+    def _search(self, values: array[int]) -> tuple[list[int], pa.Array]:
+        """Where in ``values`` the numbers stand that are not among these, and where here those stand that are."""
         if self._new:
             self._sort()
         if not self._sorted:
-            return list(range(len(values)))
+            return list(range(len(values))), pa.array([], pa.uint64())
         known, asked = _arrow(self._sorted), _arrow(values)
         places = pc.min_element_wise(pc.search_sorted(known, asked), pa.scalar(len(known) - 1, pa.uint64()))
-        missing: list[int] = pc.indices_nonzero(pc.not_equal(known.take(places), asked)).to_pylist()
-        return missing
+        is_known = pc.equal(known.take(places), asked)
+        return pc.indices_nonzero(pc.invert(is_known)).to_pylist(), places.filter(is_known)
 
     def __len__(self) -> int:
         if self._new:
@@ -66,6 +92,7 @@ class _Hashes:
         return len(self._sorted)
 
     def _sort(self) -> None:
+        assert self._found is None, "marks belong to the places that the numbers had"
         self._sorted.extend(self._new)
         self._new = array("q")
         values = _arrow(self._sorted).unique()
@@ -78,6 +105,27 @@ def _arrow(values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
+class UnlistedPaths:
+    """The expected paths that a listing lacks, as hashes."""
+
+    def __init__(self, hashes: Iterable[int], hash_of: Callable[[str], int]) -> None:
+        self._hashes, self._hash = array("q", sorted(hashes)), hash_of
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def place(self, path: str) -> int | None:
+        """The number of the path among these, from 0; ``None``: it is none of them."""
+        value = self._hash(any_spelling(path))
+        place = bisect_left(self._hashes, value)
+        return place if place < len(self._hashes) and self._hashes[place] == value else None
+
+    @classmethod
+    def joined(cls, parts: Iterable[UnlistedPaths]) -> UnlistedPaths:
+        """What several parts of a comparison lack; each made its hashes with :func:`path_hash`."""
+        return cls((value for part in parts for value in part._hashes), path_hash)
+
+
 class ReferencedPaths:
     """The paths that a table references; ``home`` is the location whose files are asked about."""
 
@@ -85,24 +133,35 @@ class ReferencedPaths:
         """``hash_of``: 64 bits with a sign; :func:`path_hash` where hashes come from other processes."""
         own = authority(home)
         self._own = "/" if own == "file://" else f"{own}/"
+        self._home = f"{any_spelling(home).rstrip('/')}/"
         self._hash = hash_of
-        self._here, self._elsewhere = _Hashes(), _Hashes()
+        self._here, self._elsewhere, self._expected = Hashes(), Hashes(), Hashes()
         self.update(paths)
 
     def update(self, paths: Iterable[str]) -> None:
         """Add paths as the metadata spells them."""
+        self._take(paths, self._add)
+
+    def expect(self, paths: Iterable[str]) -> None:
+        """Add paths of which those below ``home`` are in its listing unless they are missing."""
+        self._take(paths, self._expect)
+
+    def _take(self, paths: Iterable[str], add: Callable[[Sequence[str]], None]) -> None:
         names, some = FolderNames(), list[str]()
         try:
             for path in paths:
                 some.append(names.normal(path))
                 if len(some) >= _AT_ONCE:
-                    self._add(some)
+                    add(merged_spellings(some))
                     some = []
         finally:  # what is known when reading fails
-            self._add(some)
+            add(merged_spellings(some))
+
+    def _expect(self, normals: Sequence[str]) -> None:
+        self._expected.add(self._hash(normal) for normal in normals if normal.startswith(self._home))
+        self._add([normal for normal in normals if not normal.startswith(self._home)])
 
     def _add(self, normals: Sequence[str]) -> None:
-        normals = merged_spellings(normals)
         self._here.add(map(self._hash, normals))
         elsewhere = [normal for normal in normals if not normal.startswith(self._own)]
         self._elsewhere.add(self._hash(behind_authority(normal)) for normal in elsewhere)
@@ -121,17 +180,35 @@ class ReferencedPaths:
         self._here.add(here for here, _ in pairs)
         self._elsewhere.add(elsewhere for _, elsewhere in pairs if elsewhere is not None)
 
+    def expected_hash(self, path: str) -> int | None:
+        """The hash of a path that :meth:`expect` would look for in the listing; ``None``: it is not below ``home``."""
+        normal = any_spelling(path)
+        return self._hash(normal) if normal.startswith(self._home) else None
+
+    def add_expected(self, hashes: Iterable[int]) -> None:
+        """Expect paths by their :meth:`expected_hash`, which may have been made on another machine."""
+        self._expected.add(hashes)
+
+    def unlisted(self) -> UnlistedPaths:
+        """The expected paths that :meth:`unreferenced` was never asked about."""
+        return UnlistedPaths(self._expected.never_found(), self._hash)
+
     def unreferenced(self, listed: Sequence[ListedObject], names: FolderNames) -> list[ListedObject]:
         """The listed objects that are not referenced; ``names``: of the whole listing."""
         normals = merged_spellings([names.normal(found.path) for found in listed])
         hashes = array("q", map(self._hash, normals))
-        return [listed[place] for place in self._here.missing(hashes)]
+        left = self._expected.find(hashes)
+        rest = array("q", (hashes[place] for place in left))
+        return [listed[left[place]] for place in self._here.missing(rest)]
 
     def __contains__(self, path: str) -> bool:
-        return len(self._here) > 0 and self._hash(any_spelling(path)) in self._here
+        if not len(self):
+            return False
+        value = self._hash(any_spelling(path))
+        return value in self._expected or value in self._here
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._expected) + len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
         """Whether, most probably, the same path is referenced under another scheme, bucket or host."""

@@ -6,21 +6,23 @@ that a file which any table references is nobody's orphan.  Asked for by users o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
-from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import conclude
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
-from icekeeper.metadata.reachability import References, reachable_paths
+from icekeeper.metadata.reachability import References, documents
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.candidates import CandidateCollector
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
@@ -32,6 +34,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.state.store import StateStore
+from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import may_be_under
 from icekeeper.storage.paths import normalise
@@ -42,6 +45,7 @@ __all__ = ["BucketSweep", "run_bucket_pass"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
+_AT_ONCE = 10_000
 # One metadata file of a folder says whose it is; of a bucket full of foreign tables so many are reported.
 _FOREIGN_FOLDERS = 1_000
 
@@ -105,7 +109,8 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
     searches: dict[TableName, _TableSearch] = {}
-    for name, one in _prepared(asked, tables):
+    referenced = ReferencedPaths(asked.bucket)
+    for name, one in _prepared(asked, tables, referenced):
         if isinstance(one, _TableSearch):
             searches[name] = one
         else:
@@ -117,10 +122,11 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         one = next(iter(searches.values()))
         storage = one.context.storage(one.table)
         source = _source(storage, asked)
-        _assign_to_tables(source.objects(), tables, searches, outside)
+        _assign_to_tables(source.objects(), tables, searches, outside, referenced)
+        unlisted = referenced.unlisted()
         foreign += _foreign_outside(storage, outside)
         for name, one in searches.items():
-            outcome, strangers = _delete_in_turn(one, tables, is_current=source.is_current)
+            outcome, strangers = _delete_in_turn(one, tables, unlisted, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
             if not asked.dry_run:
@@ -143,12 +149,13 @@ def _source(storage: Storage, asked: BucketSweep) -> FileSource:
     return InventoryFiles(storage, asked.inventory, asked.bucket)
 
 
-def _prepared(asked: BucketSweep, tables: CatalogTables) -> Iterator[tuple[TableName, _TableSearch | OperationOutcome]]:
+def _prepared(
+    asked: BucketSweep, tables: CatalogTables, referenced: ReferencedPaths
+) -> Iterator[tuple[TableName, _TableSearch | OperationOutcome]]:
     """Every table that could be loaded with its search, or the reason why there is none.
 
-    Of several catalog entries of one table only the first is searched.
+    Of several catalog entries of one table only the first is searched.  ``referenced`` gets what any of them needs.
     """
-    referenced = ReferencedPaths(asked.bucket)
     first_of: dict[tuple[str, str], TableName] = {}
     for table in tables.loaded:
         one = _prepare(asked, table, referenced)
@@ -191,7 +198,11 @@ class _Preparation:
     def run(self, context: OperationContext) -> OperationOutcome:
         """Succeeded, or skipped with the reason why nothing of the table may go."""
         table, location = self.table, self.table.metadata.location
-        self.referenced.update(reachable_paths(context.reader(table), table.metadata_location, self.references))
+        reader, snapshots = context.reader(table), table.metadata.snapshots.values()
+        self.referenced.update(documents(table.metadata, table.metadata_location))
+        manifests = self.references.listed(reader, snapshots)
+        self.referenced.update(manifests)
+        self.referenced.expect(self.references.held(reader, manifests.values()))
         self.referenced.update(context.memory.pinned_metadata())
         reason = context.resolved.why_not(_OPERATION)
         if reason is None and not may_be_under(location, self.asked.bucket):
@@ -211,29 +222,41 @@ def _assign_to_tables(
     tables: CatalogTables,
     searches: Mapping[TableName, _TableSearch],
     outside: _Outside,
+    referenced: ReferencedPaths,
 ) -> None:
     locations = TableLocations((table.name, table.metadata.location) for table in tables.loaded)
-    for found in objects:
-        owners = locations.tables_around(found.path)
-        if not owners:
-            outside.add(found)
-        for owner in owners:  # those that share a location are refused when it comes to deleting
-            if owner in searches:
-                searches[owner].collector.add(found)
+    rest, names = iter(objects), FolderNames()
+    while some := list(islice(rest, _AT_ONCE)):
+        of_searches: defaultdict[TableName, list[ListedObject]] = defaultdict(list)
+        of_others: list[ListedObject] = []
+        for found in some:
+            owners = locations.tables_around(found.path)
+            if not owners:
+                outside.add(found)
+            searched = [owner for owner in owners if owner in searches]
+            for owner in searched:  # those that share a location are refused when it comes to deleting
+                of_searches[owner].append(found)
+            if not searched:
+                of_others.append(found)
+        for owner, files in of_searches.items():
+            searches[owner].collector.add_all(files)
+        # Nobody looks for orphans among these, but a searched table may reference them: they are not missing.
+        if of_others:
+            referenced.unreferenced(of_others, names)
 
 
 def _delete_in_turn(
-    one: _TableSearch, tables: CatalogTables, *, is_current: bool
+    one: _TableSearch, tables: CatalogTables, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
     """Delete the orphans of one table under its lease; one that another run maintains now is left to that (rule 70).
 
     What was read and listed before the lease was taken is old; the deletion looks again.
     """
     if one.context.dry_run:
-        return _delete(one, one.context, tables, is_current=is_current)
+        return _delete(one, one.context, tables, unlisted, is_current=is_current)
     try:
         with leased(one.context, Turn(command="icekeeper orphans")) as lease:
-            return _delete(one, replace(one.context, lease=lease), tables, is_current=is_current)
+            return _delete(one, replace(one.context, lease=lease), tables, unlisted, is_current=is_current)
     except LeaseHeld as held:
         return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
     except StorageError as error:
@@ -241,9 +264,9 @@ def _delete_in_turn(
 
 
 def _delete(
-    one: _TableSearch, context: OperationContext, tables: CatalogTables, *, is_current: bool
+    one: _TableSearch, context: OperationContext, tables: CatalogTables, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    candidates = one.collector.candidates()
+    candidates = replace(one.collector.candidates(), unlisted=unlisted)
     found: list[ForeignMetadata] = []
 
     def delete(context: OperationContext) -> OperationOutcome:

@@ -220,6 +220,13 @@ class TableMetadata:
         """
         return self.head(MAIN)
 
+    @property
+    def head_ids(self) -> frozenset[int]:
+        """The id of main's newest snapshot; of a table without main, those of its branches."""
+        refs = self.refs
+        wanted = [refs[MAIN]] if MAIN in refs else refs.values()
+        return frozenset(ref.snapshot_id for ref in wanted if ref.type == "branch")
+
     def head(self, branch: str) -> Snapshot | None:
         """The snapshot that a branch or tag points at; ``None``: there is no such ref.
 

@@ -14,7 +14,15 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
 
-__all__ = ["References", "manifests_of", "metadata_files", "reachable_files", "reachable_paths", "statistics_files"]
+__all__ = [
+    "References",
+    "documents",
+    "manifests_of",
+    "metadata_files",
+    "reachable_files",
+    "reachable_paths",
+    "statistics_files",
+]
 
 # Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
 VERSION_HINT = "version-hint.text"
@@ -31,6 +39,15 @@ def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
 def statistics_files(metadata: TableMetadata) -> set[str]:
     """Paths of the statistics and partition statistics files of every snapshot."""
     return {str(s["statistics-path"]) for s in (*metadata.statistics, *metadata.partition_statistics)}
+
+
+def documents(metadata: TableMetadata, metadata_location: str) -> Iterator[str]:
+    """Paths of the files that the metadata itself names: metadata files, statistics and manifest lists."""
+    yield from metadata_files(metadata, metadata_location)
+    yield from statistics_files(metadata)
+    yield from (
+        snapshot.manifest_list for snapshot in metadata.snapshots.values() if snapshot.manifest_list is not None
+    )
 
 
 def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:

@@ -30,7 +30,7 @@ from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.step_documents import ListedOrphans
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import OperationOutcome, Status, refused_besides
 from icekeeper.report.outcome_document import operation_document
 from icekeeper.storage.sources import KnownFiles
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
 LISTED_ORPHANS = "list_orphans"
 # Metrics that only the step which lists the orphans can count.
-_LISTING_METRICS = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
+_LISTING_METRICS = tuple(f"remove_orphans.files_{what}" for what in ("listed", "too_young", "missing", "like_missing"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,8 @@ def run_step(
     if listed is not None:
         counted = {key: listed["metrics"].get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
+        if listed.get("refused") is not None and outcome.status is Status.SUCCEEDED:
+            outcome = refused_besides(outcome, listed["refused"])
     return _finish(step, operation_document(outcome, event.run_id, deployment.control.listings(folder)))
 
 
@@ -130,7 +132,9 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
     outcome = replace(outcome, schedule=step.schedule)
     document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
     must_record = step.context.policy.orphan_min_sightings > 1
-    if outcome.status is not Status.SUCCEEDED or (not outcome.files_planned and not must_record):
+    # A refusal that kept the copies of missing files only has found what may go.
+    is_found = outcome.status is Status.SUCCEEDED or "remove_orphans.files_like_missing" in outcome.metrics
+    if not is_found or (not outcome.files_planned and not must_record):
         # Nothing will follow: this is the outcome of the operation.
         done = (
             outcome if outcome.status is not Status.SUCCEEDED else replace(outcome, summary="removed 0 orphan file(s)")
@@ -140,7 +144,12 @@ def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) 
         return {**_answer(done_document), "count": 0}
     if not must_record:
         paths = list(outcome.files_planned)
-        listed = {"plan": event.plan.digest, "paths": paths, "metrics": document["metrics"]}
+        listed = {
+            "plan": event.plan.digest,
+            "paths": paths,
+            "metrics": document["metrics"],
+            "refused": outcome.reason,
+        }
         deployment.control.write(f"{step.folder}/{LISTED_ORPHANS}.json", listed)
     return {**_answer(document), "count": max(1, len(outcome.files_planned))}
 

@@ -55,3 +55,5 @@ class ListedOrphans(AnyObject):
     """The digest of the plan under which it was listed."""
     paths: list[str]
     metrics: dict[str, int | float]
+    refused: str | None = None
+    """Why others stay, of which a person must decide."""

@@ -64,6 +64,10 @@ class Policy(RewriteKeys):
     orphan_max_delete_ratio: Ratio = key(
         Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1"
     )
+    orphan_max_missing_ratio: Ratio = key(
+        Fraction(1, 100),
+        "largest share of the table's files that may be missing (one always may) where orphans are removed, 0 to 1",
+    )
     orphan_inventory: OptionalText = key(
         None, "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing"
     )

@@ -25,6 +25,7 @@ __all__ = [
     "failed",
     "overall_status",
     "refused",
+    "refused_besides",
     "skipped",
     "succeeded",
 ]
@@ -169,6 +170,11 @@ def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None)
     return _not_carried_out(operation, Status.FAILED, reason, metrics)
 
 
+def refused_besides(outcome: OperationOutcome, reason: str) -> OperationOutcome:
+    """The outcome as a refusal that a person must decide about, whatever else was done."""
+    return replace(outcome, status=Status.REFUSED, reason=reason, summary=f"{reason}; {outcome.summary}")
+
+
 def _not_carried_out(operation: Operation, status: Status, reason: str, metrics: Metrics | None) -> OperationOutcome:
     return OperationOutcome(
         operation=operation, status=status, reason=reason, summary=reason, metrics=dict(metrics or {})
@@ -233,7 +239,7 @@ class PassOutcome:
     def is_idle(self) -> bool:
         """Whether nothing was changed and nothing failed: another pass over the same snapshot would find the same.
 
-        A refusal counts as idle: its cause is in the table, and stays until the table changes.
+        A refusal that changed nothing counts as idle: its cause is in the table, and stays until the table changes.
         """
         return all(_did_nothing(outcome) for outcome in self.operations)
 
@@ -280,7 +286,7 @@ def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
 
 def _did_nothing(outcome: OperationOutcome) -> bool:
     if outcome.status in (Status.SKIPPED, Status.REFUSED):
-        return True
+        return not (outcome.snapshot_ids or outcome.files_deleted)
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
     # Orphans in quarantine are deleted by a later pass, so that pass is needed.

@@ -23,7 +23,7 @@ from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
-from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, failed, refused_besides, skipped, succeeded
 
 __all__ = ["expire_snapshots"]
 
@@ -143,8 +143,7 @@ def _alarmed(outcome: OperationOutcome, lost: Sequence[LostRef]) -> OperationOut
     """Turn the outcome into a refusal when a ref was lost, whatever else was done: a person must decide about it."""
     if not lost:
         return outcome
-    told = tell_lost_refs(lost)
-    return replace(outcome, status=Status.REFUSED, reason=told, summary=f"{told}; {outcome.summary}")
+    return refused_besides(outcome, tell_lost_refs(lost))
 
 
 def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_for_writers: int) -> OperationOutcome:

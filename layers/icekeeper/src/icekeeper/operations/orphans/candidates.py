@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from icekeeper.deletion.other_formats import other_format_at
-from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
@@ -46,6 +46,10 @@ class OrphanCandidates:
     """Some of the unreferenced files whose path is probably referenced under another scheme, bucket or host."""
     other_formats: frozenset[str] = frozenset()
     """Folders of tables of other formats, recognised by unreferenced files of any age in their logs."""
+    newest_ms: int = 0
+    """When the youngest listed file was modified; 0: no age is known."""
+    unlisted: UnlistedPaths | None = None
+    """Referenced files that the listing lacks; ``None``: it is no listing of all files."""
 
 
 class CandidateCollector:
@@ -56,21 +60,18 @@ class CandidateCollector:
 
     def __init__(self, referenced: ReferencedPaths, older_than_ms: int) -> None:
         self._referenced, self._older_than_ms = referenced, older_than_ms
-        self._listed = self._too_young = 0
+        self._listed = self._too_young = self._newest_ms = 0
         self._unreferenced: list[ListedObject] = []
         self._metadata_files: list[ListedObject] = []
         self._prefix_mismatches: list[str] = []
         self._other_formats: set[str] = set()
-
-    def add(self, found: ListedObject) -> None:
-        """Look at one listed object."""
-        self.add_all((found,))
 
     def add_all(self, listed: Iterable[ListedObject]) -> None:
         """Look at the objects of a listing, or of a part of one."""
         names, rest = FolderNames(), iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
             self._listed += len(some)
+            self._newest_ms = max(self._newest_ms, max(found.modified_ms or 0 for found in some))
             for found in self._referenced.unreferenced(some, names):
                 self._add_unreferenced(found)
 
@@ -95,16 +96,17 @@ class CandidateCollector:
             tuple(self._metadata_files),
             tuple(self._prefix_mismatches),
             frozenset(self._other_formats),
+            self._newest_ms,
         )
 
 
 def find_candidates(
     listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int
 ) -> OrphanCandidates:
-    """The candidates of a whole listing; see :class:`CandidateCollector`."""
+    """The candidates of a whole listing, and what it lacks; see :class:`CandidateCollector`."""
     collector = CandidateCollector(referenced, older_than_ms)
     collector.add_all(listed)
-    return collector.candidates()
+    return replace(collector.candidates(), unlisted=referenced.unlisted())
 
 
 def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
@@ -117,6 +119,8 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
         tuple(found for part in parts for found in part.metadata_files),
         tuple(path for part in parts for path in part.prefix_mismatches),
         frozenset().union(*(part.other_formats for part in parts)),
+        max((part.newest_ms for part in parts), default=0),
+        UnlistedPaths.joined(part.unlisted for part in parts if part.unlisted is not None),
     )
 
 

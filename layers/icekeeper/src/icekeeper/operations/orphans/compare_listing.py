@@ -38,7 +38,7 @@ _MANIFESTS_PER_TASK = 50
 _ITEM_PATHS = 200
 
 _Item: TypeAlias = tuple[str, Any]
-"""``(references | objects | unreadable | failed, payload)``."""
+"""``(references | expected | objects | unreadable | failed, payload)``."""
 
 
 def live_files(manifests: Iterable[ManifestFile]) -> int:
@@ -71,7 +71,7 @@ def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
         StorageError: the files cannot be listed.
     """
     referenced = ReferencedPaths(asked.home, asked.documents)
-    referenced.update(asked.references.held(reader, asked.manifests.values()))
+    referenced.expect(asked.references.held(reader, asked.manifests.values()))
     return find_candidates(asked.source.objects(), referenced, asked.older_than_ms)
 
 
@@ -113,25 +113,23 @@ class _Task:
 
 def _split(task: _Task) -> Iterator[tuple[int, _Item]]:
     try:
-        if task.listed is not None:
-            yield from _in_items("objects", _objects(task.listed(), task.parts))
-        else:
-            yield from _in_items("references", _references(task))
+        yield from _in_items(_objects(task) if task.listed is not None else _references(task))
     except MetadataUnreadable as error:
         yield 0, ("unreadable", str(error))
     except StorageError as error:
         yield 0, ("failed", str(error))
 
 
-def _objects(listed: Iterable[ListedObject], parts: int) -> Iterator[tuple[int, Any]]:
-    for found in listed:
-        yield _part(found.path, parts), (found.path, found.size, found.modified_ms)
+def _objects(task: _Task) -> Iterator[tuple[str, int, Any]]:
+    assert task.listed is not None
+    for found in task.listed():
+        yield "objects", _part(found.path, task.parts), (found.path, found.size, found.modified_ms)
 
 
-def _references(task: _Task) -> Iterator[tuple[int, Any]]:
+def _references(task: _Task) -> Iterator[tuple[str, int, Any]]:
     hasher = ReferencedPaths(task.home, hash_of=path_hash)
     for path in task.documents:
-        yield _part(path, task.parts), hasher.hashes(path)
+        yield "references", _part(path, task.parts), hasher.hashes(path)
     for manifest in task.manifests:
         assert task.storage is not None
         try:
@@ -139,21 +137,25 @@ def _references(task: _Task) -> Iterator[tuple[int, Any]]:
         except StorageError as error:
             raise MetadataUnreadable(f"manifest {error}") from error
         for path in chain.from_iterable(decode_live_paths(data, manifest)):
-            yield _part(path, task.parts), hasher.hashes(path)
+            expected = hasher.expected_hash(path)
+            if expected is None:
+                yield "references", _part(path, task.parts), hasher.hashes(path)
+            else:
+                yield "expected", _part(path, task.parts), expected
 
 
 def _part(path: str, parts: int) -> int:
     return path_hash(behind_authority(any_spelling(path))) % parts
 
 
-def _in_items(kind: str, values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, _Item]]:
-    """Puts up to ``_ITEM_PATHS`` values for the same part into one item, because every item costs a pickle."""
-    waiting: defaultdict[int, list[Any]] = defaultdict(list)
-    for part, value in values:
-        waiting[part].append(value)
-        if len(waiting[part]) >= _ITEM_PATHS:
-            yield part, (kind, waiting.pop(part))
-    for part, rest in waiting.items():
+def _in_items(values: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, _Item]]:
+    """Put up to ``_ITEM_PATHS`` values of a kind for one part into one item, because every item costs a pickle."""
+    waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    for kind, part, value in values:
+        waiting[kind, part].append(value)
+        if len(waiting[kind, part]) >= _ITEM_PATHS:
+            yield part, (kind, waiting.pop((kind, part)))
+    for (kind, part), rest in waiting.items():
         yield part, (kind, rest)
 
 
@@ -166,6 +168,8 @@ def _merge(
     for kind, payload in items:
         if kind == "references":
             referenced.add_hashes(payload)
+        elif kind == "expected":
+            referenced.add_expected(payload)
         elif kind == "objects":
             objects += payload
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,10 +22,17 @@ from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.orphans.candidates import OrphanCandidates, without_referenced
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
-from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion, swept_folders
+from icekeeper.operations.orphans.missing_files import MissingFiles, find_missing
+from icekeeper.operations.orphans.plan import (
+    OrphanPlan,
+    plan_orphans,
+    refuse_mass_deletion,
+    swept_folders,
+    without_copies,
+)
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Metrics, OperationOutcome, failed, succeeded
+from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
@@ -33,6 +41,10 @@ __all__ = ["TableCandidates", "delete_orphans"]
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _WHAT = "remove_orphans: files"
+# More of them in one document help nobody; the log has them all.
+_NAMED = 1_000
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,8 @@ class _Cleared:
     table: LoadedTable
     candidates: OrphanCandidates
     plan: OrphanPlan
+    missing: MissingFiles | None
+    """The referenced files that are missing; ``None``: none is."""
     needs: FileNeeds
     folders: Sequence[str]
     """Folders of this machine to remove if they are empty, the deepest first."""
@@ -111,7 +125,7 @@ def _ask_guards(
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
     refuse_foreign(foreign, neighbours.explain)
-    return _Cleared(table, candidates, plan, needs, folders)
+    return _Cleared(table, candidates, plan, _missing(context, found, table) if plan.orphans else None, needs, folders)
 
 
 def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared) -> OperationOutcome:
@@ -120,14 +134,20 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     storage, policy = context.storage(table), context.policy
     if not found.is_current:
         plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, found.older_than_ms)))
+    missing = cleared.missing
+    if missing is not None:
+        missing.refuse_too_many(policy.orphan_max_missing_ratio, context.resolved.sources["orphan_max_missing_ratio"])
+        plan = without_copies(plan, missing.resembles)
     ripe = _ripe(context, plan)
     ratio_source = context.resolved.sources["orphan_max_delete_ratio"]
-    refuse_mass_deletion(len(ripe), candidates.listed, policy.orphan_max_delete_ratio, ratio_source)
-    metrics = _metrics(table, candidates, plan, ripe)
+    refuse_mass_deletion(
+        len(ripe), candidates.listed, policy.orphan_max_delete_ratio, ratio_source, any_missing=missing is not None
+    )
+    metrics = _metrics(table, candidates, plan, ripe, missing)
     paths = tuple(orphan.path for orphan in ripe)
     if context.dry_run:
-        summary = f"would remove {len(paths)} orphan file(s)"
-        return succeeded(_OPERATION, summary + _left_alone(plan, candidates), metrics=metrics, files_planned=paths)
+        summary = f"would remove {len(paths)} orphan file(s){_left_alone(plan, candidates)}"
+        return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
     # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
 
@@ -145,13 +165,39 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     }
     if result.is_in_vain:
         return failed(_OPERATION, "; ".join(result.failures), metrics=metrics)
-    return succeeded(
+    outcome = succeeded(
         _OPERATION,
         "; ".join([f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, candidates)}", *result.failures]),
         metrics=metrics,
         files_planned=paths,
         files_deleted=result.deleted,
     )
+    return _with_copies(outcome, plan, missing)
+
+
+def _missing(context: OperationContext, found: TableCandidates, after: LoadedTable) -> MissingFiles | None:
+    """The referenced files that are missing, of a listing that is known to lack some."""
+    unlisted = found.candidates.unlisted
+    if not unlisted:
+        return None
+    newest_ms = None if found.is_current else found.candidates.newest_ms
+    missing = find_missing(context.storage(after), context.reader(found.before), after.metadata, unlisted, newest_ms)
+    return missing if missing.count else None
+
+
+def _with_copies(outcome: OperationOutcome, plan: OrphanPlan, missing: MissingFiles | None) -> OperationOutcome:
+    """The outcome as a refusal where orphans stay that may be copies of missing files, whatever else was done."""
+    if missing is None or not plan.like_missing:
+        return outcome
+    for path in plan.like_missing:
+        log.warning("%s stays: it has the size or the name of a missing file", path)
+    told = (
+        f"{len(plan.like_missing)} unreferenced file(s), as {plan.like_missing[0]}, stay: they have the size or the "
+        f"name of referenced files that are missing ({missing.count}, as {missing.first}), and may be the only copies "
+        "of them"
+    )
+    refused = refused_besides(outcome, told)
+    return replace(refused, plan={"like_missing": list(plan.like_missing[:_NAMED])})
 
 
 def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
@@ -226,7 +272,11 @@ def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]
 
 
 def _metrics(
-    table: LoadedTable, candidates: OrphanCandidates, plan: OrphanPlan, ripe: Sequence[ListedObject]
+    table: LoadedTable,
+    candidates: OrphanCandidates,
+    plan: OrphanPlan,
+    ripe: Sequence[ListedObject],
+    missing: MissingFiles | None,
 ) -> Metrics:
     # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
     elsewhere = [path for path in owned_locations(table.metadata) if not may_be_under(path, table.metadata.location)]
@@ -237,6 +287,8 @@ def _metrics(
         "remove_orphans.files_of_other_tables": plan.of_other_tables,
         "remove_orphans.files_in_other_folders": len(plan.in_other_folders),
         "remove_orphans.files_of_other_formats": len(plan.of_other_formats),
+        "remove_orphans.files_missing": 0 if missing is None else missing.count,
+        "remove_orphans.files_like_missing": len(plan.like_missing),
         "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
         "remove_orphans.locations_not_swept": len(elsewhere),
         "remove_orphans.orphan_bytes": sum(found.size for found in ripe),

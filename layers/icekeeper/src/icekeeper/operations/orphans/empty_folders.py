@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.orphans.plan import is_hidden_beside
+from icekeeper.operations.orphans.plan import is_hidden, partition_folders_like_hidden
 from icekeeper.storage.local import is_empty, old_folders, remove_if_empty
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import is_local, normalise, split_path
@@ -28,12 +28,13 @@ def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: Pa
     # Writers rely on it that these exist.
     roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
     roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
+    like_hidden = partition_folders_like_hidden(metadata)
     return [
         folder
         for folder in old_folders(split_path(metadata.location).key, older_than_ms)
         if normalise(folder) not in roots
         and not protected.may_contain(folder)
-        and not is_hidden_beside(folder, metadata.location)
+        and not is_hidden(f"{folder}/file", metadata.location, like_hidden)
     ]
 
 

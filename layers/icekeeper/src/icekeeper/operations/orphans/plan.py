@@ -6,7 +6,7 @@ What counts as an orphan (rule 95), and in which folders (rule 98).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from icekeeper.errors import OperationRefused
@@ -17,10 +17,20 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import compared, is_under, normalise
 
-__all__ = ["FEW_ORPHANS", "OrphanPlan", "is_hidden_beside", "plan_orphans", "refuse_mass_deletion", "swept_folders"]
+__all__ = [
+    "FEW_ORPHANS",
+    "OrphanPlan",
+    "is_hidden",
+    "partition_folders_like_hidden",
+    "plan_orphans",
+    "refuse_mass_deletion",
+    "swept_folders",
+    "without_copies",
+]
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
+_HIDDEN = ("_", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class OrphanPlan:
     """Paths in folders where the table never had files; reported, and deleted only when a person names the folder."""
     of_other_formats: tuple[str, ...] = ()
     """Paths in the folder of a table of another format, which may need them; reported."""
+    like_missing: tuple[str, ...] = ()
+    """Paths that have the size or the name of a missing referenced file, of which they may be copies; reported."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -66,6 +78,7 @@ def plan_orphans(
     owned, others = compared(metadata.location), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
+    like_hidden = partition_folders_like_hidden(metadata)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
     of_other_formats: list[str] = []
@@ -78,7 +91,7 @@ def plan_orphans(
             found.modified_ms is None
             or not is_under(path, owned)
             or protected.may_contain(path)
-            or is_hidden_beside(path, owned)
+            or is_hidden(path, owned, like_hidden)
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
@@ -94,6 +107,13 @@ def plan_orphans(
     orphans.sort(key=lambda found: found.path)
     elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
+
+
+def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:
+    """The plan without the orphans that may be copies of missing files (rule 227)."""
+    kept = {found.path for found in plan.orphans if resembles(found)}
+    left = tuple(found for found in plan.orphans if found.path not in kept)
+    return replace(plan, orphans=left, like_missing=tuple(sorted(kept)))
 
 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
@@ -112,23 +132,38 @@ def _is_text(path: str) -> bool:
     return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
-def is_hidden_beside(path: str, location: str) -> bool:
-    """Whether the path lies in a hidden folder, or is a hidden file, directly below a table's location.
+def is_hidden(path: str, root: str, partition_folders: tuple[str, ...]) -> bool:
+    """Whether the path lies in a hidden folder below ``root``, or is a hidden file directly in it.
 
-    There other formats keep their state (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``).  Source:
-    Iceberg-Java's ``DeleteOrphanFilesSparkAction``, which lists nothing hidden; further down only garbage is hidden.
+    Other formats keep their state there (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``), engines
+    what they have not committed (``_temporary``).  Elsewhere a hidden file is garbage.  ``partition_folders``: how
+    folders of partitions begin that only look hidden, as :func:`partition_folders_like_hidden` tells.  Source:
+    Iceberg-Java's ``PartitionAwareHiddenPathFilter``, which lists nothing hidden.
     """
-    below = normalise(path)[len(normalise(location)) :].lstrip("/")
-    return below.startswith(("_", "."))
+    below = normalise(path)[len(normalise(root)) :].lstrip("/")
+    if not below.startswith(_HIDDEN) and "/_" not in below and "/." not in below:
+        return False
+    *folders, name = below.split("/")
+    return (not folders and name.startswith(_HIDDEN)) or any(
+        folder.startswith(_HIDDEN) and not folder.startswith(partition_folders) for folder in folders
+    )
 
 
-def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str) -> None:
-    """Refuse when too large a share of the listed files would go; the default limit holds only above 1,000 files.
+def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
+    """``FIELD=`` of the partition fields of all specs whose names begin as those of hidden folders do."""
+    names = {str(field["name"]) for spec in metadata.specs.values() for field in spec.get("fields") or ()}
+    return tuple(sorted(f"{name}=" for name in names if name.startswith(_HIDDEN)))
+
+
+def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
+    """Refuse when too large a share of the listed files would go.
+
+    The default limit holds only above 1,000 files, or where a referenced file is missing.
 
     Raises:
         OperationRefused: names both numbers and the key.
     """
-    if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS):
+    if orphans <= limit * listed or (source == DEFAULT_SOURCE and orphans <= FEW_ORPHANS and not any_missing):
         return
     raise OperationRefused(
         f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "

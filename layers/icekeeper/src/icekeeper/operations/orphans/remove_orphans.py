@@ -11,7 +11,7 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.reachability import References, metadata_files, statistics_files
+from icekeeper.metadata.reachability import References, documents
 from icekeeper.operations.orphans.compare_listing import (
     DISTRIBUTED_ABOVE,
     Comparison,
@@ -91,19 +91,14 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
     older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
-    lists = (snapshot.manifest_list for snapshot in metadata.snapshots.values())
-    documents = [
-        *metadata_files(metadata, table.metadata_location),
-        *statistics_files(metadata),
-        *context.memory.pinned_metadata(),
-        *(path for path in lists if path is not None),
-        *manifests,
-    ]
-    asked = Comparison(source, metadata.location, documents, manifests, references, older_than_ms)
+    named = [*documents(metadata, table.metadata_location), *context.memory.pinned_metadata(), *manifests]
+    asked = Comparison(source, metadata.location, named, manifests, references, older_than_ms)
     if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
         candidates = compare_by_engine(asked, context.engine, storage)
     else:
         candidates = compare_here(asked, reader)
+    if context.orphan_candidates is not None:  # the listing that found these has seen what is missing
+        candidates = replace(candidates, unlisted=None)
     if not candidates.listed and inventory is not None and context.orphan_candidates is None:
         raise OperationRefused(
             f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
