@@ -39,10 +39,12 @@ class Statistics:
     min_value: bytes | None = None
     is_max_value_exact: bool | None = None
     is_min_value_exact: bool | None = None
+    nan_count: int | None = None
+    """DuckDB writes it from 2.0 on."""
     thrift_spec: ClassVar[Any] = ()
 
 
-describe(Statistics, BYTES, BYTES, I64, I64, BYTES, BYTES, BOOL, BOOL)
+describe(Statistics, BYTES, BYTES, I64, I64, BYTES, BYTES, BOOL, BOOL, I64)
 
 
 @dataclass(slots=True)
