@@ -206,7 +206,7 @@ PURE = (
     "icekeeper.pipeline.transitions",
     "icekeeper.pipeline.wave_limits",
     "icekeeper.prices",
-    "icekeeper.row_group_copy.bounds_to_hide",
+    "icekeeper.row_group_copy.footer_decisions",
     "icekeeper.row_group_copy.chunk_checks",
     "icekeeper.row_group_copy.copyable_file",
     "icekeeper.row_group_copy.entry_metrics",

@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.row_group_copy.chunk_checks import data_pages, offset_index
+from icekeeper.row_group_copy.chunk_checks import column_index, data_pages, offset_index
 from icekeeper.row_group_copy.copyable import CODECS
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, KeyValue, RowGroup
@@ -136,17 +136,23 @@ def test_a_copy_with_row_ids_can_be_copied_again_with_the_same_bytes(inputs: lis
 
 
 @pytest.mark.parametrize("codec", sorted(set(CODECS) - {"lz4_raw"}))
-def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(codec: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("indexed", [True, False])
+def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(
+    codec: str, indexed: bool, tmp_path: Path
+) -> None:
+    """If one input has no page index, no row group has (rule 200)."""
     options: dict[str, Any] = {"compression": "none" if codec == "uncompressed" else codec}
     inputs = [
         plain_file(tmp_path / "a.parquet", 0, 100, 1, **options),
-        plain_file(tmp_path / "b.parquet", 60, 500, 2, write_page_index=False, **options),
+        plain_file(tmp_path / "b.parquet", 60, 500, 2, write_page_index=indexed, **options),
     ]
     made = made_of(inputs, tmp_path / "copy.parquet", codec=codec)
     assert pq.read_table(made.file_path).to_pylist() == [row for one in inputs for row in resolved(one)]
     groups = groups_of(made.file_path)
     assert {chunk.meta_data.codec for group in groups for chunk in group.columns} == {CODECS[codec]}
-    assert [offset_index(group.columns[-1]) is not None for group in groups] == [True] * 3 + [False] * 3
+    chunks = [chunk for group in groups for chunk in group.columns]
+    assert {offset_index(chunk) is not None for chunk in chunks} == {indexed}
+    assert {column_index(group.columns[-1]) is not None for group in groups} == {indexed}
 
 
 def test_row_groups_without_rows_do_not_count(tmp_path: Path) -> None:

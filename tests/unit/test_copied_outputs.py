@@ -19,9 +19,21 @@ OURS, OTHERS = b"table", b"writer"
 
 
 def file(
-    size: int, row_groups: int = 1, nullability: bytes = OURS, *, memory: int = 0, is_whole: bool = True
+    size: int,
+    row_groups: int = 1,
+    nullability: bytes = OURS,
+    *,
+    memory: int = 0,
+    is_whole: bool = True,
+    is_indexed: bool = True,
 ) -> CopyableInput:
-    found = SimpleNamespace(copied_bytes=size, memory_bytes=memory, row_groups=row_groups, nullability=nullability)
+    found = SimpleNamespace(
+        copied_bytes=size,
+        memory_bytes=memory,
+        row_groups=row_groups,
+        nullability=nullability,
+        has_page_index=is_indexed,
+    )
     return CopyableInput(cast(CopyableFile, found), () if is_whole else (InputFile("part", 1, 1),))
 
 
@@ -75,6 +87,32 @@ def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
         PlannedOutput((), (0, 1)),
         PlannedOutput((2, 3), ()),
     ]
+
+
+def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
+    """In no more files than were planned; else they share one, which has no page index (rule 200)."""
+    bare = file(50, is_indexed=False)
+    some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
+    sizes = [50, 50, 50, 50, 10]  # the last one is decoded, and has a page index then
+    assert planned(sizes, some, 2) == [PlannedOutput((4,), (0, 3)), PlannedOutput((), (1, 2))]
+    assert planned(sizes, some, 1) == [PlannedOutput((4,), (0, 1, 2, 3))]
+    # The bare one alone would be too small a file.
+    lone = {0: file(50), 1: file(50), 2: bare, 3: file(50)}
+    in_order = [PlannedOutput((), (0, 1)), PlannedOutput((), (2, 3))]
+    assert planned([50] * 4, lone, 2, smallest_output_bytes=51) == in_order
+    assert planned([50] * 4, lone, 2, largest_output_bytes=149) == in_order
+    assert planned([50] * 4, lone, 2) == [PlannedOutput((), (0, 1, 3)), PlannedOutput((), (2,))]
+
+
+def test_inputs_that_agree_keep_their_order() -> None:
+    bare = file(50, is_indexed=False)
+    assert planned([50] * 4, {0: bare, 1: bare, 2: file(50), 3: file(50)}, 2) == [
+        PlannedOutput((), (0, 1)),
+        PlannedOutput((), (2, 3)),
+    ]
+    # Two of three outputs for what has more than half of the bytes.
+    thirds = {i: file(50, is_indexed=i % 3 != 0) for i in range(6)}
+    assert planned([50] * 6, thirds, 3) == [PlannedOutput((), pair) for pair in ((1, 2), (4, 5), (0, 3))]
 
 
 def test_files_that_cannot_be_divided_into_outputs_of_the_right_size_are_decoded() -> None:

@@ -76,7 +76,7 @@ def other_place(metadata: FileMetaData) -> None:
 
 
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a bit": (flipped, "row group 4 has other bytes than were read from "),
+    "a bit": (flipped, "row group 3 has other bytes than were read from "),
     "the order of bytes": (exchanged_bytes, "row group 0 has other bytes than were read from "),
     "rows": (footer(fewer_rows), "row group 1 had 25 rows, Arrow sees 24"),
     "a row group": (footer(lost_group), "6 row groups were copied, Arrow sees 5"),

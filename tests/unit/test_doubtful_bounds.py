@@ -15,8 +15,8 @@ import pytest
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copying.column_ranges import column_ranges
-from icekeeper.row_group_copy.bounds_to_hide import hides_bounds
 from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.footer_decisions import hides_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, Statistics
 from icekeeper.row_group_copy.merge import copyable_file, copyable_part
 from icekeeper.rows.arrow_schema import leaf_columns

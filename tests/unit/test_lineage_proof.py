@@ -41,8 +41,8 @@ def swapped(patch: Patch, module: Any, name: str, change: Callable[..., Any]) ->
 def wrong_start(patch: Patch) -> None:
     """What is inherited is encoded from one row later than is claimed."""
 
-    def encoded(original: Any, group: Any, inherited: Any, stored: Any, schema: Any) -> Any:
-        chunks, data = original(group, inherited.after(1), stored, schema)
+    def encoded(original: Any, group: Any, inherited: Any, stored: Any, *more: Any) -> Any:
+        chunks, data = original(group, inherited.after(1), stored, *more)
         facts = replace(chunks.lineage, inherited=inherited if stored is None else None)
         return replace(chunks, lineage=facts), data
 
@@ -52,8 +52,8 @@ def wrong_start(patch: Patch) -> None:
 def wrong_change(patch: Patch) -> None:
     """The last change of the rows is another than is claimed."""
 
-    def encoded(original: Any, group: Any, inherited: Any, stored: Any, schema: Any) -> Any:
-        chunks, data = original(group, replace(inherited, sequence_number=1), stored, schema)
+    def encoded(original: Any, group: Any, inherited: Any, stored: Any, *more: Any) -> Any:
+        chunks, data = original(group, replace(inherited, sequence_number=1), stored, *more)
         facts = replace(chunks.lineage, inherited=inherited if stored is None else None)
         return replace(chunks, lineage=facts), data
 
@@ -63,9 +63,9 @@ def wrong_change(patch: Patch) -> None:
 def wrong_values(patch: Patch) -> None:
     """Arrow encodes other values than it was given, within the same bounds."""
 
-    def encoded(original: Any, table: Any, group: Any) -> Any:
+    def encoded(original: Any, table: Any, *more: Any) -> Any:
         turned = table.take([1, 0, *range(2, table.num_rows)]) if table.num_rows > 2 else table
-        return original(turned, group)
+        return original(turned, *more)
 
     swapped(patch, new_lineage, "_encoded", encoded)
 
@@ -181,7 +181,7 @@ def test_row_ids_of_another_number_of_rows_are_refused(inputs: list[Input], tmp_
     assert str(merged([inputs[1]], to)) == f"{path} has row ids of 24 rows in a row group of 25"
     monkeypatch.undo()
 
-    def in_two(original: Any, table: Any, group: Any) -> Any:
+    def in_two(original: Any, table: Any, *more: Any) -> Any:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=10)
         return memoryview(sink.getvalue())

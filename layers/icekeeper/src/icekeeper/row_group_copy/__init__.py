@@ -27,6 +27,9 @@ For who calls it (compaction does, in ``operations/compaction/copying``):
   pages that the inputs lack.  ``sort_order_id`` is not set: runs one after the other are not sorted.
 * Files of one table differ, so copying and decoding are chosen by file, not by group.  What is refused is decoded into
   row groups of full size; a file made so can be copied beside the others, in the same pass and in the next.
+* Of a new footer all row groups say the same things (``footer_decisions``).  Inputs without page indexes, or without
+  bounds of a column, cost the others of their output theirs: who can choose puts like to like
+  (``CopyableFile.has_page_index``).
 * Files that require values in other columns (``CopyableFile.nullability``) cannot share an output; what we decode
   requires what the table requires.
 * Small row groups stay small.  ``min_row_group_copy_bytes`` bounds the average of a file, so that an output of copyable

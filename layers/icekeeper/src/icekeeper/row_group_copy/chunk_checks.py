@@ -77,8 +77,6 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
     """
     meta = chunk.meta_data
     name = column.leaf.name
-    if chunk.file_path is not None:
-        raise CannotCopy("keeps column chunks in other files")
     if meta.type != column.element.type or meta.path_in_schema != column.path:
         raise CannotCopy(f"has another column chunk where that of column {name} belongs")
     if meta.codec != codec:

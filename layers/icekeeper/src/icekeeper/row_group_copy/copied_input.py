@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.evidence import RowGroupFacts, row_group_facts
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.footer_structs import RowGroup
 from icekeeper.row_group_copy.layout import Placement
 from icekeeper.row_group_copy.lineage_facts import LineageFacts
@@ -47,16 +48,13 @@ class CopiedInput:
 
     placement: Placement
     row_groups: tuple[CopiedRowGroup, ...]
+    column_index_bytes: int
+    """Of the column indexes that are carried over, without those of new lineage columns."""
     indexes: dict[Piece, bytes]
     """Its page indexes, as bytes."""
     pages: dict[Piece, list[Piece]]
     """The data pages of every column chunk."""
     lineage: tuple[WrittenLineage | None, ...] = ()
-
-    @property
-    def column_index_bytes(self) -> int:
-        new = (one.chunks.column_index_bytes for one in self.lineage if one is not None)
-        return self.placement.file.column_index_bytes + sum(new)
 
     @property
     def complete_row_groups(self) -> list[CopiedRowGroup]:
@@ -74,14 +72,16 @@ class CopiedInput:
         ]
 
 
-def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], schema: ParquetSchema) -> list[RowGroupFacts]:
+def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
     """What Arrow says of what is copied, if it sees the same column chunks in the same places.
+
+    ``lacks`` is what the new footer does not say of it.
 
     Raises:
         CannotCopy: it does not.
     """
     numbers = [group.number for group in file.groups]
-    found = row_group_facts(file.footer.seen_by_arrow(), schema.columns, numbers)
+    found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
     facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
     pieces = [[data_pages(chunk.meta_data) for chunk in group.columns] for group in groups]
     if [list(one.pieces) for one in facts] != pieces:

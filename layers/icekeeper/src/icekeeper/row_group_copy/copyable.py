@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from icekeeper.row_group_copy.bounds_to_hide import hides_bounds
 from icekeeper.row_group_copy.chunk_checks import (
     Piece,
     bloom_filter,
@@ -21,6 +20,7 @@ from icekeeper.row_group_copy.chunk_checks import (
 )
 from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup, counted_bytes, ranges_of
 from icekeeper.row_group_copy.footer import MAGIC, Footer
+from icekeeper.row_group_copy.footer_decisions import lacks_of, refuse
 from icekeeper.row_group_copy.footer_structs import ColumnChunk, ColumnMetaData, FileMetaData, RowGroup
 from icekeeper.row_group_copy.known_writers import check_writer
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
@@ -145,16 +145,16 @@ def _row_groups(
                 first_row=first_row,
                 row_count=group.num_rows,
                 ranges=tuple(joined(sorted(piece for chunk in carried for piece in _copied(chunk)))),
-                column_index_bytes=sum(_carried_column_indexes(carried, columns)),
+                column_index_bytes=sum(piece.size for chunk in carried if (piece := column_index(chunk)) is not None),
                 memory_bytes=_memory_bytes(group, columns),
                 columns=len(carried),
+                lacks=lacks_of(carried, columns),
             )
         first_row += group.num_rows
 
 
 def _check_whole_file(metadata: FileMetaData, columns: Sequence[ParquetColumn], record_count: int | None) -> None:
-    if metadata.encryption_algorithm is not None:
-        raise CannotCopy("is encrypted")
+    refuse(metadata)
     for pair in metadata.key_value_metadata or ():
         if pair.key in _CALENDAR_KEYS:
             raise CannotCopy(f"has values in another calendar ({pair.key.decode()})")
@@ -198,6 +198,7 @@ def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: i
     if len(group.columns) != len(columns):
         raise CannotCopy(f"has a row group of {len(group.columns)} columns, the schema has {len(columns)}")
     for chunk, column in zip(group.columns, columns, strict=True):
+        refuse(chunk)
         check_chunk(chunk, column, group, codec)
         check_statistics(chunk.meta_data, column)
     if any(not 0 <= sorting.column_idx < len(columns) for sorting in group.sorting_columns or ()):
@@ -217,10 +218,3 @@ def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
 
 def _indexes(chunk: ColumnChunk) -> Iterator[Piece]:
     yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
-
-
-def _carried_column_indexes(chunks: Sequence[ColumnChunk], columns: Sequence[ParquetColumn]) -> Iterator[int]:
-    for chunk, column in zip(chunks, columns, strict=False):
-        piece = column_index(chunk)
-        if piece is not None and not hides_bounds(chunk.meta_data, column.leaf):
-            yield piece.size

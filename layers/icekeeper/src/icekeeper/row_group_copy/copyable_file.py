@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from icekeeper.row_group_copy.chunk_checks import Piece, joined
 from icekeeper.row_group_copy.footer import Footer
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.footer_structs import RowGroup
 from icekeeper.rows.lineage import InheritedLineage
 
@@ -30,10 +31,12 @@ class CopyableRowGroup:
     first_row: int
     """The position of its first row in the file."""
     row_count: int
+    lacks: Lacks
+    """What the description of its columns lacks of that in which all row groups of an output must agree."""
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     column_index_bytes: int
-    """Of the column indexes that are carried over."""
+    """Of all its column indexes."""
     memory_bytes: int
     """At least what its rows take as Arrow has them."""
     columns: int
@@ -88,8 +91,13 @@ class CopyableFile:
         return sum(group.row_count for group in self.groups)
 
     @property
+    def has_page_index(self) -> bool:
+        """Whether every column chunk to copy has an offset index."""
+        return not any(group.lacks.offset_index for group in self.groups)
+
+    @property
     def column_index_bytes(self) -> int:
-        """Of the column indexes that are carried over."""
+        """Of all column indexes; not all of them may be carried over."""
         return sum(group.column_index_bytes for group in self.groups)
 
     @property

@@ -8,14 +8,14 @@ the input, and again as they are read back from the output.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from icekeeper.row_group_copy.chunk_checks import Piece
-from icekeeper.row_group_copy.schema_fit import ParquetColumn
+from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks
 
 __all__ = ["RowGroupFacts", "checksum", "row_group_facts"]
 
@@ -47,9 +47,12 @@ class RowGroupFacts:
 
 
 def row_group_facts(
-    footer: pq.FileMetaData, columns: Sequence[ParquetColumn], numbers: Iterable[int] | None = None
+    footer: pq.FileMetaData, numbers: Iterable[int] | None = None, lacks: Lacks = NOTHING_LACKS
 ) -> Iterator[RowGroupFacts]:
-    """The facts of every row group that has rows, or of those with these numbers."""
+    """The facts of every row group that has rows, or of those with these numbers.
+
+    ``said`` is what is said where a footer lacks this: nothing is left of it.
+    """
     for number in range(footer.num_row_groups) if numbers is None else numbers:
         group = footer.row_group(number)
         if group.num_rows:
@@ -60,7 +63,9 @@ def row_group_facts(
                 pieces=tuple(map(_piece, chunks)),
                 values=tuple(chunk.num_values for chunk in chunks),
                 nulls=tuple(map(_nulls, statistics)),
-                said=tuple(map(_said, chunks, statistics, columns)),
+                said=tuple(
+                    _said(chunk, told, i, lacks) for i, (chunk, told) in enumerate(zip(chunks, statistics, strict=True))
+                ),
             )
 
 
@@ -78,11 +83,16 @@ def _nulls(statistics: Any) -> int | None:
     return statistics.null_count if statistics is not None and statistics.has_null_count else None
 
 
-def _said(chunk: Any, statistics: Any, column: ParquetColumn) -> int:
+def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
     """A number for all that must be the same in the copy."""
     sizes = chunk.num_values, chunk.total_compressed_size, chunk.total_uncompressed_size
     kinds = chunk.path_in_schema, chunk.physical_type, chunk.compression, chunk.encodings, chunk.has_dictionary_page
-    # Some bounds of floats and uuids are left out on purpose.
-    if statistics is None or not statistics.has_min_max or column.leaf.is_float or not column.leaf.has_bounds:
-        return hash((sizes, kinds, _nulls(statistics)))
-    return hash((sizes, kinds, _nulls(statistics), statistics.min_raw, statistics.max_raw))
+    nulls = _nulls(statistics) if lacks.has_null_count(column) else None
+    if statistics is None or not statistics.has_min_max or not lacks.has_bounds(column):
+        return hash((sizes, kinds, nulls))
+    return hash((sizes, kinds, nulls, _text(statistics.min_raw), _text(statistics.max_raw)))
+
+
+def _text(bound: Any) -> Any:
+    """A bound that equals itself: no two NaN do."""
+    return repr(bound) if isinstance(bound, float) else bound

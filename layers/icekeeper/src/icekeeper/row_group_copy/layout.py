@@ -14,10 +14,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
+from operator import or_
 
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.footer import MAGIC
+from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 
 __all__ = ["Layout", "Placement", "lay_out"]
@@ -36,7 +39,6 @@ class Placement:
     starts: tuple[int, ...]
     """Where each of the file's ranges begins in the new file."""
     first_row_group: int
-    column_indexes_start: int
 
     def moved(self, offset: int) -> int:
         """The new place of a byte of one of the file's ranges.
@@ -53,30 +55,32 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the inputs lie, in order, and where the page indexes begin if no lineage columns lie before them."""
+    """Where the inputs lie, in order."""
 
     placements: tuple[Placement, ...]
-    column_indexes_start: int
-    offset_indexes_start: int
+    data_end: int
+    """Where the page indexes begin if no lineage columns lie before them."""
     row_groups: int
+    lacks: Lacks
+    """What the new footer says of no row group, because one of them lacks it."""
 
 
 def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
     """The layout of a file with the row groups of these files, one after the other."""
     data_end = len(MAGIC) + sum(file.copied_bytes for file in files)
     placements: list[Placement] = []
-    position, row_groups, index_position, footer_bytes = len(MAGIC), 0, data_end, 0
+    position, row_groups, footer_bytes = len(MAGIC), 0, 0
     for file in files:
         if file.nullability != files[0].nullability:
             return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
         starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
-        placements.append(Placement(file, starts[:-1], row_groups, index_position))
+        placements.append(Placement(file, starts[:-1], row_groups))
         position = starts[-1]
         row_groups += file.row_groups
-        index_position += file.column_index_bytes
         footer_bytes += len(file.footer.thrift)
         if row_groups > _MOST_ROW_GROUPS:
             return NotCopyable(file.path, f"would bring an output to more than {_MOST_ROW_GROUPS} row groups")
         if footer_bytes > _MOST_FOOTER_BYTES:
             return NotCopyable(file.path, f"would bring an output to a footer of more than {_MOST_FOOTER_BYTES} bytes")
-    return Layout(tuple(placements), data_end, index_position, row_groups)
+    lacks = reduce(or_, (group.lacks for file in files for group in file.groups), NOTHING_LACKS)
+    return Layout(tuple(placements), data_end, row_groups, lacks)

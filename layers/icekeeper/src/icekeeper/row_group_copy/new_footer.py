@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.footer_decisions import settle
 from icekeeper.row_group_copy.footer_structs import ColumnOrder, FileMetaData, KeyValue, RowGroup
 from icekeeper.row_group_copy.known_writers import common_writer
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
@@ -41,6 +42,7 @@ def footer_bytes(
         created_by=common_writer({*(file.created_by for file in files if file.row_groups), *writers}),
         column_orders=[ColumnOrder(type_order=Empty()) for _ in schema.columns],
     )
+    settle(metadata)
     return with_row_groups(metadata, row_groups)
 
 

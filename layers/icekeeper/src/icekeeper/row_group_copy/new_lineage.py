@@ -18,6 +18,7 @@ from icekeeper.row_group_copy.chunk_checks import Piece, column_index, data_page
 from icekeeper.row_group_copy.copyable import CODECS
 from icekeeper.row_group_copy.evidence import RowGroupFacts, checksum, row_group_facts
 from icekeeper.row_group_copy.footer import FRAME, MAGIC, Footer
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.footer_structs import ColumnChunk, RowGroup
 from icekeeper.row_group_copy.lineage_facts import NOTHING, LineageFacts, values_checksum
 from icekeeper.row_group_copy.pages import PageWalk
@@ -57,9 +58,11 @@ class LineageChunks:
         """Where the column chunks lie in the small file, dictionary page included."""
         return Piece(len(MAGIC), self.facts.pieces[-1].end)
 
-    @property
-    def column_index_bytes(self) -> int:
-        return sum(piece.size for piece, _ in self.column_indexes)
+    def indexes_kept(self, first: int, lacks: Lacks) -> Iterator[Piece]:
+        """The column indexes that are carried over; ``first`` is the number of the first of both columns."""
+        for number, (piece, _) in enumerate(self.column_indexes, first):
+            if lacks.has_column_index(number):
+                yield piece
 
     def columns(self) -> list[ColumnChunk]:
         """The column chunks as the small file's footer describes them; the answer may be changed."""
@@ -67,9 +70,9 @@ class LineageChunks:
 
 
 def encoded_lineage(
-    group: RowGroup, inherited: InheritedLineage, stored: pa.Table | None, schema: ParquetSchema
+    group: RowGroup, inherited: InheritedLineage, stored: pa.Table | None, schema: ParquetSchema, page_index: bool
 ) -> tuple[LineageChunks, memoryview]:
-    """Column chunks for a row group, in its codec and with page indexes if it has some; and their bytes.
+    """Column chunks for a row group, in its codec, with or without page indexes; and their bytes.
 
     ``inherited`` is what the rows of this row group inherit, ``stored`` what they hold in columns of their own.
 
@@ -78,13 +81,13 @@ def encoded_lineage(
     """
     columns = schema.columns[-LINEAGE_COLUMNS:]
     table = _resolved(group.num_rows, inherited, stored, _arrow_schema(columns))
-    data = _encoded(table, group)
+    data = _encoded(table, group, page_index)
     start = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
     footer = Footer("the row ids", len(data), start, bytes(data[start:-FRAME]))
     if len(footer.metadata().row_groups) != 1:
         raise CannotCopy(f"has a row group of {group.num_rows} rows, more than Arrow writes into one")
     (found,) = footer.metadata().row_groups
-    (facts,) = row_group_facts(footer.seen_by_arrow(), columns)
+    (facts,) = row_group_facts(footer.seen_by_arrow())
     bounds = stored_bounds(found)
     if bounds is None:
         raise CannotCopy("has row ids that cannot be encoded without nulls")
@@ -131,7 +134,7 @@ def _nulls(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([nulls] * LINEAGE_COLUMNS, names=list(LINEAGE_NAMES))
 
 
-def _encoded(table: pa.Table, group: RowGroup) -> memoryview:
+def _encoded(table: pa.Table, group: RowGroup, page_index: bool) -> memoryview:
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -139,7 +142,7 @@ def _encoded(table: pa.Table, group: RowGroup) -> memoryview:
         row_group_size=table.num_rows,
         compression=_CODEC_NAMES[group.columns[0].meta_data.codec],
         use_dictionary=[LINEAGE_NAMES[1]],
-        write_page_index=any(offset_index(chunk) is not None for chunk in group.columns),
+        write_page_index=page_index,
         store_schema=False,
     )
     return memoryview(sink.getvalue())

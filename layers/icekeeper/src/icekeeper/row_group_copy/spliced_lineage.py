@@ -89,5 +89,3 @@ def _shift(chunk: ColumnChunk, by: int) -> None:
 def _add(group: RowGroup, columns: list[ColumnChunk]) -> None:
     group.columns = [*group.columns, *columns]
     group.total_byte_size += sum(chunk.meta_data.total_uncompressed_size for chunk in columns)
-    if group.total_compressed_size:
-        group.total_compressed_size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)

@@ -21,9 +21,10 @@ from icekeeper.row_group_copy.copied_input import (
     stored_lineage,
 )
 from icekeeper.row_group_copy.footer import MAGIC
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.input_streams import ranged_stream
 from icekeeper.row_group_copy.layout import Layout, Placement
-from icekeeper.row_group_copy.new_row_groups import indexes_of
+from icekeeper.row_group_copy.new_row_groups import column_indexes_of, indexes_of
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import read_pieces
@@ -66,7 +67,7 @@ def copy_in_store(
     if not isinstance(inputs, list):
         return inputs
     end = BytesIO()
-    tail = write_tail(end, layout.column_indexes_start, inputs, schema, storage)
+    tail = write_tail(end, layout, inputs, schema, storage)
     if isinstance(tail, NotCopyable):
         return tail
     planned = plan_parts([*_data(layout), OwnBytes(end.getvalue())])
@@ -118,7 +119,7 @@ def _inputs(
 ) -> list[CopiedInput] | NotCopyable | None:
     """What is said of every input; ``None``: where a chunk of one ends is not certain."""
     found: list[CopiedInput] = []
-    read = partial(_read, schema=schema, storage=storage, reads=reads)
+    read = partial(_read, schema=schema, lacks=layout.lacks, storage=storage, reads=reads)
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
@@ -133,17 +134,20 @@ def _inputs(
     return found
 
 
-def _read(placement: Placement, schema: ParquetSchema, storage: Storage, reads: ReadRange) -> CopiedInput | None:
+def _read(
+    placement: Placement, schema: ParquetSchema, lacks: Lacks, storage: Storage, reads: ReadRange
+) -> CopiedInput | None:
     file = placement.file
     groups = file.carried()
     if not ends_are_certain([one for one in file.footer.metadata().row_groups if one.num_rows], file.footer.start):
         return None
-    facts = agreed_facts(file, groups, schema)
-    wanted = [piece for group in groups for piece in indexes_of(group, schema)]
+    facts = agreed_facts(file, groups, lacks)
+    wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
     with storage.translated(file.path):
         indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
     copied = (
         CopiedRowGroup(file.path, one, (), stored_lineage(group, schema))
         for one, group in zip(facts, groups, strict=True)
     )
-    return CopiedInput(placement, tuple(copied), indexes, claimed_pages(groups, indexes))
+    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
+    return CopiedInput(placement, tuple(copied), index_bytes, indexes, claimed_pages(groups, indexes))

@@ -13,9 +13,10 @@ from icekeeper.row_group_copy.copied_input import (
     stored_lineage,
 )
 from icekeeper.row_group_copy.footer import MAGIC
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.input_streams import OpenInput, input_streams
 from icekeeper.row_group_copy.layout import Layout, Placement
-from icekeeper.row_group_copy.new_row_groups import indexes_of
+from icekeeper.row_group_copy.new_row_groups import column_indexes_of, indexes_of
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.stream import copy_ranges, read_pieces
@@ -40,8 +41,8 @@ def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storag
             sink.write(MAGIC)
             for placement in layout.placements:
                 with storage.translated(placement.file.path):
-                    copied.append(_copy_input(placement, sink, schema, opened))
-            tail = write_tail(sink, layout.column_indexes_start, copied, schema, storage)
+                    copied.append(_copy_input(placement, sink, schema, layout.lacks, opened))
+            tail = write_tail(sink, layout, copied, schema, storage)
             size = int(sink.tell())
     except BaseException as error:
         storage.delete([path])
@@ -55,16 +56,17 @@ def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storag
     return WrittenCopy(path, size, row_groups, tail.split_offsets)
 
 
-def _copy_input(placement: Placement, sink: Any, schema: ParquetSchema, opened: OpenInput) -> CopiedInput:
+def _copy_input(placement: Placement, sink: Any, schema: ParquetSchema, lacks: Lacks, opened: OpenInput) -> CopiedInput:
     file = placement.file
     groups = file.carried()
     chunks = {data_pages(chunk.meta_data): chunk.meta_data for group in groups for chunk in group.columns}
-    facts = agreed_facts(file, groups, schema)
+    facts = agreed_facts(file, groups, lacks)
     with opened(file) as stream:
-        indexes = read_pieces(stream, [piece for group in groups for piece in indexes_of(group, schema)])
+        indexes = read_pieces(stream, [piece for group in groups for piece in indexes_of(group, lacks)])
         crcs, pages = copy_ranges(stream, sink, file.ranges, chunks)
     copied = (
         CopiedRowGroup(file.path, one, tuple(crcs[piece] for piece in one.pieces), stored_lineage(group, schema))
         for one, group in zip(facts, groups, strict=True)
     )
-    return CopiedInput(placement, tuple(copied), indexes, pages)
+    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
+    return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.footer_decisions import Lacks
 from icekeeper.row_group_copy.new_lineage import encoded_lineage
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
@@ -21,12 +22,13 @@ __all__ = ["write_lineage"]
 
 
 def write_lineage(
-    file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, storage: Storage
+    file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, lacks: Lacks, storage: Storage
 ) -> tuple[WrittenLineage | None, ...]:
     """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``; in their order,
     ``None`` for a row group that needs none.
 
-    Only the values of one row group are in memory, and of its columns only these two are decoded, where it has them.
+    They have page indexes unless the new file has none (``lacks``).  Only the values of one row group are in memory,
+    and of its columns only these two are decoded, where it has them.
 
     Raises:
         StorageError: the file cannot be read.
@@ -43,7 +45,9 @@ def write_lineage(
                 found.append(None)
                 continue
             values = None if stored is None else _stored_values(stored, one.number)
-            chunks, data = encoded_lineage(group, inherited.after(one.first_row), values, schema)
+            chunks, data = encoded_lineage(
+                group, inherited.after(one.first_row), values, schema, not lacks.offset_index
+            )
             sink.write(data)
             found.append(WrittenLineage(chunks, start))
             start += len(data)

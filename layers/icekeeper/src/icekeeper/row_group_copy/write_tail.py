@@ -8,10 +8,12 @@ from typing import Any
 
 from icekeeper.row_group_copy.copied_input import CopiedInput
 from icekeeper.row_group_copy.footer import framed
+from icekeeper.row_group_copy.footer_decisions import Lacks
+from icekeeper.row_group_copy.layout import Layout
 from icekeeper.row_group_copy.new_footer import footer_bytes
-from icekeeper.row_group_copy.new_row_groups import MovedRowGroups, move_row_groups
+from icekeeper.row_group_copy.new_row_groups import IndexStarts, MovedRowGroups, move_row_groups
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.schema_fit import ParquetSchema
+from icekeeper.row_group_copy.schema_fit import LINEAGE_COLUMNS, ParquetSchema
 from icekeeper.row_group_copy.spliced_lineage import spliced
 from icekeeper.row_group_copy.write_lineage import write_lineage
 from icekeeper.storage.storage import Storage
@@ -30,25 +32,24 @@ class Tail:
 
 
 def write_tail(
-    sink: Any, start: int, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
+    sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
 ) -> Tail | NotCopyable:
-    """Write the end of the new file to ``sink``, which is at byte ``start`` of it.
+    """Write the end of the new file to ``sink``, which is at the end of the data.
 
     Raises:
         StorageError: row ids of an input cannot be read, or the file not written.
     """
-    copied = list(inputs)
+    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
     parts: list[MovedRowGroups] = []
     current = copied[0]
     try:
         for number, current in enumerate(inputs):
-            lineage = write_lineage(current.placement.file, sink, start, schema, storage)
+            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
             copied[number] = replace(current, lineage=lineage)
             start += sum(new.chunks.place.size for new in lineage if new is not None)
-        offset_indexes = start + sum(one.column_index_bytes for one in copied)
+        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
         for current in copied:
-            placed = replace(current, placement=replace(current.placement, column_indexes_start=start))
-            parts.append(_moved(placed, offset_indexes, schema))
+            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
             start += len(parts[-1].column_indexes)
             offset_indexes += len(parts[-1].offset_indexes)
         _write_end(sink, copied, parts, schema)
@@ -57,12 +58,18 @@ def write_tail(
     return Tail(tuple(copied), tuple(offset for moved in parts for offset in moved.split_offsets))
 
 
-def _moved(copied: CopiedInput, offset_indexes_start: int, schema: ParquetSchema) -> MovedRowGroups:
+def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
+    first = len(schema.columns) - LINEAGE_COLUMNS
+    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
+    return copied.column_index_bytes + sum(new)
+
+
+def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
     """The row groups of an input in the new file, with their new lineage columns."""
     groups = copied.placement.file.carried()
     new = spliced(copied.placement, groups, copied.lineage)
     indexes, pages = copied.indexes | new.indexes, copied.pages | new.pages
-    return move_row_groups(groups, new.placement, offset_indexes_start, schema, indexes, pages)
+    return move_row_groups(groups, new.placement, starts, lacks, indexes, pages)
 
 
 def _write_end(

@@ -1,7 +1,8 @@
 """Plans the outputs of a group of which some inputs can be copied, and which inputs are decoded (pure).
 
 An input is copied if its footer allows it and if it requires values in the columns in which the other parts of the
-output do.  Where small row groups would make scans of the output slow, all of the output is decoded.
+output do.  Where small row groups would make scans of the output slow, all of the output is decoded.  Inputs without
+page indexes share no output with others where that makes no more files (rule 200).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def plan_outputs(
     ``sizes`` are the bytes of the inputs, ``copyable`` those that can be copied by number, ``nullability`` is what
     decoded rows will require, and their row groups will have about ``row_group_bytes``.
     """
-    parts = assign(sizes, outputs, copying.smallest_output_bytes, copying.largest_output_bytes)
+    bare = frozenset(i for i, one in copyable.items() if not one.file.has_page_index)
+    parts = _divided(sizes, outputs, bare, copying)
     if parts is None:
         return None
     planned = []
@@ -64,6 +66,27 @@ def plan_outputs(
             copied, decoded = (), tuple(part)
         planned.append(PlannedOutput(decoded, copied))
     return planned if any(one.copied for one in planned) else None
+
+
+def _divided(
+    sizes: Sequence[int], outputs: int, bare: frozenset[int], copying: Copying
+) -> Sequence[Sequence[int]] | None:
+    """The inputs of each output; the ``bare`` ones, which have no page index, by themselves if that can be."""
+    smallest, largest = copying.smallest_output_bytes, copying.largest_output_bytes
+    in_order = assign(sizes, outputs, smallest, largest)
+    if in_order is not None and not any(bare.intersection(part) and not bare.issuperset(part) for part in in_order):
+        return in_order
+    kinds = [[i for i in range(len(sizes)) if (i in bare) is is_bare] for is_bare in (False, True)]
+    size = sum(sizes[i] for i in kinds[0])
+    for count in sorted(range(1, outputs), key=lambda count: abs(count * sum(sizes) - outputs * size)):
+        found = [
+            [kind[place] for place in part]
+            for kind, share in zip(kinds, (count, outputs - count), strict=True)
+            for part in assign([sizes[i] for i in kind], share, smallest, largest) or ()
+        ]
+        if len(found) == outputs and all(smallest <= sum(sizes[i] for i in part) <= largest for part in found):
+            return found
+    return in_order
 
 
 def _counted(file: CopyableFile, copying: Copying) -> int:

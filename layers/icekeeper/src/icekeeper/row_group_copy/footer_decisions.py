@@ -1,0 +1,245 @@
+"""What a copied footer says of every optional field: one decision for each, for all row groups of a file (rule 200).
+
+Writers have habits: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Readers written
+in Rust refuse a file of which only some row groups follow a habit, or take what some row groups state for the whole
+file (platform 100).  So a new footer speaks with one voice: a field is given to all, dropped from all, or kept only
+where all inputs of the file have it.  :data:`DECISIONS` is that list, for the structures of ``parquet.thrift``
+(apache/parquet-format); a field that is not in it fails a test.  Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from icekeeper.row_group_copy.chunk_checks import Piece, column_index, offset_index
+from icekeeper.row_group_copy.footer_structs import (
+    ColumnChunk,
+    ColumnMetaData,
+    FileMetaData,
+    RowGroup,
+    SizeStatistics,
+    Statistics,
+)
+from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.schema_fit import ParquetColumn
+from icekeeper.rows.arrow_schema import LeafColumn
+
+__all__ = [
+    "DECISIONS",
+    "NOTHING_LACKS",
+    "Decision",
+    "Lacks",
+    "agree",
+    "hides_bounds",
+    "kept_column_index",
+    "lacks_of",
+    "refuse",
+    "settle",
+]
+
+
+class Decision(Enum):
+    """What becomes of an optional field in a new footer."""
+
+    GIVEN = "given to all, whether or not the inputs have it"
+    DROPPED = "dropped from all"
+    AGREED = "kept where all that share an output have it, else dropped from all"
+    OWN = "each keeps its own: it describes the bytes of one column chunk, and readers look at each chunk by itself"
+    REFUSED = "a file that has it is decoded"
+
+
+GIVEN, DROPPED, AGREED, OWN, REFUSED = Decision
+
+DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
+    RowGroup: {
+        "sorting_columns": DROPPED,  # row groups of several files, one after the other, are not sorted
+        "file_offset": GIVEN,  # Java assigns row groups to splits by both; parquet-mr 1.12.0 wrote wrong ones
+        "total_compressed_size": GIVEN,
+        "ordinal": GIVEN,  # has 16 bits: an output has no more row groups than that
+    },
+    ColumnChunk: {
+        "file_path": REFUSED,
+        "meta_data": GIVEN,  # optional in Thrift, required by every reader
+        "offset_index_offset": AGREED,  # all column chunks of all row groups, or no page index at all
+        "offset_index_length": AGREED,
+        "column_index_offset": AGREED,  # by column; only beside offset indexes
+        "column_index_length": AGREED,
+        "crypto_metadata": REFUSED,
+        "encrypted_column_metadata": REFUSED,
+    },
+    ColumnMetaData: {
+        "key_value_metadata": DROPPED,  # what a writer noted about one file
+        "index_page_offset": DROPPED,  # 0, which means none: files with index pages are decoded
+        "dictionary_page_offset": OWN,
+        "statistics": AGREED,  # by column
+        "encoding_stats": OWN,
+        "bloom_filter_offset": OWN,
+        "bloom_filter_length": OWN,
+        "size_statistics": OWN,  # estimates of memory; no reader answers a query by them
+        "geospatial_statistics": REFUSED,
+    },
+    Statistics: {
+        "max": DROPPED,  # deprecated; whoever reads them reads the ones below first
+        "min": DROPPED,
+        "null_count": AGREED,  # by column; without it none of the column's statistics is kept
+        "distinct_count": DROPPED,  # counts of row groups do not add up to one of the file
+        "max_value": AGREED,  # by column: all row groups that have values, and none where some must be hidden
+        "min_value": AGREED,
+        "is_max_value_exact": OWN,  # a bound that was cut must never pass for a value
+        "is_min_value_exact": OWN,
+        "nan_count": DROPPED,  # a reader may take the count of some row groups for that of the file
+    },
+    SizeStatistics: {
+        "unencoded_byte_array_data_bytes": OWN,  # what later merges know of texts in memory (rule 161)
+        "repetition_level_histogram": OWN,
+        "definition_level_histogram": OWN,
+    },
+    FileMetaData: {
+        "key_value_metadata": AGREED,  # ``iceberg.schema`` alone
+        "created_by": GIVEN,
+        "column_orders": GIVEN,
+        "encryption_algorithm": REFUSED,
+        "footer_signing_key_metadata": REFUSED,
+    },
+}
+
+_REFUSALS = {"file_path": "keeps column chunks in other files", "encryption_algorithm": "is encrypted"}
+_NAMES = {
+    decision: {kind: [name for name, one in fields.items() if one is decision] for kind, fields in DECISIONS.items()}
+    for decision in Decision
+}
+
+
+def refuse(structure: Any) -> None:
+    """Check that a structure has no field with which a file cannot be copied.
+
+    Raises:
+        CannotCopy: it has one.
+    """
+    for name in _NAMES[REFUSED][type(structure)]:
+        if getattr(structure, name, None) is not None:  # those that this version does not know are seen elsewhere
+            raise CannotCopy(_REFUSALS[name])
+
+
+def settle(structure: Any) -> None:
+    """Drop what no structure of a new footer has; what all have must be there.
+
+    Raises:
+        ValueError: it is not: an error of ours.
+    """
+    for name in _NAMES[DROPPED][type(structure)]:
+        setattr(structure, name, None)
+    for name in _NAMES[GIVEN][type(structure)]:
+        if getattr(structure, name) is None:
+            raise ValueError(f"{type(structure).__name__}.{name} is given to all, and missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """What descriptions of row groups lack of that in which all of a file must agree; bit ``i`` is for column ``i``.
+
+    ``bounds`` also has the columns whose bounds readers would misread, which nobody may state then.
+    """
+
+    bounds: int = 0
+    null_counts: int = 0
+    column_indexes: int = 0
+    offset_index: bool = False
+    """Whether some column chunk has none."""
+
+    def __or__(self, other: Lacks) -> Lacks:
+        """What either lacks: what a file lacks with the row groups of both."""
+        return Lacks(
+            self.bounds | other.bounds,
+            self.null_counts | other.null_counts,
+            self.column_indexes | other.column_indexes,
+            self.offset_index or other.offset_index,
+        )
+
+    def has_bounds(self, column: int) -> bool:
+        """Whether row groups state the least and greatest value of a column, by its number."""
+        return not (self.bounds | self.null_counts) >> column & 1
+
+    def has_null_count(self, column: int) -> bool:
+        """Whether they state how many of its values are null."""
+        return not self.null_counts >> column & 1
+
+    def has_column_index(self, column: int) -> bool:
+        """Whether they have the bounds of its pages."""
+        return not self.offset_index and not self.column_indexes >> column & 1
+
+
+NOTHING_LACKS = Lacks()
+
+
+def lacks_of(chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn]) -> Lacks:
+    """What the first column chunks of a row group lack."""
+    bounds = null_counts = column_indexes = 0
+    has_offset_indexes = True
+    for number, (chunk, column) in enumerate(zip(chunks, columns, strict=False)):
+        meta, bit = chunk.meta_data, 1 << number
+        is_hidden = hides_bounds(meta, column.leaf)
+        if is_hidden or not _states_bounds(meta):
+            bounds |= bit
+        if meta.statistics is None or meta.statistics.null_count is None:
+            null_counts |= bit
+        if is_hidden or column_index(chunk) is None:
+            column_indexes |= bit
+        has_offset_indexes = has_offset_indexes and offset_index(chunk) is not None
+    return Lacks(bounds, null_counts, column_indexes, not has_offset_indexes)
+
+
+def agree(chunk: ColumnChunk, column: int, lacks: Lacks) -> None:
+    """Drop from the description of a column chunk what that of another row group lacks."""
+    if lacks.offset_index:
+        chunk.offset_index_offset = chunk.offset_index_length = None
+    if not lacks.has_column_index(column):
+        chunk.column_index_offset = chunk.column_index_length = None
+    found = chunk.meta_data.statistics
+    if not lacks.has_null_count(column):
+        chunk.meta_data.statistics = None
+    elif found is not None and not lacks.has_bounds(column):
+        chunk.meta_data.statistics = Statistics(null_count=found.null_count)
+
+
+def kept_column_index(chunk: ColumnChunk, column: int, lacks: Lacks) -> Piece | None:
+    """The column index of a column chunk, if it is carried over."""
+    return column_index(chunk) if lacks.has_column_index(column) else None
+
+
+def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn) -> bool:
+    """Whether readers would misread the bounds of this column chunk.
+
+    Bounds of uuids (rule 26), and equal bounds of floats, which readers take for the only value (rule 122): without a
+    count of NaN in the footer, every such chunk may hold some.
+    """
+    if leaf.repeated:
+        return False
+    if not leaf.has_bounds:
+        return True
+    if not leaf.is_float or meta.statistics is None:
+        return False
+    found = meta.statistics
+    return any(_are_equal(least, most) for least, most in ((found.min_value, found.max_value), (found.min, found.max)))
+
+
+def _states_bounds(meta: ColumnMetaData) -> bool:
+    """Whether the bounds of a column chunk are stated, or all of its values are null."""
+    found = meta.statistics
+    if found is None:
+        return False
+    return None not in (found.min_value, found.max_value) or found.null_count == meta.num_values
+
+
+def _are_equal(least: bytes | None, most: bytes | None) -> bool:
+    if least is None or most is None:
+        return False
+    if len(least) != len(most) or len(least) not in (4, 8):
+        return True  # no float at all: nobody shall believe it
+    kind = "<f" if len(least) == 4 else "<d"
+    low, high = struct.unpack(kind, least)[0], struct.unpack(kind, most)[0]
+    return not low < high

@@ -1,0 +1,263 @@
+"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds (rule 200)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from icekeeper.model import DataFile
+from icekeeper.row_group_copy import footer_structs
+from icekeeper.row_group_copy.chunk_checks import column_index, offset_index
+from icekeeper.row_group_copy.copyable import judge_file
+from icekeeper.row_group_copy.footer import read_footer
+from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
+from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, RowGroup, SortingColumn
+from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.thrift_fields import Empty
+from support.copied import STORAGE, copied, parquet_file, target_of, with_metadata
+from support.rewrites import rows, struct
+
+_FIELDS = Path(__file__).parents[1] / "support" / "parquet_footer_fields.txt"
+FLAT = struct((1, "id", "long"), (2, "price", "double"), (3, "text", "string"))
+
+
+class Field(NamedTuple):
+    """A field as the format defines it."""
+
+    structure: str
+    number: int
+    is_required: bool
+    name: str
+
+
+def format_fields() -> Iterator[Field]:
+    structure = ""
+    for line in _FIELDS.read_text().splitlines():
+        if line.startswith("  "):
+            number, needed, _, name = line.split()
+            yield Field(structure, int(number), needed == "required", name)
+        elif line and not line.startswith("#"):
+            structure = line
+
+
+FIELDS = list(format_fields())
+OPTIONAL = [field for field in FIELDS if not field.is_required]
+
+
+def decision_of(field: Field) -> Decision | None:
+    return DECISIONS.get(getattr(footer_structs, field.structure), {}).get(field.name)
+
+
+def test_every_optional_field_of_the_format_has_a_decision() -> None:
+    assert {f"{field.structure}.{field.name}" for field in OPTIONAL if decision_of(field) is None} == set()
+    decided = {(kind.__name__, name) for kind, fields in DECISIONS.items() for name in fields}
+    assert decided == {(field.structure, field.name) for field in OPTIONAL}
+
+
+def test_structures_have_the_fields_of_the_format() -> None:
+    """Files with any other one are refused, for they are not written again as they were read (rule 129)."""
+    for field in FIELDS:
+        known = getattr(footer_structs, field.structure).thrift_spec
+        if field.number < len(known) and known[field.number] is not None:
+            assert known[field.number][2] == field.name
+        else:
+            assert decision_of(field) is Decision.REFUSED
+
+
+def flat_file(path: Path, first: int, price: Callable[[int], float | None] = float, **options: Any) -> Path:
+    numbers = range(first, first + 50)
+    texts = [f"t{n}" for n in numbers]
+    values: dict[str, list[Any]] = {"id": list(numbers), "price": [price(n) for n in numbers], "text": texts}
+    return parquet_file(path, rows(FLAT, values), **options)
+
+
+def merged_footer(inputs: Sequence[Path], folder: Path) -> FileMetaData:
+    """The footer of a copy, which can be copied itself."""
+    made = copied(inputs, folder / "copy.parquet", target_of(FLAT))
+    assert isinstance(made, DataFile), str(made)
+    footer = read_footer(made.file_path, STORAGE)
+    assert not isinstance(footer, NotCopyable), str(footer)
+    judged = judge_file(footer, target_of(FLAT))
+    assert not isinstance(judged, NotCopyable), str(judged)
+    return footer.metadata()
+
+
+def structures(metadata: FileMetaData, name: str, group: RowGroup) -> list[Any]:
+    """The structures of that name in a row group."""
+    if name == "FileMetaData":
+        return [metadata]
+    if name == "RowGroup":
+        return [group]
+    found: dict[str, list[Any]] = {
+        "ColumnChunk": group.columns,
+        "ColumnMetaData": [chunk.meta_data for chunk in group.columns],
+        "Statistics": [chunk.meta_data.statistics for chunk in group.columns],
+        "SizeStatistics": [chunk.meta_data.size_statistics for chunk in group.columns],
+    }
+    return found[name]
+
+
+_VALUES: dict[str, Any] = {
+    "sorting_columns": [SortingColumn(0)],
+    "key_value_metadata": [KeyValue(b"iceberg.schema", b"{}")],
+    "file_path": b"there.parquet",
+    "index_page_offset": 0,
+    "distinct_count": 3,
+    "nan_count": 0,
+    "encryption_algorithm": Empty(),
+    "is_max_value_exact": True,
+    "is_min_value_exact": True,
+    "unencoded_byte_array_data_bytes": 99,
+}
+"""What a field is given that Arrow does not write; others are taken away."""
+KNOWN = [field for field in OPTIONAL if field.name in getattr(footer_structs, field.structure).__slots__]
+
+
+@pytest.mark.parametrize("field", KNOWN, ids=lambda field: f"{field.structure}.{field.name}")
+def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Field, tmp_path: Path) -> None:
+    """One of two files has a field that the other one lacks."""
+    paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
+
+    def put(value: Any, only: int | None = None) -> Callable[[FileMetaData], None]:
+        def change(metadata: FileMetaData) -> None:
+            for group in metadata.row_groups:
+                for number, one in enumerate(structures(metadata, field.structure, group)):
+                    if only in (None, number):
+                        setattr(one, field.name, value)
+
+        return change
+
+    decision = decision_of(field)
+    column = 2 if field.name == "unencoded_byte_array_data_bytes" else None
+    if field.name in _VALUES:
+        with_metadata(paths[0], put(_VALUES[field.name], column))
+        with_metadata(paths[1], put(None))
+    elif decision is not Decision.OWN and field.name not in ("meta_data", "created_by", "column_orders"):
+        with_metadata(paths[0], put(None))
+        if field.name.endswith(("_offset", "_length")) and field.structure == "ColumnChunk":
+            name = field.name.replace("_offset", "_*").replace("_length", "_*")
+            with_metadata(paths[0], lambda m: _without(m, name.removesuffix("_*")))
+    if decision is Decision.REFUSED:
+        assert isinstance(copied(paths, tmp_path / "copy.parquet", target_of(FLAT)), NotCopyable)
+        return
+    before = [_there(read, field) for path in paths for read in [_footer(path)]]
+    after = _there(merged_footer(paths, tmp_path), field)
+    if decision is Decision.GIVEN:
+        assert after
+        assert all(after)
+    elif decision is Decision.DROPPED:
+        assert after
+        assert not any(after)
+    elif decision is Decision.AGREED:
+        assert not any(after)  # one input has none, and Arrow wrote it to all of the other
+        assert all(before[1]) or field.name == "key_value_metadata"
+    else:
+        assert after == before[0] + before[1]
+
+
+def _without(metadata: FileMetaData, index: str) -> None:
+    """No page index of a kind, which is named by two fields."""
+    for group in metadata.row_groups:
+        for chunk in group.columns:
+            setattr(chunk, f"{index}_offset", None)
+            setattr(chunk, f"{index}_length", None)
+
+
+def _footer(path: Path) -> FileMetaData:
+    footer = read_footer(str(path), STORAGE)
+    assert not isinstance(footer, NotCopyable), str(footer)
+    return footer.metadata()
+
+
+def _there(metadata: FileMetaData, field: Field) -> list[bool]:
+    """Whether each structure has the field, in order of row groups and columns."""
+    return [
+        one is not None and getattr(one, field.name) is not None
+        for group in metadata.row_groups
+        for one in structures(metadata, field.structure, group)
+    ]
+
+
+def test_row_groups_are_numbered_though_only_some_writers_do_so(tmp_path: Path) -> None:
+    """Java numbers row groups, Arrow does not, and Rust refuses a file that has both (platform 100)."""
+
+    def number(metadata: FileMetaData) -> None:
+        for ordinal, group in enumerate(metadata.row_groups):
+            group.ordinal = ordinal
+
+    def number_none(metadata: FileMetaData) -> None:
+        for group in metadata.row_groups:
+            group.ordinal = None
+
+    paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(3)]
+    for path, change in zip(paths, (number_none, number, number_none), strict=True):
+        with_metadata(path, change)
+    assert [group.ordinal for group in merged_footer(paths, tmp_path).row_groups] == list(range(6))
+
+
+def told(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
+    """Of each row group whether it states a column's bounds, those of its pages, and its nulls."""
+    return [
+        (
+            chunk.meta_data.statistics is not None and chunk.meta_data.statistics.min_value is not None,
+            column_index(chunk) is not None,
+            chunk.meta_data.statistics is not None and chunk.meta_data.statistics.null_count is not None,
+        )
+        for chunk in (group.columns[column] for group in metadata.row_groups)
+    ]
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.5])
+def test_bounds_that_one_row_group_must_hide_are_stated_by_none(constant: float, tmp_path: Path) -> None:
+    """DataFusion took those of the others for the file's, and found no row with the value of this one."""
+    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: constant), flat_file(tmp_path / "b.parquet", 50)]
+    footer = merged_footer(paths, tmp_path)
+    assert told(footer, 1) == [(False, False, True)] * 4
+    assert told(footer, 0) == told(footer, 2) == [(True, True, True)] * 4
+
+
+def test_a_row_group_of_nulls_lets_the_others_state_their_bounds(tmp_path: Path) -> None:
+    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: None), flat_file(tmp_path / "b.parquet", 50)]
+    assert told(merged_footer(paths, tmp_path), 1) == [(False, True, True)] * 2 + [(True, True, True)] * 2
+
+
+def test_a_row_group_of_nan_does_not(tmp_path: Path) -> None:
+    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: math.nan), flat_file(tmp_path / "b.parquet", 50)]
+    assert told(merged_footer(paths, tmp_path), 1) == [(False, False, True)] * 4
+
+
+@pytest.mark.parametrize("columns", [False, ["id", "price"]])
+def test_statistics_that_one_input_lacks_are_dropped_from_all(columns: Any, tmp_path: Path) -> None:
+    """Without them ``IS NULL`` and ``=`` missed rows of the input that has none."""
+    paths = [flat_file(tmp_path / "a.parquet", 0, write_statistics=columns), flat_file(tmp_path / "b.parquet", 50)]
+    footer = merged_footer(paths, tmp_path)
+    assert told(footer, 2) == [(False, False, False)] * 4
+    assert told(footer, 0) == [(bool(columns),) * 3] * 4
+
+
+def test_a_page_index_that_one_column_chunk_lacks_is_dropped_from_all(tmp_path: Path) -> None:
+    """iceberg-rust reads none unless every column chunk has an offset index."""
+    paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
+
+    def lose(metadata: FileMetaData) -> None:
+        chunk = metadata.row_groups[1].columns[2]
+        chunk.offset_index_offset = chunk.offset_index_length = None
+
+    with_metadata(paths[1], lose)
+    chunks = [chunk for group in merged_footer(paths, tmp_path).row_groups for chunk in group.columns]
+    assert [(offset_index(chunk), column_index(chunk)) for chunk in chunks] == [(None, None)] * 12
+
+
+def test_rows_of_several_files_are_not_called_sorted(tmp_path: Path) -> None:
+    """DataFusion answered ``ORDER BY`` without sorting."""
+
+    def sort(metadata: FileMetaData) -> None:
+        for group in metadata.row_groups:
+            group.sorting_columns = [SortingColumn(0)]
+
+    paths = [with_metadata(flat_file(tmp_path / f"{n}.parquet", 50 * n), sort) for n in (1, 0)]
+    assert [group.sorting_columns for group in merged_footer(paths, tmp_path).row_groups] == [None] * 4
