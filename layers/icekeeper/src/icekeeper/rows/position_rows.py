@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.rows.file_rows import open_rows
+from icekeeper.rows.file_rows import open_rows, reading
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
@@ -33,10 +33,10 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
     """Stream the file; a row with a null path or position deletes nothing.
 
     Raises:
-        MetadataUnreadable: it is no position delete file, or deletes a row before the first.
-        StorageError: it cannot be read.
+        FileUnreadable: it is missing, damaged, no position delete file, or deletes a row before the first.
+        StorageError: the store failed.
     """
-    with storage.translated(path), storage.open_input(path) as stream:
+    with reading(path, storage), storage.open_input(path) as stream:
         rows = open_rows(stream, file_format, few_reads=not is_local(path))
         if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")

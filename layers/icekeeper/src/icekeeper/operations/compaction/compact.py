@@ -210,19 +210,20 @@ def _outcome(
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    left_out = []
     if outcomes.unreadable:
-        problems.append(f"left {len(outcomes.unreadable)} file(s) out: {outcomes.unreadable[0]}")
-        summary += f"; {problems[-1]}"
+        left_out.append(f"left {len(outcomes.unreadable)} file(s) out: {next(iter(outcomes.unreadable.values()))}")
+        summary += f"; {left_out[0]}"
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
-        return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
+        return skipped(_OPERATION, "; ".join(left_out) or outcomes.nothing, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
+        summary=summary if outcomes.snapshot_ids else "; ".join([*problems, *left_out]),
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
@@ -231,7 +232,8 @@ def _outcome(
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
     """The plan's slack, to be remembered; ``None`` unless every group was committed with no more files than planned."""
-    troubles = outcomes.errors or outcomes.unreadable
+    # What cannot be read waits, as what is unsupported does; of a group that was given up readable files may be left.
+    troubles = outcomes.errors or outcomes.groups_given_up
     is_done = outcomes.snapshot_ids and not (troubles or outcomes.dropped or outcomes.groups_left)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
     if plan.slack is None or outcomes.table is None or not (is_done and written):
