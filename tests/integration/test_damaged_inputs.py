@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import LongType
 
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
+from icekeeper.state.unreadable_files import RETRY_MS
 from support.clustered_tables import column
 from support.maintained_table import NAME, MaintainedTable, new_table
 
@@ -120,6 +125,106 @@ def test_one_bad_file_never_holds_up_the_others(
     for _ in range(3):
         found = table.runtime.detect()
         assert (found.proposals, [skip.is_error for skip in found.skipped]) == ((), [False])
+        (warning,) = (skip.warning for skip in found.skipped)
+        assert (warning or "").startswith(f"1 file could not be read and is left alone until restored: {sentence}")
+        assert found.to_json()["skipped"][0]["warning"] == warning
+        assert table.runtime.health(NAME).warnings == {"unreadable_files": warning}
         again = table.runtime.maintain(NAME, {}, table.engine)
         assert again.status is PassStatus.SUCCEEDED
         assert table.metadata_location == head
+
+
+def left_out(table: MaintainedTable, **settings: str) -> tuple[int, list[str]]:
+    """Of one more pass that may merge two files: how many it merged, and the files that are remembered after it."""
+    outcome = table.run(Operation.COMPACT, **settings)
+    known = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))
+    return int(outcome.metrics.get("compact.files_merged", 0)), list(known)
+
+
+def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
+    """The next passes do not touch it, also where others come; the one of a week later finds it restored (rule 216)."""
+    bad = filled(table, 4)[BAD]
+    content = on_disk(bad).read_bytes()
+    on_disk(bad).unlink()
+    assert left_out(table) == (3, [bad])
+    on_disk(bad).write_bytes(content)
+    table.fill(2, start=10)
+    table.late_ms = RETRY_MS - HOUR_MS
+    assert left_out(table) == (3, [bad])
+    assert bad in {file.file_path for file in table.data_files()}
+    table.fill(2, start=20)
+    table.late_ms = RETRY_MS + HOUR_MS
+    assert left_out(table) == (3, [])
+    assert bad not in {file.file_path for file in table.data_files()}
+    assert table.ids() == [n for i in (0, 1, 2, 3, 10, 11, 20, 21) for n in (i * 10, i * 10 + 1)]
+    assert table.runtime.health(NAME).warnings == {}
+
+
+def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> None:
+    """Nothing opens it: its reason stays that of the first pass."""
+    bad = filled(table, 4)[BAD]
+    damage(on_disk(bad))
+    assert left_out(table) == (3, [bad])
+    table.fill(2, start=10)
+    on_disk(bad).unlink()
+    outcome = table.run(Operation.COMPACT)
+    assert outcome.summary.startswith("compacted 2 files into 1 (across 1 bins); left 1 file(s) alone: ")
+    assert "cannot be read: Couldn't deserialize thrift" in outcome.summary
+    assert outcome.metrics["compact.files_unsupported"] == 1
+
+
+@pytest.mark.parametrize("change", ["schema", "mapping", "other"])
+def test_a_change_of_what_files_are_read_by_has_them_tried_again(table: MaintainedTable, change: str) -> None:
+    """A file without ids is read once the table has a name mapping (rule 216)."""
+    bad = filled(table, 4)[BAD]
+    without_ids(on_disk(bad))
+    assert left_out(table) == (3, [bad])
+    table.fill(2, start=10)
+    if change == "mapping":
+        mapping = [{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["part"]}]
+        with table.table.transaction() as transaction:
+            transaction.set_properties({"schema.name-mapping.default": json.dumps(mapping)})
+        assert left_out(table) == (3, [])
+        assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31, 100, 101, 110, 111]
+        return
+    if change == "schema":
+        with table.table.update_schema() as update:
+            update.add_column("more", LongType())
+    else:
+        with table.table.transaction() as transaction:
+            transaction.set_properties({"anything": "else"})
+    on_disk(bad).unlink()  # whether it is opened, its reason tells
+    assert left_out(table) == (2, [bad])
+    (known,) = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)).values()
+    assert known.why.endswith("does not exist") is (change == "schema")
+
+
+def test_what_the_table_has_no_more_is_forgotten(table: MaintainedTable) -> None:
+    bad = filled(table, 4)[BAD]
+    damage(on_disk(bad))
+    assert left_out(table) == (3, [bad])
+    table.table.delete("id >= 30")
+    assert left_out(table) == (0, [])
+
+
+def test_a_dry_run_remembers_and_forgets_nothing(table: MaintainedTable) -> None:
+    bad = filled(table, 4)[BAD]
+    damage(on_disk(bad))
+    table.maintain("compact", dry_run=True)
+    assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}
+    left_out(table)
+    table.table.delete("id >= 30")
+    table.maintain("compact", dry_run=True)
+    assert list(table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))) == [bad]
+
+
+def test_what_a_store_refuses_is_not_remembered(table: MaintainedTable) -> None:
+    """A local file that must not be opened stands for 403 and throttles: the group fails, as it always did."""
+    bad = filled(table, 4)[BAD]
+    on_disk(bad).unlink()
+    on_disk(bad).mkdir()
+    outcome = table.run(Operation.COMPACT)
+    assert outcome.status is Status.FAILED
+    assert (outcome.reason or "").startswith("1 bin(s) failed: ")
+    assert len(table.data_files()) == 4
+    assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}

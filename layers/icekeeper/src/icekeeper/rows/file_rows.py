@@ -135,7 +135,8 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
         if failed_by_store(error):
             with storage.translated(path):
                 raise
-        text = " ".join(str(error).split())  # Arrow breaks lines
+        # Arrow breaks lines, and quotes the byte that it stumbled over.
+        text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
         raise FileUnreadable(text if path in text else f"file {path} cannot be read: {text}", path=path) from error
     except StorageError as error:
         if isinstance(error, FileUnreadable) or not is_missing(error):
