@@ -33,7 +33,7 @@ def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: Mai
     lost.rename(lost.with_suffix(".lost"))
     outcome = computed(table)
     assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("StorageError: no statistics were computed: StorageError: ")
+    assert outcome.summary.startswith("StorageError: no statistics were computed: FileUnreadable: ")
     assert lost.name in outcome.summary
     assert table.loaded.metadata_location == location
     lost.with_suffix(".lost").rename(lost)

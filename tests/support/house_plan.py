@@ -71,7 +71,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"depth_metrics", "expected", "preview", "rewrite", "row_groups", "settings_preview", "time_left"}),
         frozenset({"commit_results", "group_batches"}),
         frozenset({"dispatch"}),
-        frozenset({"in_commits"}),
+        frozenset({"in_commits", "unreadable"}),
         frozenset({"compact"}),
     ),
     "state": (
@@ -79,7 +79,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset(
             {
                 *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
-                *("schedules", "slots", "staging", "usage"),
+                *("schedules", "slots", "staging", "unreadable_files", "usage"),
             }
         ),
         frozenset({"store"}),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
+from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.rows import decoded_ahead as decoding
 from icekeeper.rows.read import Tally, read_rows
@@ -88,7 +88,7 @@ def test_an_error_waits_for_the_turn_of_its_file(tmp_path: Path) -> None:
     assert two[1].path == inputs[7].path
     assert str(one[1]) == str(two[1])
     inputs[6] = InputFile(inputs[6].path, ROWS + 1, inputs[6].file_size_in_bytes)
-    assert [type(error) for _, error in (ids(inputs, 1), ids(inputs, 2))] == [StorageError, StorageError]
+    assert [type(error) for _, error in (ids(inputs, 1), ids(inputs, 2))] == [FileUnreadable, FileUnreadable]
 
 
 class Rows:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import FileUnreadable, TableUnsupported
 from icekeeper.metadata.json_value import raw_from_json
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
@@ -226,5 +226,5 @@ def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
     schema = struct(ID, (2, "s", struct((3, "n", "int", {"initial-default": 1})), {"initial-default": {}}))
     (batch,) = projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1])
     assert batch.to_pylist() == [{"id": 1, "s": {"n": 1}}]
-    with pytest.raises(TableUnsupported, match=r"lacks column\(s\) \[3\]"):
+    with pytest.raises(FileUnreadable, match=r"f\.parquet cannot be read: a file lacks column\(s\) \[3\]"):
         list(projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1, 3]))

@@ -16,7 +16,7 @@
         ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
-        ├── FileUnreadable     a file with rows is damaged
+        ├── FileUnreadable     a file with rows is missing, damaged, or not as the table's metadata say
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
         ├── OutputUnproved     a store failed while what was written was read back: nothing was committed
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
@@ -152,11 +152,21 @@ class OutputUnproved(StorageError):
 
 
 class FileUnreadable(StorageError):
-    """A data or delete file, the one at ``path``, does not hold the rows that it should."""
+    """A data or delete file, the one at ``path``, is not there, or cannot be read as rows of the table.
+
+    Never raised for a store that fails: that says nothing of the file.
+    """
 
     def __init__(self, *told: object, path: str) -> None:
         super().__init__(*told)
         self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., FileUnreadable], tuple[tuple[object, ...], str]]:
+        return _unreadable, (self.args, self.path)  # the path survives the way out of a worker
+
+
+def _unreadable(told: tuple[object, ...], path: str) -> FileUnreadable:
+    return FileUnreadable(*told, path=path)
 
 
 class MetadataUnreadable(StorageError):

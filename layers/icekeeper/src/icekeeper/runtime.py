@@ -5,6 +5,7 @@ A method imports what it needs when it is called: to show a table's policy, noth
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -18,7 +19,7 @@ from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.open import open_state
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.report.bucket_outcome import BucketOutcome
     from icekeeper.report.outcome import PassOutcome
+    from icekeeper.state.identity import TableIdentity
     from icekeeper.state.lake_stats import LakeStats
+    from icekeeper.state.unreadable_files import UnreadableFile
     from icekeeper.verification.findings import Verification
 
 __all__ = ["Runtime", "open_engine"]
+
+log = logging.getLogger(__name__)
 
 
 def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
@@ -273,14 +278,24 @@ class Runtime:
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
         # An old v1 snapshot without a list would have every manifest read.
         manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
+        identity = identity_of(self.catalog, loaded)
         return examine(
-            identity_of(self.catalog, loaded),
+            identity,
             loaded.metadata,
             resolved,
             now_ms=self.clock(),
             manifests=manifests,
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
+            unreadable=self._unreadable_files(identity),
         )
+
+    def _unreadable_files(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
+        """What passes could not read of a table; nothing where the state cannot be read, which health does without."""
+        try:
+            return self.state.unreadable_files.of_table(identity)
+        except StorageError as error:
+            log.warning("whether passes met files that cannot be read is not known: %s", error)
+            return {}
 
     def costs(self, table: TableName) -> TableCosts:
         """What each branch, tag and snapshot of a table holds alone; reads every manifest once.

@@ -17,6 +17,7 @@ from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
 from icekeeper.detection.signals import Signal
 from icekeeper.detection.sweep_signals import due_sweep
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.health.warnings import unreadable_warning
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
@@ -43,8 +44,8 @@ Result = TypeVar("Result")
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
-"""Called with every table that was loaded, and its settings or what is wrong with them."""
+Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance], None]
+"""Called with every table that was loaded, its settings or what is wrong with them, and what is remembered of it."""
 SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
 """Called with the record that says when the first sweep of a table is due."""
 
@@ -76,22 +77,21 @@ def assessor(
         StorageError: the state cannot be read, or not be written.
     """
 
-    def settings_of(loaded: LoadedTable, identity: TableIdentity) -> ResolvedPolicy:
+    def settings_of(loaded: LoadedTable, identity: TableIdentity, memory: Glance) -> ResolvedPolicy:
         try:
             resolved = resolve_policy(loaded)
         except PolicyError as error:
             if observe is not None:
-                observe(loaded, identity, error)
+                observe(loaded, identity, error, memory)
             raise
         if observe is not None:
-            observe(loaded, identity, resolved)
+            observe(loaded, identity, resolved, memory)
         return resolved
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
         identity = identity_of(catalog, loaded)
         memory = store.glance(identity, now_ms=now_ms)
-
-        resolved = settings_of(loaded, identity)
+        resolved = settings_of(loaded, identity, memory)
         parts = due_parts(resolved, memory.schedules, now_ms)
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         misfit = _why_filters_misfit(loaded, resolved)
@@ -107,6 +107,7 @@ def assessor(
         if resolved.schedules and misfit is None:
             found = _with_due(loaded, resolved, found, parts, memory.schedules, now_ms)
         found = as_requested(found, resolved, identity.uuid) if is_requested else found
+        found = replace(found, warning=unreadable_warning(memory.unreadable))
         if isinstance(found, Skip):
             return found
         seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)

@@ -32,6 +32,8 @@ class Proposal:
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False
     """Whether there is no sign of work for the operations that no schedule names."""
+    warning: str | None = None
+    """What is wrong with the table that no pass can mend: files that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Skip:
     is_error: bool = False
     is_gone: bool = False
     """The catalog has no such table any more."""
+    warning: str | None = None
+    """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", masked(self.reason))  # it may quote whatever a library has raised
@@ -91,6 +95,8 @@ class FleetSkip:
     table: str
     reason: str
     is_error: bool = False
+    warning: str | None = None
+    """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", masked(self.reason))  # as above
@@ -153,7 +159,7 @@ class CatalogReport:
             catalog,
             report.scanned,
             tuple(found.proposal for found in report.proposals),
-            tuple(Skip(skip.table, skip.reason, skip.is_error) for skip in report.skipped),
+            tuple(Skip(skip.table, skip.reason, skip.is_error, warning=skip.warning) for skip in report.skipped),
             requested={found.proposal.table: found.settings for found in report.proposals if found.is_requested},
         )
 
@@ -168,14 +174,19 @@ class CatalogReport:
                     "reasons": list(proposal.reasons),
                     "priority": proposal.priority,
                     **({"schedules": list(proposal.schedules)} if proposal.schedules else {}),
+                    **_warning_of(proposal),
                     **self._request_of(proposal.table),
                 }
                 for proposal in self.proposals
             ],
-            "skipped": [{"table": skip.table, "reason": skip.reason} for skip in self.skipped],
+            "skipped": [{"table": skip.table, "reason": skip.reason, **_warning_of(skip)} for skip in self.skipped],
             **({} if self.note is None else {"note": self.note}),
         }
 
     def _request_of(self, table: str) -> dict[str, Any]:
         """Of a requested table, the settings of its pass."""
         return {"requested": True, "settings": dict(self.requested[table])} if table in self.requested else {}
+
+
+def _warning_of(found: Proposal | Skip) -> dict[str, str]:
+    return {} if found.warning is None else {"warning": found.warning}

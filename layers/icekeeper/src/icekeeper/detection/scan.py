@@ -25,7 +25,7 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import StateStore
+from icekeeper.state.store import Glance, StateStore
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
 
@@ -188,8 +188,12 @@ class Scanner:
         if listed.tables is not None and listed.left_out is None:
             health.forget_all_but(listed.tables)
 
-        def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
-            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
+        def observe(
+            loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
+        ) -> None:
+            health.observe(
+                examine(identity, loaded.metadata, resolved, now_ms=self.now_ms, unreadable=memory.unreadable)
+            )
 
         return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests, fleet)
 
@@ -245,7 +249,7 @@ def _ranked(
     for entry, result in reached.done:
         found, request = result.found, result.request
         if isinstance(found, Skip):
-            skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error))
+            skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error, found.warning))
             continue
         warehouse = places[entry.catalog].catalog.warehouse
         settings_of_request = {} if request is None else dict(request.settings)
@@ -257,15 +261,15 @@ def _ranked(
     proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key = item.identity.key
+        key, warning = item.identity.key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
-            skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings)))
+            skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
         elif (first := chosen.get(key)) is not None:
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
         elif holder := _holder(item, store, now_ms):
-            skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}"))
+            skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}", warning=warning))
         else:
             proposals.append((by_need, item))
             chosen[key] = item

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from icekeeper.errors import PolicyError
 from icekeeper.health.counters import lake_counters
-from icekeeper.health.warnings import lake_warnings
+from icekeeper.health.warnings import lake_warnings, unreadable_warning
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.model import ManifestFile
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.unreadable_files import UnreadableFile
 
 __all__ = ["examine", "health_head"]
 
@@ -30,12 +31,14 @@ def examine(
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
     deletes_elsewhere: int = 0,
+    unreadable: Mapping[str, UnreadableFile] | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
     default settings.  ``manifests`` are those of the head, if the caller has read them, and ``deletes_elsewhere``
-    counts the deletes that stand under another spec or partition than the data file that they name.
+    counts the deletes that stand under another spec or partition than the data file that they name; ``unreadable``
+    files are those that passes could not read.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -46,6 +49,8 @@ def examine(
             f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
             "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
+    if (told := unreadable_warning(unreadable or {})) is not None:
+        warnings["unreadable_files"] = told
     if isinstance(resolved, ResolvedPolicy):
         warnings |= resolved.owners.warnings
     else:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from icekeeper.amounts import size_text
+from icekeeper.amounts import counted, size_text
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import PREVIOUS_VERSIONS_MAX_DEFAULT
 from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
+from icekeeper.state.unreadable_files import UnreadableFile
 
-__all__ = ["deletes_old_metadata", "lake_warnings", "metadata_log_limit"]
+__all__ = ["deletes_old_metadata", "lake_warnings", "metadata_log_limit", "unreadable_warning"]
 
 Counters = Mapping[str, int | float]
 
@@ -43,6 +44,15 @@ def lake_warnings(metadata: TableMetadata, counters: Counters, policy: Policy, *
         )
         for sentence in sentences
     }
+
+
+def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
+    """What to tell people of files that passes could not read, and leave alone; ``None``: there are none."""
+    if not files:
+        return None
+    first = next(iter(files.values()))
+    verb = "is" if len(files) == 1 else "are"
+    return f"{counted(len(files), 'file')} could not be read and {verb} left alone until restored: {first.why}"
 
 
 def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:

@@ -17,6 +17,7 @@ from icekeeper.metadata.new_file_folders import DATA_FOLDER_KEYS, METADATA_FOLDE
 
 __all__ = [
     "MAIN",
+    "NAME_MAPPING",
     "JsonObject",
     "Ref",
     "Snapshot",
@@ -25,6 +26,8 @@ __all__ = [
 
 JsonObject = dict[str, Any]
 MAIN = "main"
+NAME_MAPPING = "schema.name-mapping.default"
+"""The property with the field ids of columns in files that have none (specification, "Name Mapping Serialization")."""
 INITIAL_SEQUENCE_NUMBER = 0
 
 

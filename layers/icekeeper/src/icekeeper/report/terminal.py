@@ -131,14 +131,21 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
         (
             Text(found["table"], style="bold"),
             Text(f"priority {found['priority']:.2f}"),
-            Text("; ".join(found["reasons"])),
+            Text("; ".join(found["reasons"])) + _warning_text(found),
         )
         for found in proposals
     ]
-    rows += [(Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim")) for entry in left_out]
+    rows += [
+        (Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim") + _warning_text(entry))
+        for entry in left_out
+    ]
     print_rows(console, rows)
     for line in next_run_lines(report["next_run"], report["scanned"]) if "next_run" in report else ():
         console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _warning_text(found: Mapping[str, Any]) -> Text:
+    return Text(f"; {found['warning']}", style="yellow") if "warning" in found else Text()
 
 
 def print_health(console: Console, health: Mapping[str, Any]) -> None:

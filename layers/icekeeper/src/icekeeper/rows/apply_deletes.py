@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from icekeeper.errors import MetadataUnreadable, TableUnsupported
+from icekeeper.errors import FileUnreadable, TableUnsupported
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
@@ -61,7 +61,8 @@ def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
     """What is deleted of a task's inputs, or of some of them; ``None``: nothing.
 
     Raises:
-        MetadataUnreadable, StorageError: a delete file cannot be read; then no row of the task may be written.
+        FileUnreadable: a delete file cannot be read; then no row that it may delete may be written.
+        StorageError: the store failed.
     """
     return DeletedRows(task, read_schema(task), storage) if task.deletes else None
 
@@ -78,7 +79,9 @@ class DeletedRows:
         """``table_schema`` is that of the batches: it has the columns that equality deletes compare, too.
 
         Raises:
-            MetadataUnreadable, StorageError: a delete file cannot be read; then no row of the task may be written.
+            FileUnreadable: a delete file, or an input that its keys are looked up in, cannot be read.
+            MetadataUnreadable: a delete names a data file in another spelling.
+            StorageError: the store failed.
         """
         self._task = task
         self._schema = table_schema
@@ -176,7 +179,9 @@ class DeletedRows:
     def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
         offset, size = delete.content_offset, delete.content_size_in_bytes
         if offset is None or size is None or paths != {delete.referenced_data_file}:
-            raise MetadataUnreadable(f"the deletion vector in {delete.path} does not say where it is, or of which file")
+            raise FileUnreadable(
+                f"the deletion vector in {delete.path} does not say where it is, or of which file", path=delete.path
+            )
         self._positions[paths.pop()].update(vector_positions(delete.path, offset, size, delete.record_count, storage))
 
     def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
@@ -270,13 +275,15 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:
-    """Raise MetadataUnreadable where a delete file holds fewer rows than its manifest entry says.
+    """Raise FileUnreadable where a delete file holds fewer rows than its manifest entry says.
 
     An Avro file that was cut off between two blocks looks whole; the data rows that its missing rows delete would come
     back.  More rows than promised are applied: tables of other engines have such entries, and readers do not mind.
     """
     if rows < delete.record_count:
-        raise MetadataUnreadable(f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}")
+        raise FileUnreadable(
+            f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}", path=delete.path
+        )
 
 
 def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:

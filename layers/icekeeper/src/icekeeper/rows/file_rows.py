@@ -7,22 +7,23 @@ Parquet, ORC and Avro keep field ids as attributes of their columns (specificati
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import orc
 
-from icekeeper.errors import FileUnreadable, MaintenanceError, TableUnsupported
+from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError, TableUnsupported
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
-from icekeeper.storage.failures import failed_by_store
+from icekeeper.storage.failures import failed_by_store, is_missing
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows"]
+__all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows", "reading"]
 
 # Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
@@ -108,21 +109,36 @@ def projected_rows(
     them.  ``opened`` are the bytes of the file, where they are there already.
 
     Raises:
-        FileUnreadable: the file is damaged.
-        StorageError: it is missing, or the store failed.
-        TableUnsupported: it cannot be read as that schema.
+        FileUnreadable: the file is missing, damaged, or cannot be read as that schema.
+        StorageError: the store failed.
     """
-    try:
+    with reading(file.path, storage):
         few_reads = opened is None and not is_local(file.path)
         with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
             rows = open_rows(stream, file.file_format, file.row_group, few_reads=few_reads)
             projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
-    except MaintenanceError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+
+
+@contextmanager
+def reading(path: str, storage: Storage) -> Iterator[None]:
+    """Whatever shows that a data or delete file is not there, or not as the table says, names the file (rule 215).
+
+    Raises:
+        FileUnreadable: as said; also in place of what says that the file is no delete file, or of another schema.
+        StorageError: the store failed, which says nothing of the file.
+    """
+    try:
+        yield
+    except (MetadataUnreadable, TableUnsupported, pa.ArrowException, OSError, ValueError) as error:
         if failed_by_store(error):
-            with storage.translated(file.path):
+            with storage.translated(path):
                 raise
-        raise FileUnreadable(f"file {file.path} cannot be read: {error}", path=file.path) from error
+        # Arrow breaks lines, and quotes the byte that it stumbled over.
+        text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
+        raise FileUnreadable(text if path in text else f"file {path} cannot be read: {text}", path=path) from error
+    except StorageError as error:
+        if isinstance(error, FileUnreadable) or not is_missing(error):
+            raise
+        raise FileUnreadable(str(error), path=path) from error

@@ -9,14 +9,12 @@ from typing import Any, Protocol
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.errors import StorageError, TableUnsupported
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import NAME_MAPPING, TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 from icekeeper.rows.arrow_schema import column_path
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
 
 __all__ = ["PlannedInput", "make_read_task"]
-
-_NAME_MAPPING = "schema.name-mapping.default"
 
 
 class PlannedInput(Protocol):
@@ -73,7 +71,7 @@ def make_read_task(
 
 
 def _name_mapping(metadata: TableMetadata, files: Sequence[PlannedInput]) -> Sequence[Mapping[str, Any]] | None:
-    text = metadata.properties.get(_NAME_MAPPING)
+    text = metadata.properties.get(NAME_MAPPING)
     try:
         mapping: Sequence[Mapping[str, Any]] | None = None if text is None else json.loads(text)
     except ValueError as error:

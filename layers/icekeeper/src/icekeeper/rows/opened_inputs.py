@@ -14,6 +14,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from icekeeper.request_count import WorkThreads
+from icekeeper.rows.file_rows import reading
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
@@ -31,7 +32,8 @@ def opened_inputs(inputs: Sequence[InputFile], storage: Storage) -> Iterator[tup
     """Each input in order with its bytes; ``None``: it is to be opened by whoever reads it.
 
     Raises:
-        StorageError: an input, when its turn has come, is missing or cannot be read.
+        FileUnreadable: an input, when its turn has come, is missing.
+        StorageError: the store failed.
     """
     waiting = deque(inputs)
     ahead: deque[tuple[InputFile, Future[pa.NativeFile | None] | None]] = deque()
@@ -61,5 +63,9 @@ def _held_bytes(source: InputFile) -> int:
 
 def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
     """The bytes of a file; ``None`` where it is larger than its manifest entry says, and would not fit."""
-    with storage.translated(source.path), storage.open_input(source.path, source.file_size_in_bytes) as stream:
+    with (
+        reading(source.path, storage),
+        storage.translated(source.path),
+        storage.open_input(source.path, source.file_size_in_bytes) as stream,
+    ):
         return pa.BufferReader(stream.read_buffer()) if stream.size() <= _SMALL_BYTES else None

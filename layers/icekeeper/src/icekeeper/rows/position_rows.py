@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.puffin import decode_deletion_vector
-from icekeeper.rows.file_rows import open_rows
+from icekeeper.rows.file_rows import open_rows, reading
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
@@ -38,10 +38,10 @@ def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[Pos
     """Stream the file; a row with a null path or position deletes nothing.
 
     Raises:
-        MetadataUnreadable: it is no position delete file, or deletes a row before the first.
-        StorageError: it cannot be read.
+        FileUnreadable: it is missing, damaged, no position delete file, or deletes a row before the first.
+        StorageError: the store failed.
     """
-    with storage.translated(path), storage.open_input(path) as stream:
+    with reading(path, storage), storage.open_input(path) as stream:
         rows = open_rows(stream, file_format, few_reads=not is_local(path))
         if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
@@ -60,13 +60,14 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
     """The positions of a deletion vector that lies in a Puffin file where its manifest entry says.
 
     Raises:
-        MetadataUnreadable: it does not lie there, or holds another number of positions than its entry says.
-        StorageError: it cannot be read.
+        FileUnreadable: it does not lie there, or holds another number of positions than its entry says.
+        StorageError: the store failed.
     """
     # How large the file is costs a request of its own, and no vector of these sizes needs it.
     is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
-    with storage.translated(path), storage.open_input(path) as stream:
-        if not is_likely and not 0 <= offset <= offset + size <= stream.size():
-            raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
-        blob = stream.read_at(size, offset)
-    return decode_deletion_vector(blob, path, cardinality)
+    with reading(path, storage):
+        with storage.open_input(path) as stream:
+            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
+                raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
+            blob = stream.read_at(size, offset)
+        return decode_deletion_vector(blob, path, cardinality)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.errors import StorageError
+from icekeeper.errors import FileUnreadable, StorageError
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of, read_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.lineage import resolved_lineage
@@ -18,7 +19,7 @@ from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage
 from icekeeper.task_cores import task_cores
 
-__all__ = ["Tally", "read_rows"]
+__all__ = ["Tally", "read_rows", "unreadable_files"]
 
 
 @dataclass(slots=True)
@@ -42,9 +43,9 @@ def read_rows(
     Threads that read ahead end with the iterator: close it where it may be left before its end (rule 190).
 
     Raises:
-        StorageError: an input is missing, damaged, or holds another number of rows than its manifest says.
-        MetadataUnreadable: a delete file is damaged.
-        TableUnsupported: an input cannot be read as that schema.
+        FileUnreadable: an input or delete file is missing, damaged, of another schema, or holds another number of rows
+            than its manifest says.
+        StorageError: the store failed.
     """
     outputs = task.schema["fields"]
     # Columns that only equality deletes still need are read, and dropped once they have been applied.
@@ -61,6 +62,48 @@ def read_rows(
             yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
 
 
+def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
+    """All inputs and delete files of a task that cannot be read, each with a sentence that names it.
+
+    Reads everything once more: it is asked when reading has met one of them, so that the next attempt is the last.
+    Empty where the store fails meanwhile.
+    """
+    try:
+        return _unreadable(task, storage)
+    except StorageError:
+        return {}
+
+
+def _unreadable(task: ReadTask, storage: Storage) -> dict[str, str]:
+    found: dict[str, str] = {}
+    rest = task
+    while True:
+        try:
+            deletes = deleted_rows_of(rest, storage)
+            break
+        except FileUnreadable as problem:
+            found[problem.path] = str(problem)
+            left = _without(rest, found)
+            if len(left.inputs) == len(rest.inputs):
+                return found
+            rest = left
+    for source in rest.inputs:
+        try:
+            with closing(read_rows(replace(rest, inputs=(source,)), storage, Tally(), deletes)) as rows:
+                for _ in rows:
+                    pass
+        except FileUnreadable as problem:
+            found[problem.path] = str(problem)
+    return found
+
+
+def _without(task: ReadTask, unreadable: Collection[str]) -> ReadTask:
+    """The task without the inputs that cannot be read, or need a delete file that cannot (rule 11)."""
+    bad = {number for number, delete in enumerate(task.deletes) if delete.path in unreadable}
+    left = (source for source in task.inputs if source.path not in unreadable and bad.isdisjoint(source.deletes))
+    return replace(task, inputs=tuple(left))
+
+
 def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
     """All rows of the inputs in that schema, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
@@ -72,9 +115,10 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
             first_row += batch.num_rows
         found = first_row - source.first_row
         if found != source.record_count:
-            raise StorageError(
+            raise FileUnreadable(
                 f"data file {source.path} holds {found} rows, its manifest says {source.record_count}; "
-                "run 'icekeeper verify' on this table"
+                "run 'icekeeper verify' on this table",
+                path=source.path,
             )
 
 

@@ -22,6 +22,7 @@ from icekeeper.state.requests import RequestStore
 from icekeeper.state.schedules import ScheduleRun, ScheduleStore
 from icekeeper.state.slack import Slack
 from icekeeper.state.staging import StagedLoad, StagingStore
+from icekeeper.state.unreadable_files import UnreadableFile, UnreadableFileStore
 from icekeeper.state.usage import UsageStore
 
 __all__ = ["OVERLAP_MS", "UNTIL_REMOVED_MS", "Glance", "LastSeen", "PassRecord", "Pin", "PinKind", "StateStore"]
@@ -93,6 +94,8 @@ class Glance:
     loads: tuple[StagedLoad, ...]
     schedules: Mapping[str, ScheduleRun] = field(default_factory=dict)
     """The last turn of each schedule, by its name."""
+    unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
+    """Files that passes could not read, by path."""
 
 
 class StateStore(Protocol):
@@ -124,6 +127,9 @@ class StateStore(Protocol):
     def claims(self) -> ClaimStore: ...
 
     @property
+    def unreadable_files(self) -> UnreadableFileStore: ...
+
+    @property
     def usage(self) -> UsageStore: ...
 
     def kept_open(self) -> AbstractContextManager[None]:
@@ -131,7 +137,8 @@ class StateStore(Protocol):
         ...
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        """The pins that hold at ``now_ms``, the last pass, the staged loads and the schedules' turns of a table."""
+        """The pins that hold at ``now_ms``, the last pass, staged loads, schedules' turns and unreadable files of a
+        table."""
         ...
 
     def require_writable(self) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from icekeeper.clock import Clock
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin, StateStore
+from icekeeper.state.unreadable_files import UnreadableFile
 
-__all__ = ["TableMemory"]
+__all__ = ["MOST_REMEMBERED", "TableMemory"]
 
 log = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 10_000
+"""Of files that a pass could not read."""
+_LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,36 @@ class TableMemory:
             self.store.pending_deletions.forget(self.identity, name)
         except StorageError as error:
             log.warning("the finished list of deletions %s could not be removed: %s", name, error)
+
+    def unreadable_files(self) -> Mapping[str, UnreadableFile]:
+        """The files that passes could not read, by path.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.store.unreadable_files.of_table(self.identity)
+
+    def remember_unreadable(self, files: Mapping[str, str], schema_digest: str) -> None:
+        """Record files that cannot be read, path → why; a failure is only logged, because the next pass finds them.
+
+        Of more than :data:`MOST_REMEMBERED` the others are found again, too.
+        """
+        now_ms = self.clock()
+        some = (
+            UnreadableFile(path=path, why=why[:_LONGEST_REASON], schema_digest=schema_digest, tried_ms=now_ms)
+            for path, why in islice(files.items(), MOST_REMEMBERED)
+        )
+        try:
+            self.store.unreadable_files.record(self.identity, some)
+        except StorageError as error:
+            log.warning("files that cannot be read could not be recorded: %s", error)
+
+    def forget_unreadable(self, paths: Iterable[str]) -> None:
+        """Remove files that are read again, or gone from the table; a failure is only logged."""
+        try:
+            self.store.unreadable_files.forget(self.identity, paths)
+        except StorageError as error:
+            log.warning("files that could not be read are still recorded: %s", error)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """The snapshots whose added files are clustered by a recipe, which is given as text.

@@ -55,6 +55,8 @@ class TableState:
     """The live entries of its data manifests.  They are read once, and only candidates are kept."""
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
     """Its live delete files."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Data and delete files that are left alone because passes could not read them: path → a sentence that names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class PassedOver:
     """Files that would be candidates, but for one reason, by that reason."""
 
     unsupported: Tally = field(default_factory=Tally)
-    """They cannot be read by this version."""
+    """They cannot be read by this version, or could not be read lately."""
     first_unsupported: str = ""
     """The path of the first of these and why it cannot be read; empty when there is none."""
     too_young: Tally = field(default_factory=Tally)
@@ -128,12 +130,12 @@ class PassedOver:
     """They carry deletes, and ``delete_compaction_enabled`` is off."""
 
     def takes(self, file: DataFile, *, under_deletes: bool, unreadable: str | None, too_young: bool) -> bool:
-        """Whether there is a reason; the first one counts."""
+        """Whether there is a reason; the first one counts.  ``unreadable`` is a sentence."""
         if under_deletes:
             self.under_deletes.add(file)
         elif unreadable is not None:
             self.unsupported.add(file)
-            self.first_unsupported = self.first_unsupported or f"{file.file_path} {unreadable}"
+            self.first_unsupported = self.first_unsupported or unreadable
         elif too_young:
             self.too_young.add(file)
         return under_deletes or unreadable is not None or too_young
@@ -198,7 +200,7 @@ def select_candidates(
         if passed.takes(
             file,
             under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
-            unreadable=why_unreadable(file, needed, types),
+            unreadable=_why_left(file, needed, types, state.unreadable),
             too_young=not is_old_enough(metadata, live.entry, latest_ms),
         ):
             continue
@@ -226,6 +228,19 @@ def _needed(
     for entry in needed:
         needs[entry.file.key] += 1
     return needed
+
+
+def _why_left(
+    file: DataFile, deletes: Sequence[ManifestEntry], types: Mapping[int, str], unreadable: Mapping[str, str]
+) -> str | None:
+    """A sentence with the path of a file that must be left alone; ``None`` where it can be read, as far as is known."""
+    if unreadable:
+        paths = (file.file_path, *(entry.file.file_path for entry in deletes))
+        known = next((unreadable[path] for path in paths if path in unreadable), None)
+        if known is not None:
+            return known
+    why = why_unreadable(file, deletes, types)
+    return None if why is None else f"{file.file_path} {why}"
 
 
 def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:

@@ -36,8 +36,10 @@ class GroupOutcomes:
     """Group id → reason, of the groups that other commits overtook."""
     errors: list[str] = field(default_factory=list)
     """Messages of groups that could not be rewritten, and of commits that failed."""
-    unreadable: list[str] = field(default_factory=list)
-    """What is wrong with inputs that cannot be read and were left out of groups that were rewritten without them."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Data and delete files that cannot be read: path → a sentence with it.  Groups are rewritten without them."""
+    groups_given_up: int = 0
+    """Groups of which nothing is left to merge without what cannot be read."""
     failed_groups: int = 0
     groups_left: int = 0
     """Groups that there was no time for; the next run has them."""

@@ -32,6 +32,7 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe,
 from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
 from icekeeper.operations.compaction.scope import file_scope
 from icekeeper.operations.compaction.settings_preview import FileSample, order_document, settings_document
+from icekeeper.operations.compaction.unreadable import UnreadableFiles
 from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.branch import branch_head
@@ -65,14 +66,16 @@ def compact(context: OperationContext) -> OperationOutcome:
         recipe = choose_recipe(metadata, context.policy)
         sample = FileSample(context.is_written, _lacks_order(context, metadata))
         in_scope = file_scope(context.policy, metadata, context.started_ms)
+        unreadable = UnreadableFiles.of(context.memory, metadata)
         entries, lacking = _entries(context, loaded, manifests, in_scope)
         state = TableState(
             metadata,
             snapshot,
             manifests,
-            sample.watch(entries) if context.dry_run else entries,
+            unreadable.watch(sample.watch(entries) if context.dry_run else entries),
             # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
             delete_index(reader, manifests if context.policy.apply_deletes else ()),
+            unreadable.waiting(),
         )
         plan = plan_compaction(
             state,
@@ -82,6 +85,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
             lacking=lacking,
         )
+        if not context.dry_run:
+            unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)
         if isinstance(plan, Nothing):
             slack = plan.slack if isinstance(plan, NothingToCompact) else None
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
@@ -91,18 +96,26 @@ def compact(context: OperationContext) -> OperationOutcome:
         require_known_layout(metadata)
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
-            planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
-            metrics = {**_counters(plan), **planned, **planned_depth(plan)}
-            would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
-            context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
-            return replace(would, plan=_told(context, loaded, plan, sample))
+            return _planned(context, loaded, plan, sample)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             plan, outcomes = rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors or outcomes.unreadable:
                 rewriting.leaves_files()
+        unreadable.note(plan, outcomes)
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
         return replace(outcome, metrics=metrics, slack=_slack_left(plan, outcomes, context.run_id))
+
+
+def _planned(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, sample: FileSample
+) -> OperationOutcome:
+    """The outcome of a dry run."""
+    planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
+    metrics = {**_counters(plan), **planned, **planned_depth(plan)}
+    would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
+    context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
+    return replace(would, plan=_told(context, loaded, plan, sample))
 
 
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
@@ -210,19 +223,20 @@ def _outcome(
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
+    left_out = []
     if outcomes.unreadable:
-        problems.append(f"left {len(outcomes.unreadable)} file(s) out: {outcomes.unreadable[0]}")
-        summary += f"; {problems[-1]}"
+        left_out.append(f"left {len(outcomes.unreadable)} file(s) out: {next(iter(outcomes.unreadable.values()))}")
+        summary += f"; {left_out[0]}"
+    problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
-        return skipped(_OPERATION, outcomes.nothing, metrics=metrics)
+        return skipped(_OPERATION, "; ".join(left_out) or outcomes.nothing, metrics=metrics)
     return OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
+        summary=summary if outcomes.snapshot_ids else "; ".join([*problems, *left_out]),
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
@@ -231,7 +245,8 @@ def _outcome(
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
     """The plan's slack, to be remembered; ``None`` unless every group was committed with no more files than planned."""
-    troubles = outcomes.errors or outcomes.unreadable
+    # What cannot be read waits, as what is unsupported does; of a group that was given up readable files may be left.
+    troubles = outcomes.errors or outcomes.groups_given_up
     is_done = outcomes.snapshot_ids and not (troubles or outcomes.dropped or outcomes.groups_left)
     written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
     if plan.slack is None or outcomes.table is None or not (is_done and written):

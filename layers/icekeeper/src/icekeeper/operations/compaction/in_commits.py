@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -19,7 +19,7 @@ from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 __all__ = ["commits_of", "rewrite_and_commit"]
 
-# So many inputs of a group may be damaged before it is given up.
+# The worker finds all that cannot be read at once, a sort in two steps: more attempts mean that files are vanishing.
 _ATTEMPTS_WITHOUT = 3
 
 
@@ -80,34 +80,37 @@ def _without_unreadable(
     time_left: TimeLeft | None,
     outcomes: GroupOutcomes,
 ) -> tuple[CompactionPlan, _Rewritten]:
-    """Rewrite groups that failed for a damaged input without it, so that one file does not stop its partition for good.
+    """Rewrite groups in which something cannot be read without it, so that it does not stop its partition for good.
 
-    The file stays in the table, and its deletes with it; that it is damaged is told (rule 186).
+    The files stay in the table, and their deletes with them; a group of which nothing is left to merge does, too
+    (rule 186).
     """
     for _ in range(_ATTEMPTS_WITHOUT):
-        smaller = _smaller_groups(plan.groups, done.results)
-        if not smaller:
+        bad = {result.group_id: result.unreadable for result in done.results if result.unreadable}
+        if not bad:
             break
-        failed = {result.group_id: result for result in done.results if result.group_id in smaller}
-        again = _rewritten(context, loaded, plan, list(smaller.values()), time_left)
-        results = {result.group_id: result for result in (*done.results, *again.results)}
-        done = replace(done, results=list(results.values()), error=done.error or again.error)
-        plan = replace(plan, groups=tuple(smaller.get(group.group_id, group) for group in plan.groups))
-        outcomes.unreadable += [str(failed[result.group_id].error) for result in again.results]
+        for unreadable in bad.values():
+            outcomes.unreadable |= unreadable
+        smaller = [_without(group, bad[group.group_id]) for group in plan.groups if group.group_id in bad]
+        left = {g.group_id: g for g in smaller if len(g.files) > 1 or any(c.is_due for c in g.files)}
+        outcomes.groups_given_up += len(smaller) - len(left)
+        kept = (left.get(g.group_id, g) for g in plan.groups if g.group_id in left or g.group_id not in bad)
+        plan = replace(plan, groups=tuple(kept))
+        again = _rewritten(context, loaded, plan, list(left.values()), time_left)
+        done = replace(
+            done,
+            results=[*(result for result in done.results if result.group_id not in bad), *again.results],
+            unstarted=done.unstarted + again.unstarted,
+            broken=done.broken + again.broken,
+            error=done.error or again.error,
+        )
     return plan, done
 
 
-def _smaller_groups(groups: Iterable[FileGroup], results: Iterable[RewriteResult]) -> dict[int, FileGroup]:
-    """The groups of which two or more files are left without the one that cannot be read."""
-    damaged = {result.group_id: result.unreadable for result in results if result.unreadable is not None}
-    smaller = {
-        group.group_id: replace(
-            group, files=tuple(c for c in group.files if c.file.file_path != damaged[group.group_id])
-        )
-        for group in groups
-        if group.group_id in damaged
-    }
-    return {group_id: group for group_id, group in smaller.items() if len(group.files) > 1}
+def _without(group: FileGroup, unreadable: Container[str]) -> FileGroup:
+    """The group without the files that cannot be read, or carry a delete file that cannot."""
+    files = (c for c in group.files if c.file.file_path not in unreadable)
+    return replace(group, files=tuple(c for c in files if not any(e.file.file_path in unreadable for e in c.deletes)))
 
 
 def _rewritten(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask, Routing
 from icekeeper.operations.compaction.writing.even_files import write_evenly
 from icekeeper.rows.apply_deletes import deleted_rows_of
-from icekeeper.rows.read import Tally
+from icekeeper.rows.read import Tally, unreadable_files
 from icekeeper.storage.storage import Storage
 
 __all__ = ["rewrite_group"]
@@ -31,14 +31,14 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     """
     started = time.perf_counter()
     work = _Work(task, storage or Storage(task.io_properties))
-    error = unreadable = None
+    error: str | None = None
+    unreadable: Mapping[str, str] = {}
     try:
         work.run()
     except (RowsNotKept, OutputUnproved) as problem:
         error = str(problem)
     except FileUnreadable as problem:
-        error = str(problem)
-        unreadable = problem.path if problem.path in {source.path for source in task.inputs} else None
+        error, unreadable = str(problem), unreadable_files(task, work.storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     return RewriteResult(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -172,7 +172,7 @@ class RewriteResult:
     """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
     seconds: float
     error: str | None = None
-    unreadable: str | None = None
-    """The path of the input that cannot be read, if that is the error."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """What cannot be read of the inputs and their delete files, if that is the error: path → a sentence with it."""
     too_large: bool = False
     """Whether nothing was written because the rows must be sorted and are more than one worker can hold."""

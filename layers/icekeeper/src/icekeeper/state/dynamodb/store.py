@@ -27,6 +27,7 @@ from icekeeper.state.dynamodb.schedules import DynamoSchedules, schedules_of
 from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
+from icekeeper.state.dynamodb.unreadable_files import DynamoUnreadableFiles, unreadable_files_of
 from icekeeper.state.dynamodb.usage import DynamoUsage
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
@@ -60,6 +61,7 @@ class DynamoStateStore:
         self.lake_stats = DynamoLakeStats(table)
         self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
+        self.unreadable_files = DynamoUnreadableFiles(table)
         self.usage = DynamoUsage(table)
 
     def kept_open(self) -> AbstractContextManager[None]:
@@ -74,6 +76,7 @@ class DynamoStateStore:
             _last_seen(seen[-1]) if seen else None,
             _in_order(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
             schedules_of(identity, items),
+            unreadable_files_of(identity, items),
         )
 
     def require_writable(self) -> None:

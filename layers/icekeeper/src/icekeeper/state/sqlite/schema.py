@@ -9,7 +9,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 
 __all__ = ["SCHEMA_VERSION", "upgrade"]
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
@@ -86,6 +86,11 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
     13: _statements(
         """CREATE TABLE used (hour TEXT NOT NULL, name TEXT NOT NULL, amount INTEGER NOT NULL,
         PRIMARY KEY (hour, name)) WITHOUT ROWID""",
+    ),
+    14: _statements(
+        """CREATE TABLE unreadable_files (table_key TEXT NOT NULL, place TEXT NOT NULL, path TEXT NOT NULL,
+        why TEXT NOT NULL, schema_digest TEXT NOT NULL, tried_ms INTEGER NOT NULL,
+        PRIMARY KEY (table_key, place, path)) WITHOUT ROWID""",
     ),
 }
 

@@ -17,6 +17,7 @@ from icekeeper.state.sqlite.quarantine import SqliteQuarantine
 from icekeeper.state.sqlite.requests import SqliteRequests
 from icekeeper.state.sqlite.schedules import SqliteSchedules, read_schedules
 from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
+from icekeeper.state.sqlite.unreadable_files import SqliteUnreadableFiles, read_unreadable_files
 from icekeeper.state.sqlite.usage import SqliteUsage
 from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 
@@ -37,6 +38,7 @@ class SqliteStateStore:
         self.lake_stats = SqliteLakeStats(self._file)
         self.schedules = SqliteSchedules(self._file)
         self.claims = SqliteClaims(self._file)
+        self.unreadable_files = SqliteUnreadableFiles(self._file)
         self.usage = SqliteUsage(self._file)
 
     def kept_open(self) -> AbstractContextManager[None]:
@@ -49,6 +51,7 @@ class SqliteStateStore:
                 _last_seen(read, identity),
                 read_loads(read, identity),
                 read_schedules(read, identity),
+                read_unreadable_files(read, identity),
             )
 
     def require_writable(self) -> None:

@@ -18,6 +18,7 @@ from icekeeper.operations.compaction.clustering.task import (
     LaneTask,
     Sample,
     SampleTask,
+    SplitReport,
     SplitTask,
 )
 from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
@@ -125,7 +126,14 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     if error is None and not any(sample.rows for sample in samples):
         error = "the inputs hold no rows, although their manifests promise some; run 'icekeeper verify' on this table"
     if error is not None:
-        return RewriteResult(group_id=task.group_id, written=(), rows_read=0, seconds=0.0, error=error)
+        return RewriteResult(
+            group_id=task.group_id,
+            written=(),
+            rows_read=0,
+            seconds=0.0,
+            error=error,
+            unreadable=_unreadable(samples),
+        )
     disk_bytes, row_count = _disk_bytes(task), sum(source.record_count for source in task.inputs)
     arrow_bytes = max(1.0, row_count * max(sample.row_bytes for sample in samples))
     file_count = recipe.output_count(disk_bytes)
@@ -228,4 +236,10 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         rows_deleted=deleted,
         seconds=sum(r.seconds for r in reports) + sum(lane.seconds for lane in lanes),
         error=error,
+        unreadable=_unreadable(reports),
     )
+
+
+def _unreadable(found: Iterable[Sample | SplitReport]) -> dict[str, str]:
+    """What some work units of a group found that they cannot read."""
+    return {path: why for one in found for path, why in one.unreadable.items()}

@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.operations.compaction.clustering.row_order import RowOrder
 from icekeeper.operations.compaction.clustering.task import Sample, SampleTask
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read import unreadable_files
 from icekeeper.storage.storage import Storage
 
 __all__ = ["sample_keys"]
@@ -40,6 +41,8 @@ def sample_keys(work: SampleTask) -> Sample:
                 rows.extend(first_row + offset + i for i in some.to_pylist())
                 offset += batch.num_rows
         row_bytes = _row_bytes(task, storage)
+    except FileUnreadable as problem:
+        return Sample((), (), 0.0, str(problem), unreadable_files(task, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
         return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
     columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]

@@ -6,7 +6,8 @@ form a *lane*: one worker sorts its ranges one after another and writes them int
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -69,6 +70,8 @@ class Sample:
     row_bytes: float
     """Arrow bytes of a row with all its columns."""
     error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """As in :class:`.RewriteResult`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class SplitReport:
     """Evidence of the rows that it sent to lanes."""
     seconds: float
     error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """As in :class:`.RewriteResult`."""
 
 
 @dataclass(frozen=True, slots=True)

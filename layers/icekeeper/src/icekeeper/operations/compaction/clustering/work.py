@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.clustering.ranges import cut
 from icekeeper.operations.compaction.clustering.row_order import RowOrder, fitted_curve
@@ -39,7 +39,7 @@ from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_f
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.task import RewriteTask
 from icekeeper.operations.compaction.writing.planned_names import planned_sorted_files
-from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.scratch_folder import scratch_folder
 from icekeeper.storage.storage import Storage
@@ -81,13 +81,17 @@ def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
     tally = Tally()
     proof = RowProof(work.task.schema, work.task.proof)
     error: str | None = None
+    unreadable: Mapping[str, str] = {}
+    storage = Storage(work.task.io_properties)
     try:
-        with closing(read_rows(work.task, Storage(work.task.io_properties), tally)) as rows:
+        with closing(read_rows(work.task, storage, tally)) as rows:
             yield from _run_slices(work, proof.watch(rows))
+    except FileUnreadable as problem:
+        error, unreadable = str(problem), unreadable_files(work.task, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
     seconds = time.perf_counter() - started
-    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, seconds, error)
+    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, seconds, error, unreadable)
 
 
 def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RunSlice]]:

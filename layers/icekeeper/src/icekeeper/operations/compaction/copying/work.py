@@ -26,6 +26,7 @@ from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.rows.apply_deletes import DeletedRows
+from icekeeper.rows.file_rows import reading
 from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
@@ -91,7 +92,8 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
     wanted = wanted_settings(task.schema, task.table_properties)
 
     def judge(number: int) -> CopyableFile | None:
-        found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
+        with reading(task.inputs[number].path, storage):
+            found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
         if isinstance(found, NotCopyable):
             return None
         if not wanted.bloom_columns:
