@@ -141,6 +141,7 @@ def _encoded(table: pa.Table, group: RowGroup) -> memoryview:
         use_dictionary=[LINEAGE_NAMES[1]],
         write_page_index=any(offset_index(chunk) is not None for chunk in group.columns),
         store_schema=False,
+        write_page_checksum=True,
     )
     return memoryview(sink.getvalue())
 

@@ -40,6 +40,8 @@ class MergeTask:
     partition: tuple[PartitionValue, ...]
     output: PlannedFile
     io_properties: Mapping[str, str]
+    verify_checksums: bool = True
+    """As in :class:`.ReadableFile`."""
     attempt: int = 0
 
     @property
