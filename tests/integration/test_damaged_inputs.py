@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.unreadable_files import RETRY_MS
 from support.clustered_tables import column
+from support.copied import flipped, pages
 from support.maintained_table import NAME, MaintainedTable, new_table
 
 TWO_OF_SIX = (1, 4)
@@ -70,18 +72,30 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def filled(table: MaintainedTable, files: int) -> list[str]:
-    """Paths of that many files of two rows, in the order of their ids."""
-    table.fill(files)
+    """Paths of that many files of two rows, in the order of their ids; their pages have checksums, as parquet-mr's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pq, "ParquetWriter", partial(pq.ParquetWriter, write_page_checksum=True))
+        table.fill(files)
     return [file.file_path for file in sorted(table.data_files(), key=lambda file: column(file)[0])]
 
 
+def flip_a_bit(path: Path) -> None:
+    """The last one of the first page: its values still decode, for all that the codec knows."""
+    header, _, end = next(pages(path))
+    assert header.crc is not None
+    flipped(path, path, end * 8 - 1)
+
+
+@pytest.mark.parametrize("spoil", [damage, flip_a_bit])
 @pytest.mark.parametrize("copied", ["1", "none"], ids=["copied", "decoded"])
-def test_a_damaged_file_does_not_stop_the_others(table: MaintainedTable, copied: str) -> None:
+def test_a_damaged_file_does_not_stop_the_others(
+    table: MaintainedTable, copied: str, spoil: Callable[[Path], None]
+) -> None:
     """Four of six files are merged; both damaged ones stay in the table, and the summary names one (rule 186)."""
     files = filled(table, 6)
     damaged = [files[number] for number in TWO_OF_SIX]
     for path in damaged:
-        damage(on_disk(path))
+        spoil(on_disk(path))
     outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes=copied)
     assert (outcome.status, outcome.reason) == (Status.SUCCEEDED, None)
     told = f"compacted 4 files into 1 (across 1 bins); left 2 file(s) out: file {damaged[0]} cannot be read: "
@@ -228,3 +242,11 @@ def test_what_a_store_refuses_is_not_remembered(table: MaintainedTable) -> None:
     assert (outcome.reason or "").startswith("1 bin(s) failed: ")
     assert len(table.data_files()) == 4
     assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}
+
+
+def test_wrong_checksums_are_admitted_where_the_policy_says_so(table: MaintainedTable) -> None:
+    for path in filled(table, 6):
+        flip_a_bit(on_disk(path))
+    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1", verify_page_checksums="false")
+    assert outcome.summary == "compacted 6 files into 1 (across 1 bins)"
+    assert outcome.metrics["compact.bytes_unread"] == 0

@@ -62,9 +62,11 @@ def uploads(storage: Storage, folder: str) -> list[Any]:
 
 def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder: str, inputs: list[Any]) -> None:
     """And the bytes are those that streaming writes."""
+    unread: list[int] = []
     with requests_of(storage) as requests:
-        made = merged(storage, inputs, f"{folder}/new.parquet")
+        made = merged(storage, inputs, f"{folder}/new.parquet", note_unread=unread.append)
     assert isinstance(made, DataFile)
+    assert unread == [sum(file.copied_bytes for _, file in inputs)]
     assert Counter(requests) == {
         "GetObject": 1 + 3 * 2,  # the magic, and bytes of every part in both files; page indexes came with footers
         "CreateMultipartUpload": 1,
@@ -77,8 +79,9 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     assert made.file_size_in_bytes == len(data)
     assert pq.read_table(io.BytesIO(data)).equals(all_rows())
     storage.no_range_copies.add(folder.split("/")[2])
-    streamed = merged(storage, inputs, f"{folder}/streamed.parquet")
+    streamed = merged(storage, inputs, f"{folder}/streamed.parquet", note_unread=unread.append)
     assert isinstance(streamed, DataFile)
+    assert len(unread) == 1
     assert storage.read(streamed.file_path) == data
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile, FileContent
+from icekeeper.row_group_copy.chunk_checks import data_pages
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.footer import framed
 from icekeeper.row_group_copy.footer_structs import FileMetaData
 from icekeeper.row_group_copy.merge import copyable_file, merge_files
+from icekeeper.row_group_copy.page_structs import PageHeader
 from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
+from icekeeper.row_group_copy.thrift_bytes import read_exactly, read_struct, write_struct
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct
 
-__all__ = ["MIXED", "STORAGE", "copied", "entry_of", "mixed_rows", "parquet_file", "target_of", "with_metadata"]
+__all__ = [
+    "MIXED",
+    "STORAGE",
+    "copied",
+    "entry_of",
+    "flipped",
+    "mixed_rows",
+    "pages",
+    "parquet_file",
+    "target_of",
+    "with_metadata",
+]
 
 STORAGE = Storage({})
 _PRICES = {
@@ -111,3 +124,23 @@ def with_metadata(path: Path, change: Any) -> Path:
     change(metadata)
     path.write_bytes(data[: -8 - length] + framed(write_struct(metadata)))
     return path
+
+
+def pages(path: Path) -> Iterator[tuple[PageHeader, int, int]]:
+    """The header of every page, and where its bytes begin and end."""
+    data = path.read_bytes()
+    footer = read_exactly(FileMetaData, data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
+    for chunk in (chunk for group in footer.row_groups for chunk in group.columns):
+        place, end = data_pages(chunk.meta_data)
+        while place < end:
+            header, size = read_struct(PageHeader, data[place:end])
+            begin, place = place + size, place + size + header.compressed_page_size
+            yield header, begin, place
+
+
+def flipped(path: Path, to: Path, bit: int) -> Path:
+    """A copy of a file, with one bit of it changed."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    to.write_bytes(bytes(data))
+    return to

@@ -6,7 +6,7 @@ import functools
 import io
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,10 +68,14 @@ def judged(
 
 
 def merged(
-    storage: Storage, inputs: Sequence[tuple[DataFile, CopyableFile]], path: str, target: CopyTarget = _TARGET
+    storage: Storage,
+    inputs: Sequence[tuple[DataFile, CopyableFile]],
+    path: str,
+    target: CopyTarget = _TARGET,
+    note_unread: Callable[[int], None] = lambda size: None,
 ) -> DataFile | NotCopyable | None:
     """One file of the inputs at ``path``."""
-    return merge_files(inputs, path, target, storage)
+    return merge_files(inputs, path, target, storage, note_unread)
 
 
 @contextmanager

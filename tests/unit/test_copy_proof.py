@@ -27,8 +27,8 @@ def inputs(tmp_path: Path) -> list[Path]:
 def after_writing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]) -> None:
     """Change the new file before it is read back."""
 
-    def spoilt(*arguments: Any) -> Any:
-        written = write_copy(*arguments)
+    def spoilt(*arguments: Any, **more: Any) -> Any:
+        written = write_copy(*arguments, **more)
         change(Path(arguments[1]))
         return written
 
@@ -146,11 +146,11 @@ def test_nothing_is_left_when_an_input_goes_away(
 ) -> None:
     calls = []
 
-    def failing(*arguments: Any) -> Any:
+    def failing(*arguments: Any, **more: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise OSError("the disk is gone")
-        return copy_ranges(*arguments)
+        return copy_ranges(*arguments, **more)
 
     monkeypatch.setattr("icekeeper.row_group_copy.write_copy.copy_ranges", failing)
     with pytest.raises(StorageError, match="the disk is gone"):

@@ -122,6 +122,9 @@ class RewriteKeys(BaseModel):
     partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0)
     proof: Proof = key(Proof.COUNTS, "how a rewrite proves that rows were kept: counts or full")
 
+    verify_page_checksums: Switch = key(
+        True, "a Parquet file whose page checksums are not those of its bytes is damaged; false: they are not looked at"
+    )
     row_group_memory_mb: PositiveAmount = key(
         Fraction(176),
         "memory, in MB, that a worker may fill with one row group before it is encoded and written, and with what it "

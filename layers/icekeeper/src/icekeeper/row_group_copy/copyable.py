@@ -61,6 +61,8 @@ class CopyTarget:
     min_row_group_bytes: int
     modes: Mapping[int, str]
     full_row_group_memory: int
+    verify_checksums: bool = True
+    """Whether pages that are copied and have a checksum must have that of their bytes."""
 
 
 def copy_target(

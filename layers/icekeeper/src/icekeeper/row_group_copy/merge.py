@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import Lock
 
 from icekeeper.errors import OutputUnproved, RowsNotKept, StorageError
@@ -95,13 +95,17 @@ def merge_files(
     path: str,
     target: CopyTarget,
     storage: Storage,
+    note_unread: Callable[[int], None] = lambda size: None,
 ) -> DataFile | NotCopyable | None:
     """Copy the row groups of the inputs, in order, into a new file at ``path``; its entry, or ``None`` and no file
     where the inputs have no rows.  Each input is a whole file with its manifest entry, or a part of it with the same.
 
     The entry's partition is that of the first input.  After a :class:`NotCopyable` nothing is left at ``path``.
+    ``note_unread`` is called with how many bytes the store has copied itself: checksums of their pages are kept, and
+    verified by nobody.
 
     Raises:
+        FileUnreadable: a page of an input has another checksum than its bytes; nothing is left.
         StorageError: the store failed, and nothing is left.
         RowsNotKept: the file does not hold what was read.
         OutputUnproved: the store failed before that was known; the file is left to the caller (rule 183).
@@ -118,17 +122,24 @@ def merge_files(
         except CannotCopy as refused:
             return NotCopyable(file.path, str(refused))
     schema = target.schema.with_nullability(inputs[0][1].nullability)
-    written = _proven(layout, path, schema, storage)
+    written = _proven(layout, path, schema, storage, target, note_unread)
     return written if isinstance(written, NotCopyable) else _entry(entries, written, target)
 
 
-def _proven(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) -> WrittenCopy | NotCopyable:
+def _proven(
+    layout: Layout,
+    path: str,
+    schema: ParquetSchema,
+    storage: Storage,
+    target: CopyTarget,
+    note_unread: Callable[[int], None],
+) -> WrittenCopy | NotCopyable:
     """The new file, assembled by its store where that can, else streamed, in both cases with its proof."""
     stored = copy_in_store(layout, path, schema, storage)
     if isinstance(stored, StoredCopy):
         written = stored.written
     else:
-        streamed = stored or write_copy(layout, path, schema, storage)
+        streamed = stored or write_copy(layout, path, schema, storage, verify_checksums=target.verify_checksums)
         if isinstance(streamed, NotCopyable):
             return streamed
         written = streamed
@@ -141,6 +152,8 @@ def _proven(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) 
         raise OutputUnproved(error) from error
     if problem is not None:
         raise RowsNotKept(problem, [path])
+    if isinstance(stored, StoredCopy):
+        note_unread(sum(placement.file.copied_bytes for placement in layout.placements))
     return written
 
 

@@ -144,6 +144,7 @@ def _encoded(table: pa.Table, group: RowGroup, page_index: bool) -> memoryview:
         use_dictionary=[LINEAGE_NAMES[1]],
         write_page_index=page_index,
         store_schema=False,
+        write_page_checksum=True,
     )
     return memoryview(sink.getvalue())
 

@@ -1,13 +1,18 @@
-"""Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims (rule 129)."""
+"""Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims (rule 129).
+
+Where a page has a checksum, it is that of the bytes behind its header as they are compressed, in pages of every kind
+and version (apache/parquet-format, "Checksumming") (rule 247).
+"""
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 
 from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData
 from icekeeper.row_group_copy.page_structs import PageHeader
-from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.refusal import CannotCopy, DamagedPage
 from icekeeper.row_group_copy.thrift_bytes import read_struct
 
 __all__ = ["PageWalk"]
@@ -21,7 +26,7 @@ _LONGEST_HEADER = 1024 * 1024
 class PageWalk:
     """Takes the bytes of one column chunk in order, in parts of any size; ``pages`` are the data pages so far."""
 
-    def __init__(self, meta: ColumnMetaData) -> None:
+    def __init__(self, meta: ColumnMetaData, *, verify_checksums: bool = True) -> None:
         self.pages: list[Piece] = []
         self._meta = meta
         self._chunk = data_pages(meta)
@@ -31,17 +36,26 @@ class PageWalk:
         self._head = b""
         """The beginning of a header that has not ended."""
         self._values = 0
+        self._verify_checksums = verify_checksums
+        self._promised: int | None = None
+        """The checksum of the page that has begun; ``None``: it has none that matters."""
+        self._crc = 0
 
     def feed(self, part: memoryview) -> None:
         """The next bytes.
 
         Raises:
             CannotCopy: they are no pages, or not those that the footer describes.
+            DamagedPage: a page has another checksum than its bytes.
         """
         while len(part):
             if self._body:
                 step = min(self._body, len(part))
                 self._body -= step
+                if self._promised is not None:
+                    self._crc = zlib.crc32(part[:step], self._crc)
+                    if not self._body:
+                        self._check()
                 part = part[step:]
                 continue
             header = self._header(part)
@@ -63,6 +77,10 @@ class PageWalk:
             raise CannotCopy(f"claims a column chunk of column {name} that ends within a page")
         if self._values != self._meta.num_values:
             raise CannotCopy(f"claims {self._meta.num_values} values of column {name}, its pages hold {self._values}")
+
+    def _check(self) -> None:
+        if self._crc != self._promised:
+            raise DamagedPage(f"a page of column {self._name} has another checksum than its bytes")
 
     @property
     def _name(self) -> str:
@@ -97,3 +115,8 @@ class PageWalk:
                 raise CannotCopy(f"claims the first data page of column {self._name} elsewhere than it is")
             self.pages.append(Piece(start, self._position))
             self._values += described.num_values
+        # Thrift has no unsigned numbers.
+        is_checked = self._verify_checksums and header.crc is not None
+        self._promised, self._crc = (header.crc or 0) & 0xFFFFFFFF if is_checked else None, 0
+        if is_checked and not self._body:
+            self._check()

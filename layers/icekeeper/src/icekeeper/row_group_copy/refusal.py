@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CannotCopy", "NotCopyable"]
+__all__ = ["CannotCopy", "DamagedPage", "NotCopyable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +20,7 @@ class NotCopyable:
 
 class CannotCopy(Exception):
     """A check failed; the message is the reason of a :class:`NotCopyable`, which public functions return instead."""
+
+
+class DamagedPage(CannotCopy):
+    """The bytes of a page are not those that its writer took the checksum of: decoding it would be no better."""

@@ -52,17 +52,23 @@ def _block(stream: Any, size: int) -> memoryview:
 
 
 def copy_ranges(
-    stream: Any, sink: Any, ranges: Iterable[Piece], chunks: Mapping[Piece, ColumnMetaData]
+    stream: Any,
+    sink: Any,
+    ranges: Iterable[Piece],
+    chunks: Mapping[Piece, ColumnMetaData],
+    *,
+    verify_checksums: bool = True,
 ) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
     """Write the ranges to ``sink``; the checksum of each column chunk, and the data pages found in it.
 
     Raises:
         CannotCopy: a column chunk does not hold the pages that its footer describes.
+        DamagedPage: with ``verify_checksums`` a page has another checksum than its bytes.
     """
     todo = sorted(chunks)
     watched = iter(todo)
     current = next(watched, None)
-    walk = PageWalk(chunks[current]) if current is not None else None
+    walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
     found: dict[Piece, int] = {}
     pages: dict[Piece, list[Piece]] = {}
     crc = 0
@@ -79,7 +85,7 @@ def copy_ranges(
                 found[current], pages[current] = crc, walk.pages
                 crc = 0
                 current = next(watched, None)
-                walk = PageWalk(chunks[current]) if current is not None else None
+                walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
             position = end
             del block
     return found, pages

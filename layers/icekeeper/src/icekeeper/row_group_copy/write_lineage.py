@@ -16,6 +16,7 @@ from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
 from icekeeper.row_group_copy.spliced_lineage import WrittenLineage
 from icekeeper.rows.lineage import LINEAGE_NAMES
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
 __all__ = ["write_lineage"]
@@ -62,7 +63,7 @@ def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | N
         return
     with (
         storage.open_input(file.path) as stream,
-        pq.ParquetFile(stream, metadata=file.footer.seen_by_arrow()) as opened,
+        pq.ParquetFile(stream, metadata=file.footer.seen_by_arrow(), page_checksum_verification=True) as opened,
     ):
         yield opened
 
@@ -70,6 +71,8 @@ def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | N
 def _stored_values(file: pq.ParquetFile, number: int) -> pa.Table:
     try:
         return file.read_row_group(number, columns=list(LINEAGE_NAMES), use_threads=False)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if failed_by_store(error):
+            raise
         problem = str(error).splitlines()[0]
         raise CannotCopy(f"has row ids in row group {number} that cannot be read: {problem}") from error

@@ -167,7 +167,8 @@ class DeletedRows:
                 self._read_vector(delete, paths, storage)
                 continue
             count, spelled = 0, SpelledFiles(paths)
-            for rows in position_rows(delete.path, delete.file_format, storage):
+            verify = self._task.verify_checksums
+            for rows in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
                 count += rows.count
                 for path, positions in rows.by_path:
                     if path in paths:
@@ -259,7 +260,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
             # A key column that the file lacks is an error and not a key of nulls (rule 11).
-            file = ReadableFile(delete.path, delete.file_format)
+            file = ReadableFile(delete.path, delete.file_format, verify_checksums=task.verify_checksums)
             batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
             count = 0
             for batch in batches:

@@ -39,9 +39,15 @@ class FileRows:
 
 
 def open_rows(
-    stream: pa.NativeFile, file_format: str, row_group: int | None = None, *, few_reads: bool = False
+    stream: pa.NativeFile,
+    file_format: str,
+    row_group: int | None = None,
+    *,
+    few_reads: bool = False,
+    verify_checksums: bool = True,
 ) -> FileRows:
-    """Open a file; the stream must stay open while batches are read.  ``row_group``: as in :class:`.ReadableFile`.
+    """Open a file; the stream must stay open while batches are read.  ``row_group`` and ``verify_checksums``: as in
+    :class:`.ReadableFile`.
 
     ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
 
@@ -51,7 +57,7 @@ def open_rows(
     """
     kind = file_format.upper()
     if kind == "PARQUET":
-        parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS)
+        parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS, verify_checksums)
         return FileRows(parquet.file.schema_arrow, lambda names: _parquet(parquet, names))
     if kind == "ORC":
         file = orc.ORCFile(stream)
@@ -115,7 +121,13 @@ def projected_rows(
     with reading(file.path, storage):
         few_reads = opened is None and not is_local(file.path)
         with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
-            rows = open_rows(stream, file.file_format, file.row_group, few_reads=few_reads)
+            rows = open_rows(
+                stream,
+                file.file_format,
+                file.row_group,
+                few_reads=few_reads,
+                verify_checksums=file.verify_checksums,
+            )
             projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)

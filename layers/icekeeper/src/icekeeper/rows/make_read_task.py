@@ -35,8 +35,12 @@ def make_read_task(
     files: Sequence[PlannedInput],
     schema: Mapping[str, Any],
     io_properties: Mapping[str, str],
+    *,
+    verify_checksums: bool = True,
 ) -> ReadTask:
     """What a worker needs to read the live rows of some files, at least one, as rows of ``schema``.
+
+    ``verify_checksums``: as in :class:`.ReadableFile`.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version.
@@ -67,6 +71,7 @@ def make_read_task(
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=properties_for_workers(io_properties),
+        verify_checksums=verify_checksums,
     )
 
 

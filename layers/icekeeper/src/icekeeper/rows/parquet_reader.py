@@ -41,15 +41,22 @@ class ParquetRows:
     threads: bool
 
 
-def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int) -> ParquetRows:
+def open_parquet(
+    stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int, verify_checksums: bool = True
+) -> ParquetRows:
     """A file whose rows are read in batches of ``batch_rows``, or of fewer if they are wide; of one row group, or all.
 
     ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
+    ``verify_checksums``: reading a page whose checksum is not that of its bytes raises an error (rule 247), which Arrow
+    does only when it is asked to (platform 118).
 
     Raises:
         pa.ArrowException, OSError: the file is damaged.
     """
-    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+    options: dict[str, Any] = {
+        "coerce_int96_timestamp_unit": "us",
+        "page_checksum_verification": verify_checksums,
+    }
     size, share = int(stream.size()), 1.0
     if size > _SMALL_BYTES:
         footer = pq.read_metadata(stream)

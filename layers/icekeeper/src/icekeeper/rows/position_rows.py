@@ -34,15 +34,19 @@ class PositionRows:
     """Data file path → deleted positions."""
 
 
-def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[PositionRows]:
+def position_rows(
+    path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
+) -> Iterator[PositionRows]:
     """Stream the file; a row with a null path or position deletes nothing.
+
+    ``verify_checksums``: as in :class:`.ReadableFile`.
 
     Raises:
         FileUnreadable: it is missing, damaged, no position delete file, or deletes a row before the first.
         StorageError: the store failed.
     """
     with reading(path, storage), storage.open_input(path) as stream:
-        rows = open_rows(stream, file_format, few_reads=not is_local(path))
+        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
         if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
         for batch in rows.batches(_COLUMNS):

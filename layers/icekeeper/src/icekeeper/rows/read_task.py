@@ -28,6 +28,8 @@ class ReadableFile:
     """The only row group of a Parquet file that is read; ``None``: the whole file is."""
     file_size_in_bytes: int | None = None
     """What its manifest entry says; ``None``: not known here."""
+    verify_checksums: bool = True
+    """Whether a Parquet file with a page whose checksum is not that of its bytes is unreadable (rule 247)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class ReadTask:
     deletes: tuple[DeleteFile, ...] = ()
     key_fields: Sequence[Mapping[str, Any]] = ()
     """Fields that equality deletes compare and the schema lacks: they are read, and dropped after the deletes."""
+    verify_checksums: bool = True
+    """Of data and delete files, as in :class:`ReadableFile`."""
     io_properties: Mapping[str, str]
 
     @property
@@ -100,4 +104,5 @@ class ReadTask:
             name_mapping=self.name_mapping,
             row_group=source.row_group,
             file_size_in_bytes=source.file_size_in_bytes,
+            verify_checksums=self.verify_checksums,
         )

@@ -32,6 +32,8 @@ class GroupOutcomes:
     """Group id → output files, of the groups that were committed."""
     bytes_copied: dict[int, int] = field(default_factory=dict)
     """Group id → bytes of row groups that were copied, of the same groups."""
+    bytes_unread: int = 0
+    """Of these, bytes that the store copied itself, so that nobody verified the checksums of their pages."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Group id → reason, of the groups that other commits overtook."""
     errors: list[str] = field(default_factory=list)
@@ -130,6 +132,7 @@ def _note(
         if group.group_id in rebased.kept:
             outcomes.outputs[group.group_id] = done[group.group_id].written
             outcomes.bytes_copied[group.group_id] = done[group.group_id].bytes_copied
+            outcomes.bytes_unread += done[group.group_id].bytes_unread
             outcomes.rows_deleted += done[group.group_id].rows_deleted
             for key, count in _needed(group).items():
                 if key in outcomes.delete_needs:

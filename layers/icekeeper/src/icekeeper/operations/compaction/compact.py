@@ -205,6 +205,7 @@ def _outcome(
         "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
         "compact.bytes_copied": sum(outcomes.bytes_copied.values()),
+        "compact.bytes_unread": outcomes.bytes_unread,
         "compact.rows_rewritten": sum(group.record_count for group in groups),
         "compact.rows_deleted": outcomes.rows_deleted,
         "compact.delete_files_removed": outcomes.deletes_removed,

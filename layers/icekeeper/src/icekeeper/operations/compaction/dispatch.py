@@ -50,7 +50,7 @@ def rewrite_groups(
     leaves = leaf_columns(stored)
     tasks = [
         replace(
-            _task(loaded, plan, group, stored, leaves, proof),
+            _task(loaded, plan, group, stored, leaves, proof, context.policy.verify_page_checksums),
             row_group_memory_bytes=context.policy.row_group_memory_bytes,
             copying=_copying(plan, group, context.policy),
         )
@@ -103,11 +103,12 @@ def _task(
     stored: Mapping[str, Any],
     leaves: Sequence[LeafColumn],
     proof: str,
+    verify_checksums: bool,
 ) -> RewriteTask:
     """The group's task; ``stored`` is the table's schema as outputs hold it, ``leaves`` are its columns."""
     metadata = loaded.metadata
     schema = with_lineage(stored) if group.has_lineage else stored
-    rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
+    rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify_checksums)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
         group_id=group.group_id,
@@ -117,6 +118,7 @@ def _task(
         deletes=rows.deletes,
         key_fields=rows.key_fields,
         io_properties=rows.io_properties,
+        verify_checksums=rows.verify_checksums,
         partition=group.partition,
         outputs=output_names(metadata, group.spec_id, group.partition, stem),
         table_properties=output_properties(metadata),

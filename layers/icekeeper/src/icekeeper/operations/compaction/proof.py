@@ -216,7 +216,7 @@ def _counted(path: str, footer: pq.FileMetaData, schema: Mapping[str, Any], stor
     read = RowProof({**schema, "fields": fields}, COUNTS)
     if unmeasured:
         with storage.open_input(path) as stream:
-            file = pq.ParquetFile(stream, metadata=footer)
+            file = pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True)
             for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
                 read.add(batch)
     return read.evidence

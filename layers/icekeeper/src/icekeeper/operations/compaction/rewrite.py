@@ -47,6 +47,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
         rows_read=work.tally.read,
         rows_deleted=work.tally.deleted,
         bytes_copied=work.bytes_copied,
+        bytes_unread=work.bytes_unread,
         spec_id=None if work.routing is None else work.routing.spec_id,
         seconds=time.perf_counter() - started,
         error=error,
@@ -64,6 +65,7 @@ class _Work:
     tally: Tally = field(default_factory=Tally)
     routing: Routing | None = None
     bytes_copied: int = 0
+    bytes_unread: int = 0
     files: tuple[DataFile, ...] | None = ()
     """``None``: the rows must be sorted and are more than this worker can hold."""
 
@@ -77,6 +79,7 @@ class _Work:
             copied = write_copied(task, task.copying, deletes, self.storage)
             if copied is not None:
                 self.files, self.tally, self.bytes_copied = tuple(copied.files), copied.tally, copied.bytes_copied
+                self.bytes_unread = copied.bytes_unread
                 return
         if task.routing is not None and makes_fewer_files(task, task.routing, self.storage):
             self.routing = task.routing

@@ -168,6 +168,8 @@ class RewriteResult:
     rows_deleted: int = 0
     bytes_copied: int = 0
     """Bytes of row groups that were copied and not decoded."""
+    bytes_unread: int = 0
+    """Of these, bytes that the store copied itself: nobody verified the checksums of their pages."""
     spec_id: int | None = None
     """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
     seconds: float

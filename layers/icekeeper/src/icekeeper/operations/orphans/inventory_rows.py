@@ -90,7 +90,7 @@ def _csv(storage: Storage, path: str, columns: Columns | None) -> Iterator[Mappi
 
 def _parquet(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
     with storage.open_input(path) as stream:
-        file = pq.ParquetFile(stream)
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
         names = [name for name in file.schema_arrow.names if _plain(name) in _WANTED]
         for batch in file.iter_batches(_BATCH_ROWS, columns=names):
             yield from _arrow_rows(batch)

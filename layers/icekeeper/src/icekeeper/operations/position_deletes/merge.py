@@ -54,7 +54,7 @@ def merge_deletes(task: MergeTask) -> MergeResult:
     written: tuple[DataFile, ...] = ()
     try:
         for delete in task.deletes:
-            _collect(positions, delete, task.targets, storage, spelled)
+            _collect(positions, delete, task, storage, spelled)
         if positions.by_path:
             written = _write(task, positions.by_path, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
@@ -64,7 +64,7 @@ def merge_deletes(task: MergeTask) -> MergeResult:
 
 
 def _collect(
-    found: _Positions, delete: PositionDeletes, targets: Mapping[str, int], storage: Storage, spelled: SpelledFiles
+    found: _Positions, delete: PositionDeletes, task: MergeTask, storage: Storage, spelled: SpelledFiles
 ) -> None:
     """Add the rows of one file that reach a live data file.
 
@@ -73,8 +73,8 @@ def _collect(
             a target in another spelling.
         StorageError: it cannot be read.
     """
-    rows_read = 0
-    for rows in _rows(delete, storage):
+    rows_read, targets = 0, task.targets
+    for rows in _rows(delete, storage, task.verify_checksums):
         rows_read += rows.count
         for path, positions in rows.by_path:
             is_about_it = delete.named_file in (None, path)
@@ -88,9 +88,9 @@ def _collect(
     found.read += rows_read
 
 
-def _rows(delete: PositionDeletes, storage: Storage) -> Iterator[PositionRows]:
+def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> Iterator[PositionRows]:
     if delete.blob is None or delete.named_file is None:
-        yield from position_rows(delete.path, delete.file_format, storage)
+        yield from position_rows(delete.path, delete.file_format, storage, verify_checksums=verify_checksums)
         return
     positions = vector_positions(delete.path, *delete.blob, delete.record_count, storage)
     yield PositionRows(len(positions), ((delete.named_file, pa.array(positions.to_array(), pa.int64())),))
@@ -112,7 +112,12 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
     footers: list[pq.FileMetaData] = []
     with storage.translated(task.path), storage.open_output(task.path) as sink:
         with pq.ParquetWriter(
-            sink, _SCHEMA, compression="zstd", store_schema=False, metadata_collector=footers
+            sink,
+            _SCHEMA,
+            compression="zstd",
+            store_schema=False,
+            write_page_checksum=True,
+            metadata_collector=footers,
         ) as file:
             for batch in _batches(paths, by_path):
                 file.write_batch(batch)

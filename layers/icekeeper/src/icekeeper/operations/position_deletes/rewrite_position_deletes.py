@@ -29,7 +29,7 @@ from icekeeper.operations.position_deletes.plan import (
 from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
 from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.storage.attempt_names import PlannedFile
 
@@ -79,7 +79,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
 
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
-    tasks = [_task(loaded, plan, group) for group in plan.groups]
+    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
     context.will_write(task.output.record for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
     try:
@@ -89,7 +89,7 @@ def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDelete
         raise
 
 
-def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> MergeTask:
+def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, policy: Policy) -> MergeTask:
     into_vectors = loaded.metadata.format_version >= 3
     stem = f"deletes-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return MergeTask(
@@ -100,6 +100,7 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> 
         partition=group.partition,
         output=PlannedFile(f"{loaded.metadata.data_location}/{stem}", "puffin" if into_vectors else "parquet"),
         io_properties=properties_for_workers(loaded.io_properties),
+        verify_checksums=policy.verify_page_checksums,
     )
 
 

@@ -42,6 +42,8 @@ class MergeTask:
     partition: tuple[PartitionValue, ...]
     output: PlannedFile
     io_properties: Mapping[str, str]
+    verify_checksums: bool = True
+    """As in :class:`.ReadableFile`."""
     attempt: int = 0
 
     @property

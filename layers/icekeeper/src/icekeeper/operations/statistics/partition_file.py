@@ -58,7 +58,13 @@ def _parquet(fields: Sequence[Mapping[str, Any]], rows: Sequence[PartitionStatis
         children = [raw_column([value[i] for value in values], part["type"]) for i, part in enumerate(parts)]
         columns.append(pa.StructArray.from_arrays(children, fields=list(arrow_type(field["type"]))))
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd", store_schema=False)
+    pq.write_table(
+        pa.Table.from_arrays(columns, schema=schema),
+        sink,
+        compression="zstd",
+        store_schema=False,
+        write_page_checksum=True,
+    )
     return sink.getvalue()
 
 

@@ -40,7 +40,8 @@ def computed_sketches(
         StorageError: a file cannot be read, or the engine broke.
         TableUnsupported: an equality delete cannot be applied by this version.
     """
-    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties)
+    verify = context.policy.verify_page_checksums
+    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties, verify_checksums=verify)
     merged: dict[int, ThetaSketch] = {}
     for reading in plan.readings:
         for field_id in reading.types:

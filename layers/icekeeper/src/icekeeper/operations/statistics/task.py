@@ -49,9 +49,13 @@ class SketchResult:
 
 
 def sketch_tasks(
-    metadata: TableMetadata, readings: Sequence[Reading], io_properties: Mapping[str, str]
+    metadata: TableMetadata,
+    readings: Sequence[Reading],
+    io_properties: Mapping[str, str],
+    *,
+    verify_checksums: bool = True,
 ) -> list[SketchTask]:
-    """The tasks of a plan.
+    """The tasks of a plan; ``verify_checksums``: as in :class:`.ReadableFile`.
 
     Raises:
         TableUnsupported: an equality delete cannot be applied by this version.
@@ -61,7 +65,7 @@ def sketch_tasks(
     for number, reading in enumerate(readings):
         schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
         for files in _portions(reading.files):
-            rows = make_read_task(metadata, files, schema, io_properties)
+            rows = make_read_task(metadata, files, schema, io_properties, verify_checksums=verify_checksums)
             tasks.append(SketchTask(number, rows, dict(reading.types)))
     return tasks
 

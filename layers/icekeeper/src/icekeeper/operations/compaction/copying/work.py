@@ -43,6 +43,8 @@ class CopiedGroup:
     files: list[DataFile] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     bytes_copied: int = 0
+    bytes_unread: int = 0
+    """Of these, bytes that the store copied itself."""
 
 
 def write_copied(
@@ -58,7 +60,10 @@ def write_copied(
     """
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
-    target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory)
+    target = replace(
+        copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory),
+        verify_checksums=task.verify_checksums,
+    )
     judged = _judged(task, copying, target, storage)
     copyable = without_deleted_rows(judged, task, target, deletes, storage)
     outputs = plan_outputs(
@@ -135,13 +140,15 @@ class _Writer:
                     return False
                 parts.append((entry, judged))
             parts += [(self.copying.entries[i], self.copyable[i].file) for i in output.copied]
-            written = merge_files(parts, path, self.target, self.storage)
+            unread: list[int] = []
+            written = merge_files(parts, path, self.target, self.storage, unread.append)
         if isinstance(written, NotCopyable):
             return False
         if written is not None:
             done.files.append(replace(written, partition=self.task.partition))
         done.tally.read += sum(one.file.row_count for one in copied)
         done.bytes_copied += sum(one.file.copied_bytes for one in copied)
+        done.bytes_unread += sum(unread)
         return True
 
     def _decode_beside(self, inputs: Sequence[InputFile], folder: Path, tally: Tally) -> list[DataFile]:

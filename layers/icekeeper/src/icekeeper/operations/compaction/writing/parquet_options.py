@@ -101,6 +101,7 @@ def writer_options(
         "dictionary_pagesize_limit": dictionary_bytes(properties),
         "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
         "write_page_index": True,
+        "write_page_checksum": True,
         "write_statistics": _paths(
             [leaf for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured], leaves
         ),
