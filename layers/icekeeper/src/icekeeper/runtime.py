@@ -9,7 +9,8 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -18,7 +19,7 @@ from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.open import open_state
@@ -243,7 +244,8 @@ class Runtime:
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
     ) -> LakeStats:
-        """The health of a table now, maintained or not; reads its metadata document and the head's manifest list.
+        """The health of a table now, maintained or not; reads its metadata document, the head's manifest list, three
+        of its manifests, and eight footers at most.
 
         Raises:
             PolicyError: unknown table.
@@ -253,6 +255,7 @@ class Runtime:
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
+        from icekeeper.verification.footer_checks import mixed_footer_warning
 
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
@@ -263,15 +266,18 @@ class Runtime:
                 raise
             resolved = error
         head = health_head(loaded.metadata, resolved)
-        reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
-        return examine(
-            identity_of(self.catalog, loaded),
-            loaded.metadata,
-            resolved,
-            now_ms=self.clock(),
-            # An old v1 snapshot without a list would have every manifest read.
-            manifests=None if head is None or head.manifest_list is None else reader.manifests(head),
+        storage = Storage(loaded.io_properties)
+        reader = TableReader(loaded.metadata, storage.read)
+        # An old v1 snapshot without a list would have every manifest read.
+        manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
+        stats = examine(
+            identity_of(self.catalog, loaded), loaded.metadata, resolved, now_ms=self.clock(), manifests=manifests
         )
+        with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
+            warning = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
+            if warning is not None:
+                return replace(stats, warnings={**stats.warnings, "mixed_footers": warning})
+        return stats
 
     def costs(self, table: TableName) -> TableCosts:
         """What each branch, tag and snapshot of a table holds alone; reads every manifest once.

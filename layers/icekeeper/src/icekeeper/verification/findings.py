@@ -24,6 +24,7 @@ class ProblemKind(StrEnum):
     ROW_LINEAGE = "row_lineage"
     DELETION_VECTOR = "deletion_vector"
     STATISTICS = "statistics"
+    MIXED_FOOTER = "mixed_footer"
 
 
 @dataclass(frozen=True, slots=True)
