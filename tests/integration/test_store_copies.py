@@ -18,6 +18,8 @@ from botocore.exceptions import ClientError
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
+from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from icekeeper.storage.part_plan import Part
 from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble
 from icekeeper.storage.storage import Storage
@@ -83,6 +85,26 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     assert isinstance(streamed, DataFile)
     assert len(unread) == 1
     assert storage.read(streamed.file_path) == data
+
+
+def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, folder: str, inputs: list[Any]) -> None:
+    """Assembled or streamed, byte for byte: one input has no page index, so none has (rule 200)."""
+    bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
+    mixed = [inputs[0], *judged(storage, [bare])]
+    with requests_of(storage) as requests:
+        made = merged(storage, mixed, f"{folder}/new.parquet")
+    assert isinstance(made, DataFile)
+    assert requests.count("UploadPartCopy") >= 2
+    storage.no_range_copies.add(folder.split("/")[2])
+    streamed = merged(storage, mixed, f"{folder}/streamed.parquet")
+    assert isinstance(streamed, DataFile)
+    assert storage.read(streamed.file_path) == storage.read(made.file_path)
+    footer = read_footer(made.file_path, storage)
+    assert isinstance(footer, Footer), footer
+    groups = footer.metadata().row_groups
+    assert [group.ordinal for group in groups] == [0, 1, 2, 3]
+    assert {chunk.offset_index_offset for group in groups for chunk in group.columns} == {None}
+    assert mixed_fields(footer.metadata()) == []
 
 
 @pytest.mark.parametrize(("status", "code", "first"), [(403, "AccessDenied", 1), (500, "InternalError", 2)])

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from icekeeper.errors import StorageError
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
+from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from icekeeper.row_group_copy.refusal import NotCopyable
-from support.copied import entry_of, mixed_rows, parquet_file
+from support.copied import STORAGE, entry_of, mixed_rows, parquet_file
 from support.damaged_parquet import CHANGES, rows_of
 from support.examples import examples
 from support.lineage_copies import Input, lineage_file, lineage_target, merged, plain_file, resolved, row_ids
@@ -73,6 +75,9 @@ def test_rows_and_their_lineage_are_those_of_the_inputs(files: list[tuple[Any, .
         with duckdb.connect() as connection:
             columns = "id, _row_id, _last_updated_sequence_number"
             assert connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall() == row_ids(made.file_path)
+        footer = read_footer(made.file_path, STORAGE)
+        assert isinstance(footer, Footer), footer
+        assert mixed_fields(footer.metadata()) == []  # (rule 200)
         again = merged([Input(entry_of(Path(made.file_path), first_row_id=5), 5)], Path(name) / "again.parquet")
         assert isinstance(again, DataFile), str(again)
         assert Path(again.file_path).read_bytes() == Path(made.file_path).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
 from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, RowGroup, SortingColumn
+from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_fields
 from icekeeper.row_group_copy.refusal import NotCopyable
 from icekeeper.row_group_copy.thrift_fields import Empty
-from support.copied import STORAGE, copied, parquet_file, target_of, with_metadata
+from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
 _FIELDS = Path(__file__).parents[1] / "support" / "parquet_footer_fields.txt"
@@ -83,6 +85,7 @@ def merged_footer(inputs: Sequence[Path], folder: Path) -> FileMetaData:
     assert not isinstance(footer, NotCopyable), str(footer)
     judged = judge_file(footer, target_of(FLAT))
     assert not isinstance(judged, NotCopyable), str(judged)
+    assert mixed_fields(footer.metadata()) == []
     return footer.metadata()
 
 
@@ -261,3 +264,73 @@ def test_rows_of_several_files_are_not_called_sorted(tmp_path: Path) -> None:
 
     paths = [with_metadata(flat_file(tmp_path / f"{n}.parquet", 50 * n), sort) for n in (1, 0)]
     assert [group.sorting_columns for group in merged_footer(paths, tmp_path).row_groups] == [None] * 4
+
+
+def only_first(path: str, value: Any = None) -> Callable[[FileMetaData], None]:
+    """A change of one attribute of the first row group, or of its column ``price``."""
+
+    def change(metadata: FileMetaData) -> None:
+        for ordinal, group in enumerate(metadata.row_groups):
+            group.ordinal = ordinal
+        chunk = metadata.row_groups[0].columns[1]
+        place, name = path.split(".")
+        found = {"group": metadata.row_groups[0], "chunk": chunk, "meta": chunk.meta_data}
+        setattr(found.get(place, chunk.meta_data.statistics), name, value)
+
+    return change
+
+
+MIXED: dict[str, tuple[Callable[[FileMetaData], None], list[str]]] = {
+    "nothing": (only_first("group.ordinal", 0), []),
+    "ordinals": (only_first("group.ordinal"), ["ordinals of some row groups"]),
+    "page indexes": (only_first("chunk.offset_index_offset"), ["page indexes of some column chunks"]),
+    "an order": (
+        only_first("group.sorting_columns", [SortingColumn(0)]),
+        ["row groups one after the other that are called sorted"],
+    ),
+    "bounds": (only_first("statistics.max_value"), ["bounds of some row groups of column price"]),
+    "nulls": (only_first("statistics.null_count"), ["null counts of some row groups of column price"]),
+    "statistics": (
+        only_first("meta.statistics"),
+        ["bounds of some row groups of column price", "null counts of some row groups of column price"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
+    """As an earlier version left it (rule 201)."""
+    change, words = MIXED[what]
+    metadata = _footer(flat_file(tmp_path / "a.parquet", 0))
+    change(metadata)
+    assert mixed_fields(metadata) == words
+    del metadata.row_groups[1:]
+    assert mixed_fields(metadata) == []
+
+
+def test_row_groups_without_values_mix_nothing(tmp_path: Path) -> None:
+    """Those of nulls state no bounds, and those without rows say nothing."""
+    path = flat_file(tmp_path / "a.parquet", 0, lambda n: None if n < 25 else float(n))
+    metadata = _footer(path)
+    assert mixed_fields(metadata) == []
+    empty = replace(metadata.row_groups[0], num_rows=0, ordinal=0)
+    metadata.row_groups.append(empty)
+    assert mixed_fields(metadata) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "splits", "may_be"),
+    [
+        ("compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a0.parquet", 2, True),
+        ("0101-compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a1.parquet", 2, True),
+        ("compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a0.parquet", 1, False),
+        ("00000-7-1b3327dd-c569-4345-aead-49a10b35e3b9-0-00001.parquet", 2, False),
+        ("compact-other-writer.parquet", 2, False),
+    ],
+)
+def test_only_files_that_we_made_of_several_row_groups_are_looked_at(
+    name: str, splits: int, may_be: bool, tmp_path: Path
+) -> None:
+    entry = entry_of(flat_file(tmp_path / "a.parquet", 0), split_offsets=tuple(range(4, 4 + splits)))
+    assert may_be_mixed(replace(entry, file_path=f"s3://lake/t/data/day=1/{name}")) is may_be
+    assert not may_be_mixed(replace(entry, file_path=f"s3://lake/t/data/{name}", file_format="AVRO"))

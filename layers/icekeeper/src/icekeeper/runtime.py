@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
@@ -19,7 +19,7 @@ from icekeeper.catalogs.load import configured_catalog, open_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.open import open_state
@@ -252,7 +252,8 @@ class Runtime:
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
     ) -> LakeStats:
-        """The health of a table now, maintained or not; reads its metadata document and the head's manifest list.
+        """The health of a table now, maintained or not; reads its metadata document, the head's manifest list, three
+        of its manifests, and eight footers at most.
 
         Where the table has deletes that may stand elsewhere than their data files, it reads the head's manifests, too.
 
@@ -265,6 +266,7 @@ class Runtime:
         from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
+        from icekeeper.verification.footer_checks import mixed_footer_warning
 
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
@@ -275,10 +277,14 @@ class Runtime:
                 raise
             resolved = error
         head = health_head(loaded.metadata, resolved)
-        reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        storage = Storage(loaded.io_properties)
+        reader = TableReader(loaded.metadata, storage.read)
         # An old v1 snapshot without a list would have every manifest read.
         manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
         identity = identity_of(self.catalog, loaded)
+        mixed_footers = None
+        with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
+            mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
         return examine(
             identity,
             loaded.metadata,
@@ -287,6 +293,7 @@ class Runtime:
             manifests=manifests,
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             unreadable=self._unreadable_files(identity),
+            mixed_footers=mixed_footers,
         )
 
     def _unreadable_files(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:

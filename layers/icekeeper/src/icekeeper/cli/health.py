@@ -11,7 +11,7 @@ __all__ = ["health"]
 def health(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
-    """Say how a table looks, maintained or not; changes nothing and reads one manifest list."""
+    """Say how a table looks, maintained or not; changes nothing, and reads a few files of the table."""
     from icekeeper.report.terminal import print_health
     from icekeeper.runtime import Runtime
 

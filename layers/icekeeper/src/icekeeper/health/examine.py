@@ -32,13 +32,14 @@ def examine(
     manifests: Sequence[ManifestFile] | None = None,
     deletes_elsewhere: int = 0,
     unreadable: Mapping[str, UnreadableFile] | None = None,
+    mixed_footers: str | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
     default settings.  ``manifests`` are those of the head, if the caller has read them, and ``deletes_elsewhere``
     counts the deletes that stand under another spec or partition than the data file that they name; ``unreadable``
-    files are those that passes could not read.
+    files are those that passes could not read, and ``mixed_footers`` warns of footers that readers misread.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -51,6 +52,8 @@ def examine(
         )
     if (told := unreadable_warning(unreadable or {})) is not None:
         warnings["unreadable_files"] = told
+    if mixed_footers is not None:
+        warnings["mixed_footers"] = mixed_footers
     if isinstance(resolved, ResolvedPolicy):
         warnings |= resolved.owners.warnings
     else:

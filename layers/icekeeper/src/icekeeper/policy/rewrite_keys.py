@@ -78,7 +78,8 @@ class RewriteKeys(BaseModel):
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size")
     rewrite_reason: RewriteReasons = key(
-        (), "comma-separated: files are also rewritten for their codec, bloom (filters) or spec; reads every footer"
+        (),
+        "comma-separated: files are also rewritten for codec, bloom (filters), spec or (mixed) footer; reads footers",
     )
     max_files_to_rewrite: OptionalCount = key(None, "most data files rewritten by one pass; none: no limit")
     max_bytes_to_rewrite: OptionalCount = key(None, "most bytes rewritten by one pass; none: no limit")

@@ -39,6 +39,7 @@ __all__ = [
     "lacks_of",
     "refuse",
     "settle",
+    "states_bounds",
 ]
 
 
@@ -183,7 +184,7 @@ def lacks_of(chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn]) ->
     for number, (chunk, column) in enumerate(zip(chunks, columns, strict=False)):
         meta, bit = chunk.meta_data, 1 << number
         is_hidden = hides_bounds(meta, column.leaf)
-        if is_hidden or not _states_bounds(meta):
+        if is_hidden or not states_bounds(meta):
             bounds |= bit
         if meta.statistics is None or meta.statistics.null_count is None:
             null_counts |= bit
@@ -227,7 +228,7 @@ def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn) -> bool:
     return any(_are_equal(least, most) for least, most in ((found.min_value, found.max_value), (found.min, found.max)))
 
 
-def _states_bounds(meta: ColumnMetaData) -> bool:
+def states_bounds(meta: ColumnMetaData) -> bool:
     """Whether the bounds of a column chunk are stated, or all of its values are null."""
     found = meta.statistics
     if found is None:

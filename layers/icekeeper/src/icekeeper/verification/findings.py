@@ -25,6 +25,7 @@ class ProblemKind(StrEnum):
     DELETION_VECTOR = "deletion_vector"
     DELETE_SCOPE = "delete_scope"
     STATISTICS = "statistics"
+    MIXED_FOOTER = "mixed_footer"
 
 
 @dataclass(frozen=True, slots=True)

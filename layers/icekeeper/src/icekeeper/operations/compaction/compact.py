@@ -15,12 +15,13 @@ from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
 from icekeeper.operations.compaction.expected import expected_result
 from icekeeper.operations.compaction.in_commits import commits_of, rewrite_and_commit
+from icekeeper.operations.compaction.likely_copied import has_large_row_groups
 from icekeeper.operations.compaction.plan import (
     Clustering,
     CompactionPlan,
@@ -41,6 +42,7 @@ from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
+from icekeeper.rows.row_memory import likely_row_bytes
 from icekeeper.state.slack import Slack
 
 __all__ = ["compact"]
@@ -132,21 +134,39 @@ def _entries(
     They are only held where footers are read before the plan; files in other formats than Parquet have no footer.
     """
     entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
-    asked = frozenset(context.policy.rewrite_reason) & BY_FOOTER
-    if not asked:
+    reasons = frozenset(context.policy.rewrite_reason)
+    asked, asks_mixed = reasons & BY_FOOTER, RewriteReason.FOOTER in reasons
+    if not asked and not asks_mixed:
         return entries, {}
     held = tuple(entries)
     files = [live.entry.file for live in held if in_scope(live.entry.file, live.manifest.partition_spec_id)]
-    foreign = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
-    paths = [f.file_path for f in files if f.file_path not in foreign and context.is_written(f.file_path)]
-    context.require_allowed(paths)
-    found = files_lacking(
-        paths,
-        wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
-        context.storage(loaded),
-        lambda done: context.progress("footers", done, len(paths)),
+    lacking = {f.file_path: asked for f in files if asked and f.file_format.upper() != "PARQUET"}
+    written = [f for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
+    if asked:
+        paths = [file.file_path for file in written]
+        context.require_allowed(paths)
+        found = files_lacking(
+            paths,
+            wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
+            context.storage(loaded),
+            lambda done: context.progress("footers", done, len(paths)),
+        )
+        lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
+    for path in _with_mixed_footers(context, loaded, written) if asks_mixed else ():
+        lacking[path] = lacking.get(path, frozenset()) | {RewriteReason.FOOTER}
+    return held, lacking
+
+
+def _with_mixed_footers(context: OperationContext, loaded: LoadedTable, files: Iterable[DataFile]) -> Iterable[str]:
+    """The paths of the files whose footers mix habits, of those that can be mended by copying them."""
+    from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_footers  # with Thrift
+
+    row_bytes = likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema))
+    ours = [f for f in files if may_be_mixed(f) and has_large_row_groups(f, row_bytes, context.policy)]
+    context.require_allowed(file.file_path for file in ours)
+    return mixed_footers(
+        ours, context.storage(loaded), lambda done: context.progress("footers of copies", done, len(ours))
     )
-    return held, foreign | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
 
 
 def _told(

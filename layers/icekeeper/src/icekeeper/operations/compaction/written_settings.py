@@ -27,7 +27,7 @@ __all__ = ["BY_FOOTER", "WantedSettings", "files_lacking", "wanted_settings"]
 log = logging.getLogger(__name__)
 
 BY_FOOTER = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
-"""The reasons that only a file's footer tells."""
+"""The reasons for which all footers are read."""
 _PARALLEL_FOOTERS = 16
 # What footers call Arrow's codecs, where the names differ.
 _FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
