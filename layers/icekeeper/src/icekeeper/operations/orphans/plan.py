@@ -62,6 +62,7 @@ def plan_orphans(
     other_tables: Iterable[str] = (),
     other_formats: Iterable[str] = (),
     swept: Iterable[str],
+    elsewhere: Iterable[str] = (),
     is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
     """Decide which old unreferenced files of a table go.
@@ -73,9 +74,10 @@ def plan_orphans(
         other_tables: locations of tables nested in this one.
         other_formats: folders of tables of other formats.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
+        elsewhere: those of them that lie outside of the table's location.
         is_needed: whether anybody else needs a file.
     """
-    owned, others = compared(metadata.location), PathSet(other_tables)
+    owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
     oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
     like_hidden = partition_folders_like_hidden(metadata)
@@ -89,9 +91,9 @@ def plan_orphans(
             of_other_tables += 1
         elif (
             found.modified_ms is None
-            or not is_under(path, owned)
+            or (root := next((one for one in owned if is_under(path, one)), None)) is None
             or protected.may_contain(path)
-            or is_hidden(path, owned, like_hidden)
+            or is_hidden(path, root, like_hidden)
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
