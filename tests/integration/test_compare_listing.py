@@ -55,7 +55,7 @@ class Given:
 
 
 def comparison(source: Given, references: Sequence[str]) -> Comparison:
-    return Comparison(source, HOME, references, {}, References(), LIMIT_MS)
+    return Comparison(source, (HOME,), references, {}, References(), LIMIT_MS)
 
 
 def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequence[str]) -> OrphanCandidates:

@@ -129,11 +129,20 @@ class UnlistedPaths:
 class ReferencedPaths:
     """The paths that a table references; ``home`` is the location whose files are asked about."""
 
-    def __init__(self, home: str, paths: Iterable[str] = (), hash_of: Callable[[str], int] = hash) -> None:
-        """``hash_of``: 64 bits with a sign; :func:`path_hash` where hashes come from other processes."""
+    def __init__(
+        self,
+        home: str,
+        paths: Iterable[str] = (),
+        hash_of: Callable[[str], int] = hash,
+        listed_too: Iterable[str] = (),
+    ) -> None:
+        """``hash_of``: 64 bits with a sign; :func:`path_hash` where hashes come from other processes.
+
+        ``listed_too``: other folders of which the listing holds all files.
+        """
         own = authority(home)
         self._own = "/" if own == "file://" else f"{own}/"
-        self._home = f"{any_spelling(home).rstrip('/')}/"
+        self._listed = tuple(f"{any_spelling(root).rstrip('/')}/" for root in (home, *listed_too))
         self._hash = hash_of
         self._here, self._elsewhere, self._expected = Hashes(), Hashes(), Hashes()
         self.update(paths)
@@ -143,7 +152,7 @@ class ReferencedPaths:
         self._take(paths, self._add)
 
     def expect(self, paths: Iterable[str]) -> None:
-        """Add paths of which those below ``home`` are in its listing unless they are missing."""
+        """Add paths of which those in listed folders are in the listing, unless they are missing."""
         self._take(paths, self._expect)
 
     def _take(self, paths: Iterable[str], add: Callable[[Sequence[str]], None]) -> None:
@@ -158,8 +167,8 @@ class ReferencedPaths:
             add(merged_spellings(some))
 
     def _expect(self, normals: Sequence[str]) -> None:
-        self._expected.add(self._hash(normal) for normal in normals if normal.startswith(self._home))
-        self._add([normal for normal in normals if not normal.startswith(self._home)])
+        self._expected.add(self._hash(normal) for normal in normals if normal.startswith(self._listed))
+        self._add([normal for normal in normals if not normal.startswith(self._listed)])
 
     def _add(self, normals: Sequence[str]) -> None:
         self._here.add(map(self._hash, normals))
@@ -181,9 +190,9 @@ class ReferencedPaths:
         self._elsewhere.add(elsewhere for _, elsewhere in pairs if elsewhere is not None)
 
     def expected_hash(self, path: str) -> int | None:
-        """The hash of a path that :meth:`expect` would look for in the listing; ``None``: it is not below ``home``."""
+        """The hash of a path that :meth:`expect` would look for in the listing; ``None``: it is elsewhere."""
         normal = any_spelling(path)
-        return self._hash(normal) if normal.startswith(self._home) else None
+        return self._hash(normal) if normal.startswith(self._listed) else None
 
     def add_expected(self, hashes: Iterable[int]) -> None:
         """Expect paths by their :meth:`expected_hash`, which may have been made on another machine."""

@@ -25,6 +25,7 @@ from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.reachability import References, documents
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.candidates import CandidateCollector
+from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.remove_orphans import why_skipped
@@ -73,6 +74,8 @@ class _TableSearch:
     references: References
     collector: CandidateCollector
     older_than_ms: int
+    elsewhere: tuple[str, ...]
+    """Folders of its data path outside of its location that are swept, too."""
 
 
 @dataclass(slots=True)
@@ -181,7 +184,9 @@ def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths
     if outcome.status is not Status.SUCCEEDED:
         return outcome
     collector = CandidateCollector(referenced, preparation.older_than_ms)
-    return _TableSearch(context, table, preparation.references, collector, preparation.older_than_ms)
+    return _TableSearch(
+        context, table, preparation.references, collector, preparation.older_than_ms, preparation.elsewhere
+    )
 
 
 @dataclass(slots=True)
@@ -194,6 +199,7 @@ class _Preparation:
     """What any table of the bucket references; this table's paths are added."""
     references: References = field(default_factory=References)
     older_than_ms: int = 0
+    elsewhere: tuple[str, ...] = ()
 
     def run(self, context: OperationContext) -> OperationOutcome:
         """Succeeded, or skipped with the reason why nothing of the table may go."""
@@ -212,6 +218,7 @@ class _Preparation:
         skip = why_skipped(context, table)
         if skip is not None:
             return skip
+        self.elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
         grace_ms = context.policy.orphan_older_than_ms
         self.older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
         return succeeded(_OPERATION, "its references are known")
@@ -224,7 +231,12 @@ def _assign_to_tables(
     outside: _Outside,
     referenced: ReferencedPaths,
 ) -> None:
-    locations = TableLocations((table.name, table.metadata.location) for table in tables.loaded)
+    locations = TableLocations(
+        (
+            *((table.name, table.metadata.location) for table in tables.loaded),
+            *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
+        )
+    )
     rest, names = iter(objects), FolderNames()
     while some := list(islice(rest, _AT_ONCE)):
         of_searches: defaultdict[TableName, list[ListedObject]] = defaultdict(list)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
 
-__all__ = ["FileSource", "KnownFiles", "ListedLocation", "SourcePart"]
+__all__ = ["FileSource", "JoinedFiles", "KnownFiles", "ListedLocation", "SourcePart"]
 
 SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
 """Reads a share of the files; picklable, so that an engine's worker can call it."""
@@ -57,6 +58,26 @@ class ListedLocation:
         """See :class:`FileSource`."""
         objects, folders = self.storage.divide(self.location)
         return [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFiles:
+    """The files of several locations, none of which lies in another."""
+
+    sources: tuple[FileSource, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """See :class:`FileSource`."""
+        return all(source.is_current for source in self.sources)
+
+    def objects(self) -> Iterator[ListedObject]:
+        """See :class:`FileSource`."""
+        return chain.from_iterable(source.objects() for source in self.sources)
+
+    def parts(self) -> Sequence[SourcePart]:
+        """See :class:`FileSource`."""
+        return [part for source in self.sources for part in source.parts()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ class Comparison:
     """A listing, and what its files are compared with."""
 
     source: FileSource
-    home: str
-    """The table's location."""
+    roots: tuple[str, ...]
+    """The table's location, and other folders that the listing holds."""
     documents: Sequence[str]
     """Paths that are referenced by anything but a manifest: metadata files, manifest lists, manifests, statistics."""
     manifests: Mapping[str, ManifestFile]
@@ -70,7 +70,7 @@ def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
         MetadataUnreadable: a manifest cannot be read.
         StorageError: the files cannot be listed.
     """
-    referenced = ReferencedPaths(asked.home, asked.documents)
+    referenced = ReferencedPaths(asked.roots[0], asked.documents, listed_too=asked.roots[1:])
     referenced.expect(asked.references.held(reader, asked.manifests.values()))
     return find_candidates(asked.source.objects(), referenced, asked.older_than_ms)
 
@@ -84,14 +84,14 @@ def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> Or
     """
     unseen = [path for path in asked.manifests if path not in asked.references.manifests]
     asked.references.manifests.update(unseen)
-    home, count = asked.home, max(2, -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART))
+    roots, count = asked.roots, max(2, -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART))
     chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
     tasks = [
-        _Task(home, count, documents=tuple(asked.documents)),
-        *(_Task(home, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
-        *(_Task(home, count, listed=part) for part in asked.source.parts()),
+        _Task(roots, count, documents=tuple(asked.documents)),
+        *(_Task(roots, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
+        *(_Task(roots, count, listed=part) for part in asked.source.parts()),
     ]
-    merge = partial(_merge, home, asked.older_than_ms)
+    merge = partial(_merge, roots, asked.older_than_ms)
     results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
     for _, error in results:
         if error is not None:
@@ -103,7 +103,7 @@ def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> Or
 class _Task:
     """One of three kinds of work: paths at hand (``documents``), manifests to read, or a share of the files to list."""
 
-    home: str
+    roots: tuple[str, ...]
     parts: int
     documents: tuple[str, ...] = ()
     storage: Storage | None = None
@@ -127,7 +127,7 @@ def _objects(task: _Task) -> Iterator[tuple[str, int, Any]]:
 
 
 def _references(task: _Task) -> Iterator[tuple[str, int, Any]]:
-    hasher = ReferencedPaths(task.home, hash_of=path_hash)
+    hasher = ReferencedPaths(task.roots[0], hash_of=path_hash, listed_too=task.roots[1:])
     for path in task.documents:
         yield "references", _part(path, task.parts), hasher.hashes(path)
     for manifest in task.manifests:
@@ -160,9 +160,9 @@ def _in_items(values: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, _It
 
 
 def _merge(
-    home: str, older_than_ms: int, part: int, items: Iterator[_Item]
+    roots: tuple[str, ...], older_than_ms: int, part: int, items: Iterator[_Item]
 ) -> tuple[OrphanCandidates, StorageError | None]:
-    referenced = ReferencedPaths(home, hash_of=path_hash)
+    referenced = ReferencedPaths(roots[0], hash_of=path_hash)
     objects: list[tuple[str, int, int | None]] = []
     error: StorageError | None = None
     for kind, payload in items:

@@ -21,6 +21,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.orphans.candidates import OrphanCandidates, without_referenced
+from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere, refuse_shared_folders, tell_unswept
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.missing_files import MissingFiles, find_missing
 from icekeeper.operations.orphans.plan import (
@@ -106,8 +107,13 @@ def _ask_guards(
     foreign = _foreign(context.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
     neighbours = Neighbours()
-    if (candidates.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
-        neighbours = needs.ask_every_table(tuple(others()))
+    elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
+    is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
+    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:
+        every = tuple(others())
+        if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
+            refuse_shared_folders(context, table, elsewhere, every)
+        neighbours = needs.ask_every_table(every)
         foreign = [one for one in foreign if one.path not in needs.shared]
     theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
@@ -121,6 +127,7 @@ def _ask_guards(
         other_tables=neighbours.left_alone,
         other_formats=candidates.other_formats,
         swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
+        elsewhere=elsewhere,
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
@@ -143,10 +150,11 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     refuse_mass_deletion(
         len(ripe), candidates.listed, policy.orphan_max_delete_ratio, ratio_source, any_missing=missing is not None
     )
-    metrics = _metrics(table, candidates, plan, ripe, missing)
+    metrics = _metrics(context, table, candidates, plan, ripe, missing)
     paths = tuple(orphan.path for orphan in ripe)
+    left = _left_alone(plan, candidates) + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
     if context.dry_run:
-        summary = f"would remove {len(paths)} orphan file(s){_left_alone(plan, candidates)}"
+        summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
     # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
@@ -167,7 +175,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
         return failed(_OPERATION, "; ".join(result.failures), metrics=metrics)
     outcome = succeeded(
         _OPERATION,
-        "; ".join([f"removed {len(result.deleted)} orphan file(s){_left_alone(plan, candidates)}", *result.failures]),
+        "; ".join([f"removed {len(result.deleted)} orphan file(s){left}", *result.failures]),
         metrics=metrics,
         files_planned=paths,
         files_deleted=result.deleted,
@@ -272,6 +280,7 @@ def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]
 
 
 def _metrics(
+    context: OperationContext,
     table: LoadedTable,
     candidates: OrphanCandidates,
     plan: OrphanPlan,
@@ -279,7 +288,8 @@ def _metrics(
     missing: MissingFiles | None,
 ) -> Metrics:
     # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
-    elsewhere = [path for path in owned_locations(table.metadata) if not may_be_under(path, table.metadata.location)]
+    swept = (table.metadata.location, *folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes))
+    elsewhere = [path for path in owned_locations(table.metadata) if not any(may_be_under(path, one) for one in swept)]
     return {
         "remove_orphans.files_listed": candidates.listed,
         "remove_orphans.files_too_young": candidates.too_young,

@@ -62,6 +62,7 @@ def plan_orphans(
     other_tables: Iterable[str] = (),
     other_formats: Iterable[str] = (),
     swept: Iterable[str],
+    elsewhere: Iterable[str] = (),
     is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
     """Decide which old unreferenced files of a table go.
@@ -73,11 +74,12 @@ def plan_orphans(
         other_tables: locations of tables nested in this one.
         other_formats: folders of tables of other formats.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
+        elsewhere: those of them that lie outside of the table's location.
         is_needed: whether anybody else needs a file.
     """
-    owned, others = compared(metadata.location), PathSet(other_tables)
+    owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
-    oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
+    oldest_ms = _oldest_of_history_ms(metadata)
     like_hidden = partition_folders_like_hidden(metadata)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
@@ -89,13 +91,13 @@ def plan_orphans(
             of_other_tables += 1
         elif (
             found.modified_ms is None
-            or not is_under(path, owned)
+            or (root := next((one for one in owned if is_under(path, one)), None)) is None
             or protected.may_contain(path)
-            or is_hidden(path, owned, like_hidden)
+            or is_hidden(path, root, like_hidden)
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
-            or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
+            or (is_metadata_file(found.path) and found.modified_ms >= oldest_ms)
         ):
             left += 1
         elif formats.may_contain(path):
@@ -107,6 +109,16 @@ def plan_orphans(
     orphans.sort(key=lambda found: found.path)
     elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
+
+
+def _oldest_of_history_ms(metadata: TableMetadata) -> int:
+    """When the oldest snapshot of main's history was made, or of the branches' where there is no main.
+
+    Not the tagged ones: one tag that is kept for years would keep every metadata file since.
+    """
+    lines = (metadata.ancestors(head) for head in metadata.head_ids)
+    history = [snapshot for line in lines for snapshot in line] or metadata.snapshots.values()
+    return min((snapshot.timestamp_ms for snapshot in history), default=metadata.last_updated_ms)
 
 
 def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:

@@ -19,13 +19,14 @@ from icekeeper.operations.orphans.compare_listing import (
     compare_here,
     live_files,
 )
+from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.known_orphans import known_orphans
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
-from icekeeper.storage.sources import FileSource, ListedLocation
+from icekeeper.storage.sources import FileSource, JoinedFiles, ListedLocation
 
 __all__ = ["remove_orphans"]
 
@@ -80,19 +81,25 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
     """
     storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
     inventory = context.policy.orphan_inventory
+    roots = (metadata.location, *folders_elsewhere(metadata, context.policy.orphan_sweep_prefixes))
     source: FileSource
     if context.orphan_candidates is not None:
         source = context.orphan_candidates
     elif inventory is not None:
+        if len(roots) > 1:
+            raise OperationRefused(
+                f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
+                "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
+            )
         source = InventoryFiles(storage, inventory, metadata.location)
     else:
-        source = ListedLocation(storage, metadata.location)
+        source = JoinedFiles(tuple(ListedLocation(storage, root) for root in roots))
     grace_ms = context.policy.orphan_older_than_ms
     older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
     named = [*documents(metadata, table.metadata_location), *context.memory.pinned_metadata(), *manifests]
-    asked = Comparison(source, metadata.location, named, manifests, references, older_than_ms)
+    asked = Comparison(source, roots, named, manifests, references, older_than_ms)
     if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
         candidates = compare_by_engine(asked, context.engine, storage)
     else:
