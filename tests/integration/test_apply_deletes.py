@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from icekeeper.model import FileContent, ManifestContent
 from icekeeper.operations.compaction.rewrite import rewrite_group
@@ -211,3 +216,50 @@ def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp
         result = rewrite_group(made)
         assert result.error == error
         assert [file.record_count for file in result.written] == ([2] if error is None else [])
+
+
+@pytest.mark.parametrize("is_null_struct", [True, False])
+def test_a_null_key_within_an_optional_struct_stops_its_group(is_null_struct: bool, tmp_path: Path) -> None:
+    """Java tells a null struct from a null column in it, others do not: whom it deletes is not known (rule 242)."""
+    name = NestedField(4, "name", StringType(), required=False)
+    owner = NestedField(3, "owner", StructType(name), required=False)
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    owners = [None, {"name": None}, {"name": "a"}, {"name": "b"}]
+    field = pa.field("name", pa.string(), metadata={b"PARQUET:field_id": b"4"})
+    kind = pa.field("owner", pa.struct([field]), metadata={b"PARQUET:field_id": b"3"})
+
+    def key(region: str, value: object) -> tuple[pa.Table, dict[str, object]]:
+        described = {"content": FileContent.EQUALITY_DELETES, "partition": (region,), "equality_ids": (4,)}
+        return pa.table([pa.array([value], kind.type)], schema=pa.schema([kind])), described
+
+    with maintained_table(tmp_path) as table:
+        table.pyiceberg.create_namespace("ns")
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()), owner)
+        made = table.pyiceberg.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+        for region in ("us", "eu"):
+            for half in (owners[:2], owners[2:]):
+                made.append(
+                    pa.table({"id": [1, 2], "region": [region] * 2, "owner": half}, schema=made.schema().as_arrow())
+                )
+        commit_deletes(table, [key("us", None if is_null_struct else {"name": None}), key("eu", {"name": "a"})])
+        outcome = compacted(table, min_input_files="2")
+        assert outcome.status is Status.FAILED
+        assert "deletes rows by a null in owner.name" in (outcome.reason or "")
+        files = Counter((entry.file.partition[0], entry.file.content.name) for entry in table.entries())
+        assert files == {("us", "DATA"): 2, ("us", "EQUALITY_DELETES"): 1, ("eu", "DATA"): 1}
+        (merged,) = [entry.file.file_path for entry in table.entries() if entry.file.partition == ("eu",)]
+        left = pq.read_table(local_path(merged), partitioning=None)["owner"].to_pylist()
+        assert sorted(left, key=str) == [None, {"name": "b"}, {"name": None}]
+
+
+def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) -> None:
+    """A required struct is never null, and what is required in an optional one is null with it alone."""
+    for outer, inner in ((True, False), (False, True)):
+        leaf = {"id": 2, "name": "n", "required": inner, "type": "string"}
+        fields = [{"id": 1, "name": "s", "required": outer, "type": {"type": "struct", "fields": [leaf]}}]
+        assert apply_deletes.null_means_two_things(fields, (0, 0)) is False
+        leaf["required"] = fields[0]["required"] = False
+        assert apply_deletes.null_means_two_things(fields, (0, 0)) is True
+    assert (
+        apply_deletes.null_means_two_things([{"id": 1, "name": "a", "required": False, "type": "int"}], (0,)) is False
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -48,6 +49,24 @@ def test_a_table_without_the_setting_is_left_alone(table: MaintainedTable) -> No
     assert "no partition field of this table tells a time" in (outcome.reason or "")
     assert table.metadata.head("main") != head  # the pass over everything else did its work
     assert table.ids() == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_old_partition_is_found_behind_a_young_bound_where_text_does_not_sort_by_time(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """As %d-%m-%Y the least text of a manifest may be of today, and that of an old partition the greatest."""
+    table = new_table(local_catalog, tmp_path)
+    with table.table.update_spec() as update:
+        update.add_identity("part")
+    young, old = f"{TODAY + datetime.timedelta(days=40):01-%m-%Y}", "28-02-2020"
+    table.table.append(pa.concat_tables([table.new_rows(1, part=young), table.new_rows(2, part=old)]))
+    settings = {**TEXT, "partition_time_pattern": "%d-%m-%Y"}
+    head = table.metadata.current_snapshot
+    assert head is not None
+    bounds = [(s.lower_bound, s.upper_bound) for m in table.reader.manifests(head) for s in m.partitions or ()]
+    assert bounds == [(young.encode(), old.encode())]
+    assert table.run(EXPIRE, **settings).metrics["expire_partitions.partitions_expired"] == 1
+    assert table.ids() == [1]
 
 
 def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> None:

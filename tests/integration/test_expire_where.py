@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.types import TimestampType
+from pyiceberg.transforms import BucketTransform, TruncateTransform
+from pyiceberg.types import IcebergType, LongType, TimestampType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
@@ -52,6 +56,37 @@ def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table: Maintain
     everything = table.run(EXPIRE, where="part != 'x'")
     assert everything.status is Status.REFUSED
     assert table.readers_agree() == [1, 2]
+
+
+def test_null_bucket_and_truncated_partitions_are_chosen_and_the_last_one_too(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until no partition is left; the table is readable and empty then."""
+
+    def by_value(transform: Any, source: IcebergType) -> Callable[[pa.Array], pa.Array]:
+        of_one = transform.transform(source)  # PyIceberg's of arrays needs pyiceberg-core
+        return lambda array: pa.array([of_one(one) for one in array.to_pylist()])
+
+    for transform in (BucketTransform, TruncateTransform):
+        monkeypatch.setattr(transform, "pyarrow_transform", by_value)
+    table = new_table(local_catalog, tmp_path)
+    with table.table.update_spec() as update:
+        update.add_field("part", TruncateTransform(2), "part_prefix")
+        update.add_field("id", BucketTransform(4), "id_bucket")
+    buckets = {BucketTransform(4).transform(LongType())(number): number for number in range(20)}
+    one, other = buckets[1], buckets[2]
+    for number, part in ((one, "us-1"), (one, "eu-1"), (other, "eu-1"), (other, None)):
+        rows = {"id": [number], "part": [part]}
+        table.table.append(pa.table(rows, schema=table.new_rows(number).schema))
+    for where, left in (
+        ("part is null", sorted([one, one, other])),
+        ("truncate(2, part) = 'us'", sorted([one, other])),
+        ("bucket(4, id) = 1 and part like 'eu%'", [other]),
+        ("bucket(4, id) = 2", []),
+    ):
+        outcome = table.run(EXPIRE, where=where)
+        assert (outcome.status, outcome.metrics["expire_partitions.partitions_expired"]) == (Status.SUCCEEDED, 1)
+        assert table.readers_agree() == left
 
 
 def test_the_scope_of_rewrites_drops_no_rows(table: MaintainedTable) -> None:

@@ -108,6 +108,46 @@ def test_the_last_partition_that_is_selected_and_the_first_that_is_not(
     assert not is_selected(where, source, transform, first_out)
 
 
+# What Spark prints and its users paste; a `timestamptz` without a zone is in UTC.
+PASTED = [
+    ("ts < '2026-03-24'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24 00:00:00'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < '2026-03-24 00:00'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < '2026-03-24 00:00:00.5'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("ts < date '2026-03-24'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < timestamp '2026-03-24 00:00:00'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < TIMESTAMP '2026-03-24 01:00:00+01:00'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24T00:00:00Z'", 2, "hour", hour(2026, 3, 23, 23), hour(2026, 3, 24, 0)),
+    ("tz < '2026-03-24 02:00:00 +0200'", 2, "hour", hour(2026, 3, 23, 23), hour(2026, 3, 24, 0)),
+    ("nanos < timestamp_ntz '2026-03-24 00:00:00'", 5, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < date '2026-03-24'", 3, "identity", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < '2026-03-24 00:00:00'", 3, "identity", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < timestamp '2026-03-24 06:00:00'", 3, "identity", day(2026, 3, 24), day(2026, 3, 25)),
+    ("ts between '2026-03-01' and '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("days(ts) = date '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("system.days(ts) <= '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("spark_catalog.system.months(ts) = 674", 1, "day", day(2026, 3, 31), day(2026, 4, 1)),
+    (f"hours(tz) <= {hour(2026, 3, 24, 7)}", 2, "hour", hour(2026, 3, 24, 7), hour(2026, 3, 24, 8)),
+    ("years(ts) = 56", 1, "day", day(2026, 12, 31), day(2027, 1, 1)),
+    ("bucket(4, name) = 1", 4, "bucket[4]", 1, 2),
+    ("1 = system.bucket(4, name)", 4, "bucket[4]", 1, 0),
+    ("my.system.bucket(4, d) in (1, 3)", 3, "bucket[4]", 3, 2),
+    ("bucket(4, name) = 3", 4, "identity", "c", "a"),
+    ("truncate(2, name) = 'us'", 4, "truncate[2]", "us", "uk"),
+    ("truncate(2, name) = 'us'", 4, "identity", "usa", "uk"),
+    ("truncate(1, name) = 'u'", 4, "truncate[2]", "us", "eu"),
+]
+
+
+@pytest.mark.parametrize(("where", "source", "transform", "taken", "left"), PASTED, ids=[case[0] for case in PASTED])
+def test_what_is_pasted_from_spark_means_the_same(
+    where: str, source: int, transform: str, taken: PartitionValue, left: PartitionValue
+) -> None:
+    assert is_selected(where, source, transform, taken)
+    assert not is_selected(where, source, transform, left)
+
+
 def test_the_filter_selects_more_as_time_goes_on() -> None:
     where, eleven = "ts < now() - interval '1 hour'", hour(2026, 3, 31, 12)
     edge_ms = (hour(2026, 3, 31, 13)) * 3_600_000
@@ -145,7 +185,15 @@ def test_every_kind_of_predicate(where: str, value: PartitionValue, selected: bo
         ("ts - interval '1 hour' < now()", "interval '1 hour' must follow now() or current_date"),
         ("ts < now() - interval '1001 years'", "is more than 1000 years from now"),
         ("name < now()", "now() needs a date or timestamp, but column name is string"),
-        ("nanos < now()", "now() needs a date or timestamp, but column nanos is timestamp_ns"),
+        ("name < date '2026-11-23'", "date '2026-11-23' needs a date or timestamp, but column name is string"),
+        ("ts < date '2026-11-31'", "'2026-11-31' is no date or time; write for example '2026-01-31'"),
+        ("ts < 1700000000", "column ts is compared with a date or time, for example '2026-01-31' or current_date"),
+        ("ts < '2026-11-23 00:00:00Z'", "column ts is timestamp, which has no time zone: leave the zone of"),
+        ("d < '2026-11-23 06:00'", "column d is date; write timestamp '2026-11-23 06:00' to compare its midnight"),
+        ("years(ts) < 2026", "years(ts) counts from 1970, as in Spark: 2026 is 56"),
+        ("bucket(4, name) = 'a'", "bucket(4, name) is compared with a whole number"),
+        ("bucket(0, name) = 1", "bucket(0, name) needs a number greater than 0"),
+        ("truncate(4, ts) = 'a'", "truncate(4, ts) cannot be: column ts is timestamp"),
         ("hour(d) < now()", "column d is a date, which has no hour; write day(d)"),
         ("day(ts) = 5", "day(ts) is compared with a date or time, for example '2026-01-31' or current_date"),
         ("day(name) = '2026-01-31'", "day(name) needs a date or timestamp, but column name is string"),

@@ -55,14 +55,43 @@ def test_a_partition_decides_without_any_bounds(
     assert judge(data_file("f", 1, (value,)), 0) is may_match
 
 
-def test_bounds_from_before_a_promotion_leave_a_file_in_scope() -> None:
-    """Four bytes of a column that is a long by now: not understood, so it may match."""
-    judge = row_filter("c1 > 100", table(), 0)
-    old = {1: struct.pack("<i", 5)}
-    new = {1: struct.pack("<q", 5)}
-    counts: dict[str, Any] = {"value_counts": {1: 10}, "null_value_counts": {1: 0}}
-    assert judge(data_file("f", 1, lower_bounds=old, upper_bounds=old, **counts), 0)
-    assert not judge(data_file("f", 1, lower_bounds=new, upper_bounds=new, **counts), 0)
+def test_bounds_from_before_a_promotion_are_judged_by_value() -> None:
+    """Four bytes of a column that is a long by now are a number still; of a timestamp they may be days."""
+    counts: dict[str, Any] = {"value_counts": {1: 10, 5: 10}, "null_value_counts": {1: 0, 5: 0}}
+    for where, bound, may_match in (
+        ("c1 > 100", {1: struct.pack("<i", 5)}, False),
+        ("c1 > 100", {1: struct.pack("<i", 500)}, True),
+        ("c1 > 100", {1: struct.pack("<q", 5)}, False),
+        ("c5 < '1970-01-01'", {5: struct.pack("<i", 5)}, True),
+        ("c5 < '1970-01-01'", {5: struct.pack("<q", 5)}, False),
+        ("c5 < '1970-01-01'", {5: b"odd"}, True),
+    ):
+        file = data_file("f", 1, lower_bounds=bound, upper_bounds=bound, **counts)
+        assert row_filter(where, table(), 0)(file, 0) is may_match
+
+
+def test_uuids_between_two_bounds_are_never_left_out() -> None:
+    """Writers order them by signed or by unsigned bytes (platform 20)."""
+    low, high = uuid.UUID(int=0xF << 124).bytes, uuid.UUID(int=5).bytes  # as Java orders them
+    file = data_file("f", 1, lower_bounds={4: low}, upper_bounds={4: high}, value_counts={4: 2})
+    assert row_filter(f"c4 = '{ONE}'", table(), 0)(file, 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "counts", "may_match"),
+    [
+        ("c1 is null", {"value_counts": {1: 10}, "null_value_counts": {1: 0}}, False),
+        ("c1 is null", {"value_counts": {1: 10}, "null_value_counts": {1: 1}}, True),
+        ("c1 is null", {}, True),
+        ("c1 is not null", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
+        ("c1 != 5", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
+        ("c1 = 5 and c2 = 'a'", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
+        ("c1 = 5 or c2 = 'a'", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, True),
+        ("not (c1 = 5)", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
+    ],
+)
+def test_counts_of_nulls_decide_as_sql_does(where: str, counts: dict[str, Any], may_match: bool) -> None:
+    assert row_filter(where, table(), 0)(data_file("f", 1, **counts), 0) is may_match
 
 
 def test_bounds_of_uuids_are_understood() -> None:

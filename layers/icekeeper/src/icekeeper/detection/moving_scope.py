@@ -52,7 +52,7 @@ def _reach_ms(metadata: TableMetadata, policy: Policy, now_ms: int) -> int:
         reaches.append(policy.min_partition_age_ms + longest_ms)
     if policy.where is not None:
         relative = parse_relative(policy.where)
-        taken_ms = max((_LONGEST_MS[column.transform] for column in relative.columns.values()), default=0)
+        taken_ms = max((_LONGEST_MS.get(column.transform, 0) for column in relative.columns.values()), default=0)
         for time in relative.times.values():
             reaches.append(now_ms - time.at(now_ms) // 1000 + taken_ms + (_DAY_MS if time.is_date else 0))
     return max(reaches, default=0)

@@ -35,16 +35,18 @@ Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
 
 
 def _imported_when_run(module: str, **given: str) -> Work:
-    """The operation of a module below ``operations/``, which has its name; ``given`` are functions that it takes.
+    """The operation of a module below ``operations/``, which has its name; ``given`` are other functions for it.
 
     A function of the pipeline runs one operation, and would else start with the imports of all (platform 56).
     """
 
     def function(path: str) -> Any:
-        return getattr(import_module(f"icekeeper.operations.{path}"), path.rpartition(".")[2])
+        place, _, name = path.rpartition(".")
+        return getattr(import_module(f"icekeeper.operations.{place}"), name)
 
     def work(context: OperationContext) -> OperationOutcome:
-        outcome: OperationOutcome = function(module)(context, **{name: function(path) for name, path in given.items()})
+        operation = function(f"{module}.{module.rpartition('.')[2]}")
+        outcome: OperationOutcome = operation(context, **{name: function(path) for name, path in given.items()})
         return outcome
 
     work.__module__ = f"icekeeper.operations.{module}"
@@ -54,7 +56,7 @@ def _imported_when_run(module: str, **given: str) -> Work:
 OPERATIONS: Mapping[Operation, Work] = {
     # No operation knows another one: the filter that compaction has too is handed to it.
     Operation.EXPIRE_PARTITIONS: _imported_when_run(
-        "partitions.expire_partitions", matching="compaction.whole_partitions"
+        "partitions.expire_partitions", matching="compaction.where.whole_partitions"
     ),
     Operation.COMPACT: _imported_when_run("compaction.compact"),
     Operation.REWRITE_POSITION_DELETES: _imported_when_run("position_deletes.rewrite_position_deletes"),

@@ -1,7 +1,7 @@
-"""Times in a filter that are relative to now, and transforms of columns: ``now() - interval '1 hour'``, ``day(ts)``.
+"""Times and transforms in a filter: ``now() - interval '1 hour'``, ``date '2026-11-23'``, ``bucket(4, id)``.
 
-The filter's own grammar (PyIceberg's) knows neither.  Both are found here and replaced by placeholders; who evaluates
-the filter asks for the moments.  Everything is in UTC.
+The filter's own grammar (PyIceberg's) knows none of them.  They are found here and replaced by placeholders; who
+evaluates the filter asks for the moments.  Everything is in UTC, also a time that is written without a zone.
 """
 
 from __future__ import annotations
@@ -11,16 +11,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
-__all__ = ["CALENDAR", "MICROS_PER_DAY", "RelativeFilter", "RelativeTime", "TransformedColumn", "parse_relative"]
+from icekeeper.policy.time_pattern import days_of
+
+__all__ = [
+    "CALENDAR",
+    "MICROS_PER_DAY",
+    "Moment",
+    "RelativeFilter",
+    "RelativeTime",
+    "TransformedColumn",
+    "parse_moment",
+    "parse_relative",
+    "span_of",
+]
 
 MICROS_PER_DAY = 86_400_000_000
 CALENDAR = ("year", "month", "day", "hour")
-"""The transforms that a filter may name."""
+"""The transforms that a filter may name beside ``bucket`` and ``truncate``."""
 # Characters of Unicode's private use: no column and no value of a filter has them, and quotes keep them as they are.
-_TIME, _COLUMN = "\ue000time", "icekeeper\ue000column"
+_TIME, _TYPED, _COLUMN = "\ue000time", "\ue000typed", "icekeeper\ue000column"
 _MICROS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day": MICROS_PER_DAY}
 _MICROS["week"] = 7 * MICROS_PER_DAY
 _MONTHS = {"month": 1, "year": 12}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Far beyond any table, and within the years that dates have.
 _MOST_YEARS = 1000
 
@@ -29,8 +42,19 @@ _INTERVAL = rf"interval\s+(?:'(?P<text>[^']*)'(?:\s+(?P<unit>(?!and\b|or\b)[a-zA
 _STEP = re.compile(rf"\s*(?P<sign>[+-])\s*{_INTERVAL}", re.IGNORECASE)
 _BASE = re.compile(r"(?<![\w$.])(?:now\s*\(\s*\)|current_(?:timestamp|date)\b(?:\s*\(\s*\))?)(?![\w$.])", re.IGNORECASE)
 _NAME = r'(?:[a-zA-Z_][\w$]*|"[^"]*")'
+# Spark names the functions of a catalog as `my_catalog.system.bucket`.
 _TRANSFORM = re.compile(
-    rf"(?<![\w$.])(?P<transform>{'|'.join(CALENDAR)})s?\s*\(\s*(?P<column>{_NAME}(?:\.{_NAME})*)\s*\)", re.IGNORECASE
+    rf"(?<![\w$.])(?:(?:{_NAME}\.)?system\.)?"
+    rf"(?:(?P<calendar>{'|'.join(CALENDAR)})(?P<plural>s?)\s*\("
+    rf"|(?P<sized>bucket|truncate)\s*\(\s*(?P<size>\d{{1,9}})\s*,)"
+    rf"\s*(?P<column>{_NAME}(?:\.{_NAME})*)\s*\)",
+    re.IGNORECASE,
+)
+_TYPED_LITERAL = re.compile(r"(?<![\w$.])(?:date|timestamp(?:_ntz|_ltz)?)\s*'(?P<text>[^']*)'", re.IGNORECASE)
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d?)-(\d\d?)"
+    r"(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
 )
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _STRAY = re.compile(rf"(?<![\w$.]){_INTERVAL}", re.IGNORECASE)
@@ -59,21 +83,33 @@ class RelativeTime:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformedColumn:
-    """A column taken by the year, month, day or hour."""
+class Moment:
+    """A moment that a filter tells by year, month and day."""
 
+    nanos: int
+    """Since 1970; in UTC where no zone is written."""
+    has_time: bool
+    has_zone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransformedColumn:
+    """A column taken by the year, month, day or hour, or as ``bucket[4]`` or ``truncate[10]``."""
+
+    text: str
+    """As it stands in the filter."""
     transform: str
     column: str
+    counts: bool = False
+    """Named as Spark's function that counts whole units since 1970, as in ``hours(ts)``."""
 
     def span(self, micros: int) -> tuple[int, int]:
         """The year, month, day or hour with a moment: its first microsecond, and that of the next one."""
         if self.transform in _MICROS:
-            first = micros - micros % _MICROS[self.transform]
-            return first, first + _MICROS[self.transform]
+            return span_of(self.transform, micros // _MICROS[self.transform])
         found = _moment(micros)
-        first_day = datetime(found.year, found.month if self.transform == "month" else 1, 1, tzinfo=UTC)
-        first = _micros(first_day)
-        return first, _with_months(first, _MONTHS[self.transform])
+        years = found.year - 1970
+        return span_of(self.transform, years if self.transform == "year" else years * 12 + found.month - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +119,30 @@ class RelativeFilter:
     text: str
     times: Mapping[str, RelativeTime] = field(default_factory=dict)
     """Placeholder, which is a string in the filter → the time."""
+    typed: Mapping[str, tuple[str, Moment]] = field(default_factory=dict)
+    """Placeholder, which is a string in the filter → a typed literal as it is written, and its moment."""
     columns: Mapping[str, TransformedColumn] = field(default_factory=dict)
     """Placeholder, which is a column in the filter → the transformed column."""
 
     def as_written(self, text: str) -> str:
         """A message about the filter with what a person wrote in place of the placeholders."""
-        for placeholder, time in self.times.items():
-            text = text.replace(f"'{placeholder}'", time.text).replace(placeholder, time.text)
-        for placeholder, found in self.columns.items():
-            written = f"{found.transform}({found.column})"
-            text = text.replace(f'"{placeholder}"', written).replace(placeholder, written)
+        written = {placeholder: time.text for placeholder, time in self.times.items()}
+        written |= {placeholder: literal for placeholder, (literal, _) in self.typed.items()}
+        written |= {placeholder: found.text for placeholder, found in self.columns.items()}
+        for placeholder, said in written.items():
+            for quote in ("'", '"', ""):
+                text = text.replace(f"{quote}{placeholder}{quote}", said)
         return text
 
 
 def parse_relative(text: str) -> RelativeFilter:
-    """Find what is relative to now, and the transformed columns, of a filter (policy key ``where``).
+    """Find what is relative to now, typed literals and transformed columns of a filter (policy key ``where``).
 
     Raises:
-        ValueError: an interval is malformed; the message says how to write it.
+        ValueError: an interval or a typed literal is malformed; the message says how to write it.
     """
     times: dict[str, RelativeTime] = {}
+    typed: dict[str, tuple[str, Moment]] = {}
     columns: dict[str, TransformedColumn] = {}
     result, position = "", 0
     while position < len(text):
@@ -113,16 +153,60 @@ def parse_relative(text: str) -> RelativeFilter:
             placeholder = f"{_TIME}{len(times)}"
             times[placeholder] = time
             result += f"'{placeholder}'"
+        elif literal := _TYPED_LITERAL.match(text, position):
+            placeholder = f"{_TYPED}{len(typed)}"
+            typed[placeholder] = literal.group(), parse_moment(literal["text"])
+            result, position = f"{result}'{placeholder}'", literal.end()
         elif found := _TRANSFORM.match(text, position):
             placeholder = f"{_COLUMN}{len(columns)}"
-            column = found["column"].replace('"', "")
-            columns[placeholder] = TransformedColumn(found["transform"].lower(), column)
+            columns[placeholder] = _transformed_column(found)
             result, position = f'{result}"{placeholder}"', found.end()
         elif stray := _STRAY.match(text, position):
             raise ValueError(f"{stray.group().strip()} must follow now() or current_date: {_EXAMPLE}")
         else:
             result, position = result + text[position], position + 1
-    return RelativeFilter(result, times, columns)
+    return RelativeFilter(result, times, typed, columns)
+
+
+def parse_moment(text: str) -> Moment:
+    """A date or time as a filter tells it: ``2026-11-23``, ``2026-11-23 06:30``, ``2026-11-23T06:30:00.5+01:00``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _MOMENT.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        seconds = (datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+    except ValueError:
+        example = "write for example '2026-01-31' or '2026-01-31 06:30:00'"
+        raise ValueError(f"'{text}' is no date or time; {example}") from None
+    zone = (found[8] or "").upper()
+    if zone[:1] in ("+", "-"):
+        digits = zone[1:].replace(":", "")
+        ahead = (int(digits[:2]) * 60 + int(digits[2:])) * 60
+        seconds += ahead if zone[0] == "-" else -ahead
+    return Moment(seconds * 10**9 + int((found[7] or "").ljust(9, "0")), found[4] is not None, bool(zone))
+
+
+def span_of(transform: str, value: int) -> tuple[int, int]:
+    """The year, month, day or hour of that number since 1970: its first microsecond, and that of the next one."""
+    if transform in _MICROS:
+        return value * _MICROS[transform], (value + 1) * _MICROS[transform]
+    months = _MONTHS[transform]
+    return days_of(1970, value * months + 1) * MICROS_PER_DAY, days_of(1970, (value + 1) * months + 1) * MICROS_PER_DAY
+
+
+def _transformed_column(found: re.Match[str]) -> TransformedColumn:
+    column = found["column"].replace('"', "")
+    if found["calendar"]:
+        return TransformedColumn(found.group(), found["calendar"].lower(), column, bool(found["plural"]))
+    size = int(found["size"])
+    if size == 0:
+        raise ValueError(f"{found.group()} needs a number greater than 0")
+    return TransformedColumn(found.group(), f"{found['sized'].lower()}[{size}]", column)
 
 
 def _relative_time(text: str, base: re.Match[str]) -> tuple[RelativeTime, int]:
@@ -165,8 +249,4 @@ def _with_months(micros: int, months: int) -> int:
 
 
 def _moment(micros: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return _EPOCH + timedelta(microseconds=micros)

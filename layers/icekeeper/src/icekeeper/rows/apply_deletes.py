@@ -32,7 +32,7 @@ from icekeeper.rows.positions import live_at
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DeletedRows", "deleted_rows_of", "read_schema"]
+__all__ = ["DeletedRows", "deleted_rows_of", "null_means_two_things", "read_schema"]
 
 # How many keys are held at once; with two string columns of 50 bytes they take some 300 MB of Arrow.
 MAX_KEYS = 2_000_000
@@ -253,6 +253,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
     for (field_ids, _), numbers in by_key.items():
         fields = fields_with(schema["fields"], field_ids)
         paths = [column_path(fields, i) or () for i in field_ids]
+        ambiguous = [number for number, path in enumerate(paths) if null_means_two_things(fields, path)]
         key_schema = {"type": "struct", "fields": fields}
         held: list[tuple[list[pa.Array], pa.Array]] = []
         rows = 0
@@ -265,7 +266,11 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             count = 0
             for batch in batches:
                 count += batch.num_rows
-                held.append(([column_at(batch, path) for path in paths], pa.repeat(sequence_number, batch.num_rows)))
+                keys = [column_at(batch, path) for path in paths]
+                for column in ambiguous:
+                    if keys[column].null_count:
+                        raise _ambiguous_null(delete.path, fields, paths[column])
+                held.append((keys, pa.repeat(sequence_number, batch.num_rows)))
                 rows += batch.num_rows
                 if rows >= MAX_KEYS:
                     yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
@@ -273,6 +278,28 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
             _require_whole(delete, count)
         if held:
             yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
+
+
+def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
+    """Whether a column can be null in two ways that Java tells apart: by itself and with its struct (rule 242)."""
+    optional = 0
+    for position in path:
+        field = fields[position]
+        optional += not field.get("required", False)
+        fields = field["type"]["fields"] if isinstance(field["type"], Mapping) else ()
+    return optional > 1
+
+
+def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> MetadataUnreadable:
+    names = []
+    for position in path:
+        names.append(str(fields[position]["name"]))
+        fields = fields[position]["type"]["fields"] if isinstance(fields[position]["type"], Mapping) else ()
+    return MetadataUnreadable(
+        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java tells a null struct from a null "
+        "column in it, other readers do not, so whom it deletes is not known; its files were left alone. Delete these "
+        "rows by another key, and remove this delete file"
+    )
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:

@@ -15,6 +15,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.partition_time import PartitionTimes
+from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.values import text_of
 
 __all__ = [
@@ -116,14 +117,20 @@ class ChosenPartitions:
         """The chosen partitions, ``limit`` of them in the order of their values.
 
         Raises:
-            OperationRefused: no partition would stay.
+            OperationRefused: no partition would stay of several, or of one that the clock chose: neither a slip in a
+                filter nor a wrong clock must empty a table.
         """
         if not self.chosen:
             return Nothing(NOTHING_MATCHES)
-        if not self.staying:
+        if not self.staying and len(self.chosen) > 1:
             raise OperationRefused(
-                f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, or empty '
-                "the table yourself"
+                f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, which a '
+                "filter can drop afterwards by itself"
+            )
+        if not self.staying and parse_relative(where).times:
+            raise OperationRefused(
+                f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
+                "dropped: name its values to drop it"
             )
         return ExpiryPlan(frozenset(sorted(self.chosen, key=repr)[:limit]), 0)
 
@@ -132,7 +139,6 @@ def partitions_sharing_files(
     expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
 ) -> frozenset[PartitionKey]:
     """The partitions that share a file with another one: a delete goes by path, so dropping one would empty both.
-
 
     ``expired`` are partition and path of each file that is to go; ``staying`` the hashes of all other paths.
     """
