@@ -58,7 +58,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "operations.compaction": (
         frozenset({"moments"}),
-        frozenset({"deleted_rows", "file_age", "misspelled_deletes", "recipe", "row_hash", "where"}),
+        frozenset({"deleted_rows", "file_age", "large_files", "misspelled_deletes", "recipe", "row_hash", "where"}),
         frozenset({"scope"}),
         frozenset({"proof", "task", "whole_partitions"}),
         frozenset({"writing"}),
@@ -145,6 +145,7 @@ PURE = (
     "icekeeper.operations.orphans.table_locations",
     "icekeeper.deletion.prefix_mismatch",
     "icekeeper.operations.compaction.bins",
+    "icekeeper.operations.compaction.large_files",
     "icekeeper.operations.compaction.copying.assign",
     "icekeeper.operations.compaction.copying.outputs",
     "icekeeper.operations.compaction.likely_copied",

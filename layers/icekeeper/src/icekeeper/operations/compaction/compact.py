@@ -81,6 +81,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             in_scope=in_scope,
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
             lacking=lacking,
+            cuts=context.resolved.is_set("target_file_size_mb"),
         )
         if isinstance(plan, Nothing):
             slack = plan.slack if isinstance(plan, NothingToCompact) else None
