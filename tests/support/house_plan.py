@@ -59,7 +59,7 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "operations.compaction": (
         frozenset({"possible_values"}),
         frozenset({"predicates"}),
-        frozenset({"deleted_rows", "file_age", "misspelled_deletes", "recipe", "row_hash", "where"}),
+        frozenset({"deleted_rows", "file_age", "large_files", "misspelled_deletes", "recipe", "row_hash", "where"}),
         frozenset({"scope"}),
         frozenset({"proof", "task"}),
         frozenset({"writing"}),
@@ -146,6 +146,7 @@ PURE = (
     "icekeeper.operations.orphans.table_locations",
     "icekeeper.deletion.prefix_mismatch",
     "icekeeper.operations.compaction.bins",
+    "icekeeper.operations.compaction.large_files",
     "icekeeper.operations.compaction.copying.assign",
     "icekeeper.operations.compaction.copying.outputs",
     "icekeeper.operations.compaction.likely_copied",

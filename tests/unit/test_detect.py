@@ -83,6 +83,21 @@ def test_the_thresholds_of_small_files_are_those_of_compaction(
     assert reasons(table(small_files(count, average))) == expected
 
 
+def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
+    """By their average size; a pass cuts them (rule 235)."""
+    large = table(small_files(3, 12 * MB))
+    far_above = "3 data files of 12 MB on average are far above target_file_size_mb 2"
+    assert reasons(large, policy(target_file_size_mb="2")) == (far_above,)
+    for settings in (
+        {"target_file_size_mb": "7"},  # of which 12 MB are not 1.8 times as much
+        {"target_file_size_mb": "2", "rewrite_enabled": "false"},
+        {"target_file_size_mb": "2", "min_row_group_copy_bytes": "none"},
+    ):
+        assert check(large, policy(**settings)) == QUIET
+    assert far_above not in reasons(large, policy(target_file_size_mb="2"), clustering="k")  # it is sorted
+    assert check(table(small_files(3, 1000 * MB))) == QUIET  # nobody has set a target
+
+
 def test_compaction_that_would_not_run_is_no_reason() -> None:
     metadata = table(small_files(400, MB))
     assert reasons(metadata, policy(rewrite_enabled="false")) == ()

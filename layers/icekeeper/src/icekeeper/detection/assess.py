@@ -10,8 +10,17 @@ from icekeeper.detection.layout_signals import clustering_signals, partition_sig
 from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.detection.outlook import Outlook, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
-from icekeeper.detection.signals import Signal, expiry_signals, load_signals, ref_signals, summary_signals
+from icekeeper.detection.signals import (
+    Signal,
+    expiry_signals,
+    large_file_signals,
+    load_signals,
+    ref_signals,
+    rewrites_are_blocked,
+    summary_signals,
+)
 from icekeeper.detection.statistics_signals import statistics_signals
+from icekeeper.health.counters import summary_counters
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
@@ -109,6 +118,9 @@ def _layout_signals(
     if found.clustering is not None and may_compact and resolved.policy.rewrite_enabled:
         idle_at = seen.snapshot_id if seen is not None and seen.idle else None
         signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
+    is_blocked = rewrites_are_blocked(summary_counters(head), resolved.policy)
+    if found.clustering is None and may_compact and resolved.policy.rewrite_enabled and not is_blocked:
+        signals.extend(large_file_signals(head, resolved))
     return signals or ahead.looks
 
 

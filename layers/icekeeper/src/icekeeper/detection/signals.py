@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from icekeeper.amounts import counted, size_text
 from icekeeper.health.counters import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.operations.compaction.large_files import large_from
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
 __all__ = [
     "Signal",
     "expiry_signals",
+    "large_file_signals",
     "load_signals",
     "ref_signals",
     "rewrites_are_blocked",
@@ -95,6 +97,18 @@ def summary_signals(
         yield from _delete_debt(counters, delete_files, policy)
     if resolved.runs(Operation.REWRITE_MANIFESTS) and Operation.REWRITE_MANIFESTS not in settled:
         yield from _manifests(counters, manifest_count, policy)
+
+
+def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Signal]:
+    """A signal when files are much larger than a target that somebody has set, on average, so that they may be cut."""
+    counters, policy = summary_counters(head), resolved.policy
+    count, average = summary_counter(counters, "total-data-files"), average_file_bytes(counters)
+    is_asked = resolved.is_set("target_file_size_mb") and policy.min_row_group_copy_bytes is not None
+    if not is_asked or not count or average is None or average < large_from(policy):
+        return
+    target = policy.target_file_size_bytes
+    yield Signal(f"{counted(count, 'data file')} of {size_text(average)} on average are far above target_file_size_mb "
+                 f"{text_of(policy.target_file_size_mb)}", average / target - 1)  # fmt: skip
 
 
 def rewrites_are_blocked(counters: Mapping[object, object], policy: Policy) -> bool:

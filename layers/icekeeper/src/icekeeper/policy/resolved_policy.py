@@ -59,6 +59,10 @@ class ResolvedPolicy:
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     """What :meth:`fingerprint` found, once it was asked: tables share policies, and detection asks for each of them."""
 
+    def is_set(self, key: str) -> bool:
+        """Whether anybody has set a key: the deployment, a policy file, the table or this call."""
+        return self.sources[key] != DEFAULT_SOURCE
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` of every key, for people; then what the schedules say of themselves."""
         rows = [self._row(key, self.sources[key]) for key in Policy.model_fields]

@@ -12,8 +12,9 @@ A *run* is what will be one file: a candidate as it is, or several that this pla
   the next, so that even of the slowest writers there are not many of either.
 * All runs of a partition at rest, to which nothing comes any more, whatever their sizes, once.
 * Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
+* A large file alone, which is cut (:mod:`.large_files`).
 
-All but the last need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place
+All but the last two need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place
 among the others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))``
 is empty.
 """
@@ -27,10 +28,10 @@ from fractions import Fraction
 from itertools import accumulate
 
 from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT, large_from, pieces
 from icekeeper.policy import Policy
 
 __all__ = [
-    "LARGEST_OUTPUT",
     "LIGHTEST_BYTES",
     "Bin",
     "Packing",
@@ -42,8 +43,6 @@ __all__ = [
     "light_bytes",
 ]
 
-# The largest output, as a multiple of the target file size.
-LARGEST_OUTPUT = Fraction(5, 4)
 # The share of a balanced bin that its largest file may have, so that this file grows more than threefold.  A smaller
 # share rewrites less and leaves more files; by this one the six files of 3 to 15 MB of SeaweedFS's example are merged.
 _LARGEST_SHARE = Fraction(3, 10)
@@ -65,6 +64,8 @@ class Reason(StrEnum):
     """They were written otherwise than the table asks for now, which ``rewrite_reason`` names."""
     CLUSTERING = "clustering"
     """They are not clustered by the recipe, or there are too many small ones that are."""
+    LARGE = "large"
+    """The file is much larger than the target, and is cut."""
     ALL = "all"
     """``rewrite_all`` asks for every file."""
 
@@ -141,9 +142,11 @@ class _Limits:
     largest_group: int
     min_inputs: int
     share: Fraction
+    large: int | None
+    """From this size on a file may become several; ``None``: none may."""
 
     @classmethod
-    def of(cls, policy: Policy) -> _Limits:
+    def of(cls, policy: Policy, *, cuts: bool) -> _Limits:
         return cls(
             target=policy.target_file_size_bytes,
             smallest=policy.min_file_size_bytes,
@@ -152,18 +155,25 @@ class _Limits:
             largest_group=policy.max_file_group_size_bytes,
             min_inputs=policy.min_input_files,
             share=largest_share(policy),
+            large=large_from(policy) if cuts else None,
         )
 
+    def most_outputs(self, files: Sequence[Candidate]) -> int:
+        """Fewer files than there are; of large ones as many as they fill."""
+        sizes = [] if self.large is None else [c.file.file_size_in_bytes for c in files]
+        return len(files) - 1 + sum(size // self.target for size in sizes if size >= (self.large or 0))
 
-def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) -> Packing:
-    """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last."""
-    limits = _Limits.of(policy)
+
+def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False, cuts: bool = False) -> Packing:
+    """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last.
+
+    ``cuts``: large files may be cut.
+    """
+    limits = _Limits.of(policy, cuts=cuts)
     files.sort(key=lambda c: (c.age, c.file.file_path))
-    # Large enough: only their deletes are applied, or what they lack is given to them.
-    large = [c for c in files if c.is_due and c.file.file_size_in_bytes >= limits.smallest]
-    alone = {id(c) for c in large}
+    chosen = _alone(files, policy, limits)
+    alone = {id(c) for one in chosen for c in one.files}
     runs = [_Run((c,), c.file.file_size_in_bytes) for c in files if id(c) not in alone]
-    chosen = [Bin((c,), _reason_alone((c,))) for c in large]
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, limits)
         chosen += [*bins, *([_bin(_merged(rest), limits)] if rest else [])]
@@ -178,7 +188,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
             break
         taken = {id(c) for c in merged.files}
         runs = [run for run in runs if id(run.files[0]) not in taken]
-        if _output_count(merged.size, len(merged.files), limits) > 1 or merged.size >= limits.smallest:
+        if _output_count(merged.size, limits.most_outputs(merged.files), limits) > 1 or merged.size >= limits.smallest:
             chosen.append(_bin(merged, limits))
         else:
             runs.append(merged)
@@ -187,18 +197,32 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False) 
     return Packing(tuple(chosen), tuple(left))
 
 
+def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[Bin]:
+    """The bins of files that are large enough: their deletes are applied, what they lack is given to them, or they are
+    cut."""
+    bins = []
+    for one in files:
+        size = one.file.file_size_in_bytes
+        if one.is_due and size >= limits.smallest:
+            bins.append(Bin((one,), _reason_alone((one,)), _output_count(size, limits.most_outputs((one,)), limits)))
+        elif limits.large is not None and not policy.rewrite_all and size >= limits.large:
+            bins.append(Bin((one,), Reason.LARGE, len(pieces(one.file, policy))))
+    return bins
+
+
 def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_Run]]:
     """The full bins of runs in order of age, and the runs that are left."""
     bins: list[Bin] = []
     current: list[_Run] = []
-    size = 0
+    size = most_outputs = 0
     for run in runs:
         current.append(run)
         size += run.size
-        outputs = _outputs_if_full(size, len(current), limits)
+        most_outputs += limits.most_outputs(run.files) + 1
+        outputs = _outputs_if_full(size, most_outputs - 1, limits)
         if outputs is not None:
             bins.append(Bin(_merged(current).files, outputs=outputs))
-            current, size = [], 0
+            current, size, most_outputs = [], 0, 0
     return bins, current
 
 
@@ -252,12 +276,12 @@ def _reason_alone(files: Sequence[Candidate]) -> Reason:
 
 
 def _bin(run: _Run, limits: _Limits) -> Bin:
-    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, len(run.files), limits))
+    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, limits.most_outputs(run.files), limits))
 
 
-def _outputs_if_full(size: int, inputs: int, limits: _Limits) -> int | None:
+def _outputs_if_full(size: int, most: int, limits: _Limits) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
-    outputs = _output_count(size, inputs, limits)
+    outputs = _output_count(size, most, limits)
     # Fractions are as exact, and take ten times as long.
     is_not_too_large = size * LARGEST_OUTPUT.denominator <= outputs * LARGEST_OUTPUT.numerator * limits.target
     is_whole = outputs * limits.full <= size and is_not_too_large
@@ -279,7 +303,7 @@ def largest_share(policy: Policy) -> Fraction:
     return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
 
 
-def _output_count(size: int, inputs: int, limits: _Limits) -> int:
-    """The fewest outputs of which none is too large, yet none is small, and that are fewer than the inputs."""
+def _output_count(size: int, most: int, limits: _Limits) -> int:
+    """The fewest outputs of which none is too large, yet none is small, and that are no more than ``most``."""
     wanted = -(-size * LARGEST_OUTPUT.denominator // (LARGEST_OUTPUT.numerator * limits.target))
-    return max(1, min(wanted, size // limits.smallest, inputs - 1))
+    return max(1, min(wanted, size // limits.smallest, most))

@@ -24,6 +24,7 @@ from icekeeper.model import (
 )
 from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
 from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_enough
+from icekeeper.operations.compaction.large_files import large_from, pieces
 from icekeeper.operations.compaction.misspelled_deletes import well_spelled
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
@@ -167,8 +168,9 @@ def select_candidates(
     clustered_by: Container[int] | None = None,
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
     order_id: int | None = None,
+    cuts: bool = False,
 ) -> Candidates:
-    """Pick files that are small or carry delete debt, or all files (``rewrite_all``, or a plan with a recipe).
+    """Pick files that are small, carry delete debt or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
 
     Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
     snapshots that added files clustered by this plan's recipe, which are picked too, because runs of them may pile up;
@@ -182,7 +184,7 @@ def select_candidates(
     passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
-    limit = _no_candidate_from(policy, clustered_by is not None)  # all that is asked of most files
+    sizes = _sizes_of_candidates(policy, clustered_by is not None, cuts)  # all that is asked of most files
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -195,7 +197,7 @@ def select_candidates(
             needed = _needed(index, live, types, needs)
             lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        if not ((has_debt or lacks or file.file_size_in_bytes < limit) and in_scope(file, spec_id)):
+        if not ((has_debt or lacks or _is_by_size(file, needed, policy, sizes)) and in_scope(file, spec_id)):
             continue
         if passed.takes(
             file,
@@ -205,10 +207,8 @@ def select_candidates(
         ):
             continue
         to = destinations.destination(file, spec_id)
-        is_clustered = has_order(live, metadata, clustered_by, order_id)
-        candidate = _candidate(
-            metadata, live, needed, to, has_debt=has_debt, lacks=lacks, is_clustered=is_clustered, row_bytes=row_bytes
-        )
+        order = has_order(live, metadata, clustered_by, order_id)
+        candidate = _candidate(metadata, live, needed, to, has_debt, lacks, is_clustered=order, row_bytes=row_bytes)
         partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
@@ -255,9 +255,9 @@ def _candidate(
     live: LiveEntry,
     deletes: tuple[ManifestEntry, ...],
     destination: Destination,
-    *,
     has_debt: bool,
     lacks: frozenset[RewriteReason],
+    *,
     is_clustered: bool,
     row_bytes: int,
 ) -> Candidate:
@@ -289,11 +289,17 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
 
 
-def _no_candidate_from(policy: Policy, may_be_clustered: bool) -> float:
-    """From this size in bytes on no file is a candidate for its size or order alone."""
+def _sizes_of_candidates(policy: Policy, may_be_clustered: bool, cuts: bool) -> tuple[float, float]:
+    """Below which size in bytes every file is a candidate, and from which on those that can be cut."""
+    large = large_from(policy) if cuts else math.inf
     if policy.rewrite_all or (policy.rewrite_enabled and may_be_clustered):
-        return math.inf
-    return policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
+        return math.inf, large
+    return policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf, large
+
+
+def _is_by_size(file: DataFile, needed: Sequence[ManifestEntry], policy: Policy, sizes: tuple[float, float]) -> bool:
+    size, (small, large) = file.file_size_in_bytes, sizes
+    return size < small or (size >= large and not needed and bool(pieces(file, policy)))
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:

@@ -86,6 +86,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             in_scope=in_scope,
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
             lacking=lacking,
+            cuts=context.resolved.is_set("target_file_size_mb"),
         )
         if not context.dry_run:
             unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)

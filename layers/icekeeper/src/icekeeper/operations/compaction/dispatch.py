@@ -11,9 +11,10 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.compaction.bins import LARGEST_OUTPUT
+from icekeeper.operations.compaction.bins import Reason
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.group_batches import in_batches, rewrite_batch
+from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT, pieces
 from icekeeper.operations.compaction.likely_copied import may_be_copied
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
@@ -136,15 +137,18 @@ def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying 
     if plan.recipe is not None or group.route_to is not None:
         return None
     files = [candidate.file for candidate in group.files]
-    likely = {i: files[i] for i, candidate in enumerate(group.files) if may_be_copied(candidate, policy)}
+    cut = pieces(files[0], policy) if group.reason is Reason.LARGE else ()
+    likely = {i: files[i] for i, candidate in enumerate(group.files) if cut or may_be_copied(candidate, policy)}
     if not likely:
         return None
     return Copying(
         entries=likely,
-        min_row_group_bytes=policy.min_row_group_copy_bytes or 1,
+        # What is cut has no other row groups than before, however small they are.
+        min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
         full_row_group_memory=policy.full_row_group_memory_bytes,
         smallest_output_bytes=policy.min_file_size_bytes,
         largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
+        pieces=cut,
     )
 
 

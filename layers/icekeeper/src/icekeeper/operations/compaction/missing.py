@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.metadata.table_digest import table_digest
-from icekeeper.operations.compaction.bins import Bin, Unpacked
+from icekeeper.operations.compaction.bins import Bin, Reason, Unpacked
 from icekeeper.operations.compaction.candidates import Candidate, TableState
 from icekeeper.operations.compaction.clustering.plan import missing_to_cluster
+from icekeeper.operations.compaction.large_files import large_from
 from icekeeper.operations.compaction.missing_bins import (
     least_pairs,
     may_fill,
@@ -63,8 +64,13 @@ def compaction_slack(
     unpaid: Collection[int],
     recipe: ClusterRecipe | None,
     now_ms: int,
+    *,
+    cuts: bool = False,
 ) -> Slack | None:
-    """The slack of a plan that takes every bin but ``unpaid`` ones, which are named by :func:`id`."""
+    """The slack of a plan that takes every bin but ``unpaid`` ones, which are named by :func:`id`.
+
+    ``cuts``: a large file is reason enough for a plan.
+    """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
         return None
@@ -86,9 +92,10 @@ def compaction_slack(
     in_order = metadata.format_version > 1  # v1 orders files by time, which expires with their snapshots
     lacks = [_to_pack(p, unpaid, policy, now_ms, in_order=in_order) for p in [*partitions, _EMPTY]]
     least = policy.min_input_files
+    large = [(1, large_from(policy))] if cuts else []
     return replace(
         slack,
-        data_files=least_pairs(pair for lack in lacks for pair in lack.pairs),
+        data_files=least_pairs([*large, *(pair for lack in lacks for pair in lack.pairs)]),
         gains_by_removals=any(lack.gains_by_removals for lack in lacks),
         rests_ms=min((lack.rests_ms for lack in lacks if lack.rests_ms is not None), default=None),
         files_to_rest=min(max(1, least - lack.files) for lack in lacks),
@@ -113,8 +120,9 @@ def _to_pack(
     partition: PlannedPartition, unpaid: Collection[int], policy: Policy, now_ms: int, *, in_order: bool
 ) -> _Lack:
     least = policy.min_input_files
-    taken = [chosen for chosen in partition.bins if id(chosen) not in unpaid]
-    passed_by = [Unpacked.of(c) for chosen in partition.bins if id(chosen) in unpaid for c in chosen.files]
+    merges = [one for one in partition.bins if one.reason is not Reason.LARGE]  # whose pieces are not small
+    taken = [chosen for chosen in merges if id(chosen) not in unpaid]
+    passed_by = [Unpacked.of(c) for chosen in merges if id(chosen) in unpaid for c in chosen.files]
     staying = [*partition.left, *passed_by]
     outputs = sum(chosen.outputs for chosen in taken)
     count = len(staying) + outputs

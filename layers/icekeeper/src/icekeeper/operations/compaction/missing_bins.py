@@ -5,14 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from icekeeper.operations.compaction.bins import (
-    LARGEST_OUTPUT,
-    LIGHTEST_BYTES,
-    Unpacked,
-    full_bytes,
-    largest_share,
-    light_bytes,
-)
+from icekeeper.operations.compaction.bins import LIGHTEST_BYTES, Unpacked, full_bytes, largest_share, light_bytes
+from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT
 from icekeeper.policy import Policy
 
 __all__ = ["least_pairs", "may_fill", "may_make_a_bin", "missing_after_rewrites", "missing_files_and_bytes"]

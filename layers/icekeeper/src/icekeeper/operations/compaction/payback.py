@@ -60,8 +60,9 @@ class WeighedBin:
 def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> WeighedBin:
     """Tell the worth of a bin; ``spread`` counts per equality delete the data files that it is spread over.
 
-    Only for small files does the price decide.  Deletes have limits and a budget of their own (rule 51); order, too, is
-    worth what skipping saves, of which sizes tell nothing; and what is asked for by name is done.
+    Only for small and large files does the price decide.  Deletes have limits and a budget of their own (rule 51);
+    order, too, is worth what skipping saves, of which sizes tell nothing; and what is asked for by name is done.
+    Sizes do not tell what cutting a large file saves either: it may cost as much as the scans of the file.
     """
     inputs = len(chosen.files)
     opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
@@ -70,9 +71,16 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
     per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
     per_scan = opens * _open_price(policy) + _price(int(freed), policy.price_per_gb_scanned)
-    cost = sum((_price_of_file(c, policy) for c in chosen.files), Fraction(0)) + gets * per_get + puts * per_put
-    saving = (policy.expected_scans or 1) * per_scan
-    is_judged = chosen.reason is Reason.SMALL and policy.expected_scans is not None
+    scans = policy.expected_scans or 1
+    if chosen.reason is Reason.LARGE:
+        opens, freed = 0, 0.0
+        cost = _price(size, policy.price_per_gb_copied) + gets * per_get + puts * per_put
+        saving, least = Fraction(0), cost - scans * _price(size, policy.price_per_gb_scanned)
+    else:
+        cost = sum((_price_of_file(c, policy) for c in chosen.files), Fraction(0)) + gets * per_get + puts * per_put
+        saving = scans * per_scan
+        least = cost
+    is_judged = chosen.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None
     worth = Worth(
         opens_saved=opens,
         bytes_saved=freed,
@@ -80,7 +88,7 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
         requests=gets + puts,
         saving=float(saving),
         cost=float(cost),
-        pays=saving >= cost or not is_judged,
+        pays=saving >= least or not is_judged,
     )
     return WeighedBin(chosen, worth)
 

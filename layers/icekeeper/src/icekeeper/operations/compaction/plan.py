@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from icekeeper.metadata.document import Snapshot
@@ -19,6 +20,7 @@ from icekeeper.operations.compaction.candidates import Candidate, Candidates, Fi
 from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
 from icekeeper.operations.compaction.clustering.plan import clustering_groups
 from icekeeper.operations.compaction.clustering.runs import Layout
+from icekeeper.operations.compaction.large_files import is_large
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
 from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
@@ -136,11 +138,12 @@ def plan_compaction(
     in_scope: FileScope = lambda file, spec_id: True,
     clustering: Clustering | None = None,
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
+    cuts: bool = False,
 ) -> CompactionPlan | Nothing:
     """Group the data files that are to be rewritten, and count for each delete file the data files that need it.
 
-    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking``:
-    path → what the file lacks by its footer, of what ``rewrite_reason`` names.
+    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking``: path → what
+    the file lacks by its footer, of what ``rewrite_reason`` names.  ``cuts``: the target size was set (rule 235).
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
@@ -149,17 +152,12 @@ def plan_compaction(
         return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
     recipe = None if clustering is None else clustering.recipe
     layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
-    found = select_candidates(
-        state,
-        policy,
-        now_ms=now_ms,
-        in_scope=in_scope,
-        clustered_by=None if clustering is None else clustering.clustered_by,
-        lacking=lacking,
-        order_id=None if recipe is None else recipe.order_id,
-    )
+    cuts = cuts and recipe is None and _may_cut(policy)
+    clustered_by = None if clustering is None else clustering.clustered_by
+    select = partial(select_candidates, state, policy, now_ms=now_ms, in_scope=in_scope, lacking=lacking, cuts=cuts)
+    found = select(clustered_by=clustered_by, order_id=None if recipe is None else recipe.order_id)
     rest = PartitionRest.of(metadata, policy, now_ms)
-    partitions = [_planned(files, policy, clustering, layout, rest) for files in found.partitions]
+    partitions = [_planned(files, policy, clustering, layout, rest, cuts=cuts) for files in found.partitions]
     bins = [chosen for partition in partitions for chosen in partition.bins]
     worthy, unpaid = _by_worth(bins, policy, found)
     allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
@@ -170,7 +168,7 @@ def plan_compaction(
     slack = None
     # What waits is work that is known; rows that are dealt out go to partitions that are not.
     if not waiting and all(group.route_to is None for group in groups):
-        slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms)
+        slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms, cuts=cuts)
     if not groups and 0 not in found.delete_needs.values():
         return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left, slack)
     return CompactionPlan(
@@ -188,6 +186,10 @@ def plan_compaction(
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
         slack=slack,
     )
+
+
+def _may_cut(policy: Policy) -> bool:
+    return policy.rewrite_enabled and policy.min_row_group_copy_bytes is not None
 
 
 def _by_worth(bins: Iterable[Bin], policy: Policy, found: Candidates) -> tuple[list[WeighedBin], list[WeighedBin]]:
@@ -208,14 +210,21 @@ def _has_deletes(state: TableState) -> bool:
 
 
 def _planned(
-    files: list[Candidate], policy: Policy, clustering: Clustering | None, layout: Layout | None, rest: PartitionRest
+    files: list[Candidate],
+    policy: Policy,
+    clustering: Clustering | None,
+    layout: Layout | None,
+    rest: PartitionRest,
+    *,
+    cuts: bool,
 ) -> PlannedPartition:
     if clustering is not None and layout is not None:
         groups = clustering_groups(files, policy, layout)
         return PlannedPartition(files, [_clustering_bin(group, policy, clustering.recipe) for group in groups])
-    rests_ms = rest.rests_ms(files)
+    # What is cut is no small file of the partition, neither now nor then.
+    rests_ms = rest.rests_ms([c for c in files if not (cuts and not c.is_due and is_large(c.file, policy))])
     at_rest = rests_ms is None or rests_ms <= rest.now_ms
-    packing = binpacked(files, policy, at_rest=at_rest)
+    packing = binpacked(files, policy, at_rest=at_rest, cuts=cuts)
     return PlannedPartition(files, packing.bins, packing.left, None if at_rest else rests_ms)
 
 

@@ -118,6 +118,8 @@ class Copying:
     smallest_output_bytes: int
     """Of several outputs none may be smaller, or it would be rewritten again."""
     largest_output_bytes: int
+    pieces: tuple[int, ...] = ()
+    """How many row groups each output gets of the only input, where a large file is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from icekeeper.policy.choices import RewriteReason
 from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
+from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.file_rows import reading
@@ -65,6 +66,10 @@ def write_copied(
         verify_checksums=task.verify_checksums,
     )
     judged = _judged(task, copying, target, storage)
+    if copying.pieces:
+        parts = _pieces(judged.get(0), copying, target)
+        cuts = [_Writer(task, copying, target, {0: CopyableInput(part)}, None, storage) for part in parts]
+        return _write_all([(writer, PlannedOutput((), (0,))) for writer in cuts], task, storage) if cuts else None
     copyable = without_deleted_rows(judged, task, target, deletes, storage)
     outputs = plan_outputs(
         [source.file_size_in_bytes for source in task.inputs],
@@ -77,10 +82,16 @@ def write_copied(
     if outputs is None:
         return None
     writer = _Writer(task, copying, target, copyable, deletes, storage)
+    return _write_all([(writer, output) for output in outputs], task, storage)
+
+
+def _write_all(
+    outputs: Sequence[tuple[_Writer, PlannedOutput]], task: RewriteTask, storage: Storage
+) -> CopiedGroup | None:
     done = CopiedGroup()
     paths = [task.outputs.path(number) for number in range(len(outputs))]
     try:
-        is_whole = all(writer.write(output, path, done) for output, path in zip(outputs, paths, strict=True))
+        is_whole = all(writer.write(one, path, done) for (writer, one), path in zip(outputs, paths, strict=True))
     except RowsNotKept:
         raise
     except BaseException:
@@ -90,6 +101,20 @@ def write_copied(
         storage.delete(paths)
         return None
     return done
+
+
+def _pieces(file: CopyableFile | None, copying: Copying, target: CopyTarget) -> list[CopyableFile]:
+    """The pieces into which a large file is cut; none where not every one of its row groups can be copied."""
+    if file is None or [group.number for group in file.groups] != list(range(sum(copying.pieces))):
+        return []
+    bounds = [0, *accumulate(copying.pieces)]
+    parts: list[CopyableFile] = []
+    for ends in pairwise(bounds):
+        part = copyable_part(copying.entries[0], file, range(*ends), target)
+        if isinstance(part, NotCopyable):
+            return []
+        parts.append(part)
+    return parts
 
 
 def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
