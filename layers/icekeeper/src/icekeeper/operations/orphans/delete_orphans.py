@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -11,7 +11,7 @@ from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket
+from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
 from icekeeper.deletion.referenced_paths import ReferencedPaths
@@ -64,24 +64,18 @@ class _Cleared:
     """Folders of this machine to remove if they are empty, the deepest first."""
 
 
-def delete_orphans(
-    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
-) -> OperationOutcome:
+def delete_orphans(context: OperationContext, found: TableCandidates) -> OperationOutcome:
     """Ask every guard about the candidates and delete those that nobody needs.
-
-    ``others`` loads the other tables of the catalog; it is called only when there is something to delete.
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    return _delete(context, found, _ask_guards(context, found, others))
+    return _delete(context, found, _ask_guards(context, found))
 
 
-def _ask_guards(
-    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
-) -> _Cleared:
+def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
     table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
@@ -93,8 +87,8 @@ def _ask_guards(
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
     neighbours = Neighbours()
     if (candidates.unreferenced or foreign or any_empty(folders)) and not has_its_own_bucket(table.metadata.location):
-        neighbours = needs.ask_every_table(tuple(others()))
-        foreign = [one for one in foreign if one.path not in needs.shared]
+        neighbours = needs.ask_neighbours()  # only where there is something to delete
+        foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
     theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Those that somebody protects may be of another head, too.
