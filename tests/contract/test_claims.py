@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.model import TableName
-from icekeeper.state.claims import TableClaims
+from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.table import DynamoTable
 from support.state_stores import OpenStore
@@ -122,3 +122,18 @@ def test_folders_of_any_length_are_found(open_store: OpenStore, length: int) -> 
     assert found(open_store, long) == found(open_store, f"{long}/data") == ["ns.t"]
     assert found(open_store, f"s3://c/{'y' * length}") == ["ns.t"]
     assert found(open_store, f"s3://b/{'x' * (length - 1)}") == []
+
+
+def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
+    """A catalog is known from the first claims on; a look stays until the next one (rule 220)."""
+    assert list(open_store().claims.looks()) == []
+    open_store().claims.record(GUEST)
+    open_store().claims.record_first_looks([OWNER, NESTED])
+    never = [CatalogLook(catalog=name, warehouse="s3://wh") for name in ("lake", "other")]
+    assert list(open_store().claims.looks()) == never
+    assert sorted(found(open_store, OWNER.location)) == ["ns.guest", "ns.nested", "ns.owner"]
+    unseen = UnseenEntry(table=TableName.parse("ns.lost"), reason="why", location="s3://b/wh/lost", is_gone=True)
+    looked = CatalogLook(catalog="lake", warehouse="s3://wh", run="r1", unseen=(unseen,), failure="because")
+    open_store().claims.record_look(looked)
+    open_store().claims.record(AROUND)
+    assert list(open_store().claims.looks()) == [looked, never[1]]

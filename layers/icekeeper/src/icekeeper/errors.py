@@ -53,6 +53,7 @@ __all__ = [
     "RowsNotKept",
     "StorageError",
     "TableUnsupported",
+    "is_gone",
 ]
 
 
@@ -110,7 +111,12 @@ class LeaseLost(OperationRefused):
 
 
 class StorageError(MaintenanceError):
-    """An object store or endpoint did not do what was asked."""
+    """An object store or endpoint did not do what was asked.
+
+    ``pointer`` is the metadata file that a catalog's entry names, where that is what could not be read.
+    """
+
+    pointer: str | None = None
 
 
 class PartlyListed(StorageError):
@@ -171,3 +177,11 @@ def _unreadable(told: tuple[object, ...], path: str) -> FileUnreadable:
 
 class MetadataUnreadable(StorageError):
     """A metadata JSON, manifest list or manifest is missing or cannot be parsed."""
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether a file could not be read because it is not there any more: then there is nothing that it protects."""
+    failed: BaseException | None = error
+    while failed is not None and not isinstance(failed, FileNotFoundError):
+        failed = failed.__cause__
+    return failed is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.load import configured_catalog, open_catalog
+from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
-    from icekeeper.pass_context.context import OperationContext
+    from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.report.bucket_outcome import BucketOutcome
     from icekeeper.report.outcome import PassOutcome
@@ -88,16 +88,19 @@ class Runtime:
         environment: Mapping[str, str] | None = None,
         policies: TablePolicies | None = None,
         clock: Clock = system_clock,
-        other_catalog: Callable[[str, str], Catalog | None] = configured_catalog,
+        other_catalog: Callable[[str, str], Catalog | None] = served_catalog,
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
         monotonic_s: Callable[[], float] = steady_s,
+        run: SharedRun | None = None,
     ) -> None:
         """``environment``, unless given the process's own, says the policies where ``policies`` does not.
 
         ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits,
-        and ``monotonic_s`` measures how long that and a rewrite took.
+        and ``monotonic_s`` measures how long that and a rewrite took.  ``run``: the run that all passes belong to;
+        without one, each ``run_id`` is a run.
         """
+        self._run = run
         self._other_catalog = other_catalog
         self.catalog = catalog
         self.state = state
@@ -190,6 +193,7 @@ class Runtime:
             monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
             store_clock=self.store_clock,
+            run=self._run,
         )
 
     def table(self, name: TableName) -> TableHandle:

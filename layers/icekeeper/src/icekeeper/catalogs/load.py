@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +9,11 @@ from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import PolicyError
 from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 
-__all__ = ["configured_catalog", "connect", "known_catalogs", "open_catalog", "served_catalog"]
-
-
-log = logging.getLogger(__name__)
+__all__ = ["connect", "known_catalogs", "open_catalog", "served_catalog"]
 
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
@@ -63,15 +59,6 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
         )
     settings = merged(configured or {}, properties or {})
     return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
-
-
-def configured_catalog(name: str, warehouse: str) -> Catalog | None:
-    """As :func:`served_catalog`; ``None`` also where it cannot be reached."""
-    try:
-        return served_catalog(name, warehouse)
-    except (PolicyError, StorageError) as error:
-        log.info("catalog %s cannot be opened: %s", name, error)
-        return None
 
 
 def served_catalog(name: str, warehouse: str) -> Catalog | None:

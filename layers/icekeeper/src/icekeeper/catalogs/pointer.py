@@ -65,6 +65,14 @@ def load_document(storage: Storage, location: str) -> TableMetadata:
         MetadataUnreadable: it is missing or damaged.
         StorageError: the store cannot be reached.
     """
+    try:
+        return _read_document(storage, location)
+    except StorageError as error:
+        error.pointer = location
+        raise
+
+
+def _read_document(storage: Storage, location: str) -> TableMetadata:
     kept = kept_document(location)
     if kept is not None:
         return parse_document(kept, location)

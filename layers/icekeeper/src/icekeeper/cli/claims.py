@@ -60,6 +60,21 @@ def claims_forget(
     return EXIT_OK
 
 
+@claims_app.command("exclude")
+def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Say that a table which cannot be read needs no files of others: it stops no deletion until it can be read."""
+    from icekeeper.deletion.forgotten_claims import exclude_entry
+    from icekeeper.runtime import Runtime
+
+    runtime = Runtime.open(catalog)
+    excluded = exclude_entry(runtime.catalog, table_name(table), runtime.state)
+    console = answer({**about(table, catalog), "excluded": [claims_json(excluded)]}, as_json=as_json)
+    console.print(
+        f"{table} of catalog {excluded.catalog} is excluded until it can be read", soft_wrap=True, markup=False
+    )
+    return EXIT_OK
+
+
 def claims_json(claims: TableClaims) -> dict[str, Any]:
     """One entry as the JSON documents show it; folders are normalised."""
     return {

@@ -45,6 +45,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "orphans": ("The orphans of a whole bucket, from one listing", "--catalog lake --bucket my-bucket --dry-run"),
     "claims": ("Other tables that may need files near a table", ""),
     "claims list": ("Tables whose files near a table are spared", "shop.orders --catalog lake"),
+    "claims exclude": ("Let a table that cannot be read stop no deletion", "shop.broken --catalog lake"),
     "claims forget": (
         "Forget a table that is gone, with its catalog",
         "shop.orders --catalog lake --by-catalog old --by-table shop.orders",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -28,6 +29,7 @@ from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.pass_context.context import SharedRun
 from icekeeper.runtime import Runtime
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.store import StateStore
@@ -71,6 +73,7 @@ class Service:
         self._stop = Event()
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
+        self._run = SharedRun(uuid.uuid4().hex)
         self._waiting: list[Future[bool]] = []
         self._warned: frozenset[str] = frozenset()
         self._rules = LastGood(self._read_rules, self._say)
@@ -123,6 +126,7 @@ class Service:
         """Look at every table once, and hand those that need work to the workers."""
         opened: dict[str, Runtime] = {}
         started_ms = self._options.clock()
+        run = uuid.uuid4().hex
         try:
             report = detect(
                 [
@@ -134,6 +138,7 @@ class Service:
                 overrides=self._options.overrides,
                 clock=self._options.clock,
                 cursor=self._cursor,
+                run=run,
             )
         except MaintenanceError as error:
             if once:
@@ -141,6 +146,7 @@ class Service:
             self._say(f"nothing could be looked at: {error}")
             return False
         self._cursor = report.cursor
+        self._run.name = run  # also for passes that an earlier detection proposed: this look is newer
         self._note_detection(rules.settings, once=once)
         self._tell_detection(report)
         self._detections += 1
@@ -188,7 +194,9 @@ class Service:
 
     def _open(self, kept: LastGood[Catalog], policies: TablePolicies, opened: dict[str, Runtime]) -> Catalog:
         catalog = kept.current()
-        opened[catalog.name] = Runtime(catalog, self._state, policies=policies, clock=self._options.clock)
+        opened[catalog.name] = Runtime(
+            catalog, self._state, policies=policies, clock=self._options.clock, run=self._run
+        )
         return catalog
 
     def _tell_detection(self, report: FleetReport) -> None:

@@ -6,7 +6,7 @@ A pass over another table reads them before it deletes in one of these folders.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -14,6 +14,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.neighbours import table_folders
 from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError
+from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.state.claims import Entry, TableClaims, touches
@@ -22,10 +23,12 @@ from icekeeper.state.store import StateStore
 __all__ = [
     "begin_claims",
     "entry_of",
+    "first_look",
     "is_seen",
     "known_data_roots",
     "look_into",
     "record_first_look",
+    "recorded_claims",
     "remember_claims",
 ]
 
@@ -48,8 +51,8 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
         known = _recorded(context.state, context.catalog, loaded)
         marks: tuple[int, int] | None = None
         try:
-            read_new_manifests(context, loaded, known[1])
-            marks = newest_marks(loaded.metadata)
+            if read_new_manifests(context, loaded, known[1]):
+                marks = newest_marks(loaded.metadata)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)
         _record(context.state, context.catalog, loaded, known, context.footprint.news(), marks)
@@ -70,13 +73,13 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
     Returns the normalised folders outside of its location in which it has files.
 
     Raises:
-        MetadataUnreadable: a manifest list or manifest is missing or damaged.
+        MetadataUnreadable: a manifest list or manifest is damaged; one that is gone protects nothing.
         StorageError: a store failed.
     """
     known, seen = _recorded(context.state, catalog, loaded), Footprint()
-    read_new_manifests(replace(context, catalog=catalog, footprint=seen, planned=None), loaded, known[1])
-    now = _record(context.state, catalog, loaded, known, seen.roots(), newest_marks(loaded.metadata))
-    return now.folders
+    is_whole = read_new_manifests(replace(context, catalog=catalog, footprint=seen, planned=None), loaded, known[1])
+    marks = newest_marks(loaded.metadata) if is_whole else None
+    return _record(context.state, catalog, loaded, known, seen.roots(), marks).folders
 
 
 def remember_claims(context: OperationContext) -> None:
@@ -101,6 +104,26 @@ def record_first_look(
         StorageError: the state store failed.
     """
     state.claims.record(_claims(catalog, loaded, (), before))
+
+
+def first_look(catalog: Catalog, loaded: LoadedTable, recorded: TableClaims | None) -> TableClaims | None:
+    """What a table's document says of where it has files, where that is more than what is ``recorded`` of its entry.
+
+    No manifest is read; ``None``: it is nothing new.
+    """
+    now = _claims(catalog, loaded, (), () if recorded is None else (recorded,))
+    if recorded is None or now.copy != recorded.copy:
+        return _claims(catalog, loaded, (), ())
+    return now if now != recorded else None
+
+
+def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, TableClaims]:
+    """What is recorded of the tables of a catalog.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
 
 
 def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
-from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket, neighbours_of
+from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
-from icekeeper.deletion.other_tables import NearTables, looked_into, near_tables, tables_elsewhere
+from icekeeper.deletion.other_tables import NearTables, near_tables
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
@@ -53,7 +53,7 @@ class FileNeeds:
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.storage(table).read)
         self.held.look(table.metadata)
-        self.shared = SharedReferences(context, (), table)
+        self.shared = SharedReferences(context, (), table, self.references)
         self._context, self._table = context, table
         self._home = table.metadata.location
         self._owned = owned_locations(table.metadata)
@@ -64,7 +64,6 @@ class FileNeeds:
         self._allowed = context.resolved.allowed_prefixes
         self._left_alone = PathSet()
         self._other_formats = PathSet()
-        self._elsewhere_is_known = True
         self._seen: str | None = None
         self._since: set[str] = set()
         self._newer: set[str] = set()
@@ -98,14 +97,13 @@ class FileNeeds:
         """
         folders = sorted({normalise(self._home), *self._folders_outside(paths)})
         near = near_tables(self._context, self._table, folders)
-        self._elsewhere_is_known = near.are_all_known
-        self._share(near.tables, near)
+        self._share(near)
         others = (one for one in near.tables if not one.is_table_of(self._table))
         theirs = (folder for one in others for folder in one.folders.values())
         self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
 
-    def ask_every_table(self, others: Sequence[TableFolders]) -> Neighbours:
-        """Find which of ``others`` (all other tables of the catalog), and which of other catalogs, may need files.
+    def ask_neighbours(self) -> Neighbours:
+        """Find which tables may need files anywhere in this table's folders.
 
         What lies in a folder of theirs below this table's location is theirs altogether.
 
@@ -114,9 +112,9 @@ class FileNeeds:
             MetadataUnreadable: what such a table needs cannot be read.
             StorageError: catalog or state store failed.
         """
-        elsewhere = tables_elsewhere(self._context, [normalise(self._home)])
-        neighbours = neighbours_of(self._table, (*looked_into(self._context, others), *elsewhere.tables))
-        self._share(neighbours.sharing, elsewhere)
+        near = near_tables(self._context, self._table, sorted({normalise(self._home), *map(normalise, self._owned)}))
+        neighbours = neighbours_of(self._table, near.tables)
+        self._share(near)
         self._left_alone.add(neighbours.left_alone)
         return neighbours
 
@@ -144,13 +142,16 @@ class FileNeeds:
             spelled in self._since
             or spelled in self._newer
             or not self.may_delete(path)
-            or (not self._elsewhere_is_known and not is_under(path, self._home))
             or self.held.hold(path)
             or path in self.shared
             or self.shared.has_prefix_mismatch(path)
             or self._left_alone.may_contain(path)
             or (self._other_formats.may_contain(path) and not self._is_own_metadata(path))
         )
+
+    def leave_alone(self, path: str) -> bool:
+        """Whether a file lies in a folder that is left to another table altogether, as of the last ``ask_…``."""
+        return self._left_alone.may_contain(path)
 
     def look_again(self) -> None:
         """Read every catalog pointer, pin and staged load anew; called just before each batch.
@@ -199,17 +200,19 @@ class FileNeeds:
         """Whether the file lies where the table keeps its metadata, and nothing else."""
         return self._metadata_alone is not None and is_under(path, self._metadata_alone)
 
-    def _share(self, tables: Sequence[TableFolders], found: NearTables) -> None:
-        unreadable = [(claims, reason) for claims, reason in found.unreadable if not self._is_this_table(claims)]
+    def _share(self, near: NearTables) -> None:
+        # A second entry of this table by which nobody can read it needs nothing: newer metadata lies beside its own.
+        given_up = [(claims, reason) for claims, reason in near.given_up if not self._is_this_table(claims)]
+        unreadable = [*near.unreadable, *given_up]
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
-        self.shared = SharedReferences(self._context, tables, self._table)
-        held = held_by_others(self._context, tables)
+        self.shared = SharedReferences(self._context, near.tables, self._table, self.references)
+        held = held_by_others(self._context, near.tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
 
     def _is_this_table(self, claims: TableClaims) -> bool:
-        """Whether an entry is this table under another name: newer metadata of it is looked for beside its own."""
+        """Whether an entry is this table under another name."""
         identity = identity_of(self._context.catalog, self._table)
         return bool(identity.uuid) and claims.copy == identity.copy
 

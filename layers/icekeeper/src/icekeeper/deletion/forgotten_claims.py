@@ -1,13 +1,14 @@
-"""Lets people see the claims of other tables near a table, and forget those of catalogs that are gone.
+"""Lets people see the claims of other tables near a table, forget those of catalogs that are gone, and exclude entries.
 
 While a table with such a claim cannot be loaded, no file in its folders is deleted.  That its catalog is gone for good
-only a person can say (rule 89).
+only a person can say (rule 89), and so it is with an entry that cannot be read, and never was (rule 221).
 """
 
 from __future__ import annotations
 
 import getpass
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -15,13 +16,16 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import entry_of
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
+from icekeeper.metadata.reachability import References
+from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.state.claims import TableClaims
-from icekeeper.state.store import PassRecord
+from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 
-__all__ = ["OpenCatalog", "claims_near", "forget_claims"]
+__all__ = ["OpenCatalog", "claims_near", "exclude_entry", "forget_claims"]
 
 OpenCatalog = Callable[[str, str], Catalog | None]
 """Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
@@ -69,6 +73,30 @@ def forget_claims(
     handle.state.claims.forget(claims.entry)
     _tell(handle, loaded, claims)
     return claims
+
+
+def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> TableClaims:
+    """Record that an entry which cannot be read needs no file of another table, until it can be read again.
+
+    Raises:
+        PolicyError: there is no such table.
+        OperationRefused: it can be read, or was looked into before: what it needs is known.
+        StorageError: the state store failed.
+    """
+    excluded = TableClaims(catalog=catalog.name, warehouse=catalog.warehouse, table=table, uuid="", location="")
+    recorded = state.claims.of_entry(excluded.entry)
+    if recorded is not None and recorded.is_looked_into:
+        raise OperationRefused(f"{table} was looked into before, so what it needs is known; nothing was changed")
+    try:
+        loaded = catalog.load(table)
+        reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        deque(References().follow(reader, loaded.metadata.snapshots.values()), maxlen=0)
+    except PolicyError:
+        raise
+    except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError):
+        state.claims.record(excluded)
+        return excluded
+    raise OperationRefused(f"{table} can be read, so every pass knows what it needs; nothing was changed")
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:

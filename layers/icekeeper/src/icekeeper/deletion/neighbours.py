@@ -77,7 +77,8 @@ def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] =
         catalog,
         table,
         {normalise(folder): folder for folder in own},
-        frozenset((*(normalise(path).rpartition("/")[0] for path in _named_files(table)), *seen_in)),
+        # Thousands of files lie in a few folders.
+        frozenset((*map(normalise, {path.rpartition("/")[0] for path in _named_files(table)}), *seen_in)),
     )
 
 

@@ -6,15 +6,17 @@ only expires snapshots or does nothing.  Up to where manifests were read is reco
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.errors import MetadataUnreadable, is_gone
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_portions import portions
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
@@ -25,6 +27,11 @@ from icekeeper.storage.storage import Storage
 
 __all__ = ["newest_marks", "read_new_manifests"]
 
+log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+_Read = TypeVar("_Read")
+
 # Below, the manifests of a pass fit into its cache, or nearly; above, its operations read most of them again anyway.
 _BY_ENGINE_BYTES = 64 * 1024 * 1024
 _TASK_BYTES = 8 * 1024 * 1024
@@ -32,13 +39,15 @@ _TASK_BYTES = 8 * 1024 * 1024
 _DATA_BYTES_PER_BYTE = 8
 
 
-def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> None:
+def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> bool:
     """Take note in the pass's footprint of every file of the manifests that were added since ``before``: in this
     process, or of many manifests by all workers.
 
+    Returns whether all of them were there: one that is gone stops neither readers of the others nor this (rule 184).
+
     Raises:
-        MetadataUnreadable: a manifest list or manifest is missing or damaged.
-        StorageError: the engine broke.
+        MetadataUnreadable: a manifest list or manifest is damaged.
+        StorageError: a store or the engine broke.
     """
     reader = context.reader(loaded)
     known = list(before)
@@ -46,13 +55,41 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
     seen_ms = max((one.seen_ms for one in known), default=-1)
     if _went_back(reader.metadata, sequence_number, seen_ms):
         sequence_number = seen_ms = -1
+    seen = sequence_number
     snapshots = reader.metadata.snapshots
     new = [s for s in snapshots.values() if s.sequence_number > sequence_number or s.timestamp_ms > seen_ms]
-    manifests = _new_manifests(reader, new, sequence_number)
+    lists, listed = _that_are_there(lambda some: list(reader.manifests_of(some)), new)
+    manifests = _new_manifests(reader, chain.from_iterable(lists), {snapshot.snapshot_id for snapshot in new}, seen)
     if context.planned is None and sum(m.manifest_length for m in manifests) > _BY_ENGINE_BYTES:
-        _see_by_engine(context, loaded, manifests)
-        return
-    deque(reader.live_paths(manifests), maxlen=0)
+        return _see_by_engine(context, loaded, manifests) and listed
+    return _see(reader, manifests) and listed
+
+
+def _see(reader: TableReader, manifests: Sequence[ManifestFile]) -> bool:
+    """Read the paths of all live entries; whether all manifests were there."""
+    return _that_are_there(lambda some: deque(reader.live_paths(some), maxlen=0), manifests)[1]
+
+
+def _that_are_there(read: Callable[[Sequence[_Item]], _Read], items: Sequence[_Item]) -> tuple[Sequence[_Read], bool]:
+    """Read all items at once, and where a file is gone, one by one all that are there; whether none is gone.
+
+    Raises:
+        MetadataUnreadable: one is damaged.
+    """
+    try:
+        return [read(items)], True
+    except MetadataUnreadable as error:
+        if not is_gone(error):
+            raise
+    found = []
+    for item in items:
+        try:
+            found.append(read([item]))
+        except MetadataUnreadable as error:
+            if not is_gone(error):
+                raise
+            log.warning("%s: what it named is not known", error)
+    return found, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +108,28 @@ class _Look:
         return _DATA_BYTES_PER_BYTE * sum(manifest.manifest_length for manifest in self.manifests)
 
 
-def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]) -> None:
+def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]) -> bool:
     storage, own = context.storage(loaded), data_folders(loaded.metadata)
     document = {key: loaded.metadata.document[key] for key in ("format-version", "location")}
     looks = [_Look(storage, document, portion, own) for portion in portions(manifests, _TASK_BYTES)]
-    for roots, error in context.engine.map(_roots_of, looks, lambda done: None):
+    is_whole = True
+    for roots, were_there, error in context.engine.map(_roots_of, looks, lambda done: None):
         context.footprint.add(roots)
+        is_whole = is_whole and were_there
         if error is not None:
             raise MetadataUnreadable(error)
+    return is_whole
 
 
-def _roots_of(look: _Look) -> tuple[frozenset[str], str | None]:
-    """The roots of the files of live entries, and what could not be read."""
+def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
+    """The roots of the files of live entries, whether all manifests were there, and what could not be read."""
     seen = Footprint()
     reader = TableReader(TableMetadata(look.document), look.storage.read, partial(seen.see, own=look.own))
     try:
-        deque(reader.live_paths(look.manifests), maxlen=0)
+        were_there = _see(reader, look.manifests)
     except MetadataUnreadable as error:
-        return seen.roots(), str(error)
-    return seen.roots(), None
+        return seen.roots(), True, str(error)
+    return seen.roots(), were_there, None
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
@@ -107,10 +147,13 @@ def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> b
     )
 
 
-def _new_manifests(reader: TableReader, new: Sequence[Snapshot], sequence_number: int) -> Sequence[ManifestFile]:
-    snapshots, ids = reader.metadata.snapshots, {snapshot.snapshot_id for snapshot in new}
+def _new_manifests(
+    reader: TableReader, listed: Iterable[ManifestFile], ids: Collection[int], sequence_number: int
+) -> Sequence[ManifestFile]:
+    """Those of the ``listed`` manifests that came since; ``ids``: of the snapshots that list them."""
+    snapshots = reader.metadata.snapshots
     found: dict[str, ManifestFile] = {}
-    for manifest in reader.manifests_of(new):
+    for manifest in listed:
         adder = manifest.added_snapshot_id
         # Manifests of v1 have no sequence number; when one came whose snapshot is gone is not known.
         is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)

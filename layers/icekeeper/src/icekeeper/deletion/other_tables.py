@@ -1,42 +1,28 @@
-"""Loads the tables beside the one that is maintained, of its own catalog and of every other one that is served here.
+"""Loads the tables that may have files in some folders, of its own catalog and of every other one that is served here.
 
-Orphan removal asks every table of its catalog.  Expiry deletes what its own snapshots referenced, so that only those
-matter whose folders touch: the state remembers where each table had files when it was last looked at, and only tables
-that nobody has looked at yet, or that touch, are loaded.
+The state knows in which folders each table has files: every one was looked at in this run (``served_tables``).  So only
+tables whose folders touch are loaded, and what they reference by now is read.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.deletion.claims import record_first_look
-from icekeeper.deletion.late_guests import look_into_all
-from icekeeper.deletion.neighbours import TableFolders, has_its_own_bucket, table_folders
-from icekeeper.deletion.stray_metadata import is_gone
-from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
+from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.deletion.neighbours import TableFolders, table_folders
+from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.store import StateStore
 
-__all__ = [
-    "CatalogTables",
-    "NearTables",
-    "load_all",
-    "looked_into",
-    "near_tables",
-    "other_tables",
-    "recorded_claims",
-    "tables_elsewhere",
-]
-
-log = logging.getLogger(__name__)
+__all__ = ["CatalogTables", "NearTables", "load_all", "near_tables"]
 
 _PARALLEL_LOADS = 8
 
@@ -47,34 +33,23 @@ class CatalogTables:
 
     tables: tuple[TableFolders, ...]
     unreadable: tuple[tuple[TableName, str], ...]
+    is_gone: bool = False
+    """Whether the metadata files of all that cannot be loaded are gone."""
 
     @property
     def loaded(self) -> Sequence[LoadedTable]:
         return [one.table for one in self.tables]
 
-    def others_of(self, own: TableName) -> tuple[TableFolders, ...]:
-        """Every other table: any of them could have files under our location.
-
-        Raises:
-            OperationRefused: one cannot be loaded, so that it could have files anywhere.
-        """
-        for name, reason in self.unreadable:
-            if name != own:
-                raise OperationRefused(
-                    f"whether {name} shares the location of {own} is not known, because it cannot be loaded: {reason}; "
-                    f"nothing was deleted; repair {name} or drop it from the catalog"
-                )
-        return tuple(one for one in self.tables if one.table.name != own)
-
 
 @dataclass(frozen=True, slots=True)
 class NearTables:
-    """Tables that may have files in some folders, and entries that may but cannot be loaded, with the reason."""
+    """Tables that may have files in some folders, and entries that may but cannot be read, with the reason."""
 
     tables: tuple[TableFolders, ...] = ()
     unreadable: tuple[tuple[TableClaims, str], ...] = ()
-    are_all_known: bool = True
-    """Whether each table of the catalog could be loaded, or had been looked at before."""
+    given_up: tuple[tuple[TableClaims, str], ...] = ()
+    """As ``unreadable``, but nobody can read the table by the entry: its metadata file is gone, or its catalog is not
+    served any more."""
 
 
 def load_all(
@@ -91,6 +66,8 @@ def load_all(
     for claims in known.values():
         seen_in[claims.uuid] |= claims.folders
 
+    lost: list[bool] = []
+
     def load(name: TableName) -> TableFolders | tuple[TableName, str] | None:
         try:
             loaded = catalog.load(name)
@@ -98,8 +75,10 @@ def load_all(
         except PolicyError:
             return None
         except MaintenanceError as error:
+            lost.append(is_lost(error))
             return name, str(error)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
+            lost.append(False)
             return name, f"its metadata does not follow the specification: {type(error).__name__} {error}"
 
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
@@ -111,99 +90,73 @@ def load_all(
             record_first_look(state, catalog, one.table, same)
     return CatalogTables(
         readable,
-        tuple(lost for lost in found if isinstance(lost, tuple)),
+        tuple(one for one in found if isinstance(one, tuple)),
+        is_gone=bool(lost) and all(lost),
     )
-
-
-def other_tables(context: OperationContext) -> tuple[TableFolders, ...]:
-    """Every other table of the catalog, loaded now.
-
-    Raises:
-        OperationRefused: the tables cannot be listed, or one cannot be loaded.
-    """
-    catalog, own = context.catalog, context.table
-    names = [name for name in _names(context) if name != own]
-    return load_all(catalog, names, context.state, recorded_claims(context.state, context.catalog)).others_of(own)
-
-
-def looked_into(context: OperationContext, others: Iterable[TableFolders]) -> tuple[TableFolders, ...]:
-    """Other tables of the catalog, with every folder in which they have files by now.
-
-    Raises:
-        OperationRefused: the manifests of one cannot be read, so that it could have files anywhere.
-        StorageError: the state store failed.
-    """
-    looked = look_into_all(context, others, recorded_claims(context.state, context.catalog))
-    for one, error in looked:
-        if error is not None and not is_gone(error):
-            raise OperationRefused(
-                f"whether {one.table.name} needs files of {context.table} is not known, because its manifests cannot "
-                f"be read: {error}; nothing was deleted; repair {one.table.name} or drop it from the catalog"
-            ) from error
-        if error is not None:  # nobody can read by it any more
-            log.warning(
-                "%s: %s is damaged, so some of its files are not known: %s", context.table, one.table.name, error
-            )
-    return tuple(one for one, _ in looked)
 
 
 def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
     """Every other table, of any catalog served here, that may have files in the (normalised) folders.
 
     Raises:
-        OperationRefused: the tables of the catalog cannot be listed.
+        OperationRefused: there is a table of which it is not known whether it has.
         StorageError: the state store failed.
     """
-    recorded = recorded_claims(context.state, context.catalog)
-    # Nobody can be near a table in a bucket of its own but those that were seen there.
-    names = () if has_its_own_bucket(own.metadata.location) else _names(context)
-    others = (name for name in names if name != own.name)
-    near = {name for name in others if not _was_looked_into(recorded.get(name)) or _touch(recorded[name], folders)}
-    found = load_all(context.catalog, sorted(near, key=str), context.state, recorded)
-    looked = look_into_all(context, found.tables, recorded)
-    unseen = ((one.table.name, str(error)) for one, error in looked if error is not None)
-    found = CatalogTables(tuple(one for one, _ in looked), (*found.unreadable, *unseen))
-    elsewhere = tables_elsewhere(context, folders)
-    unreadable = [(recorded[name], reason) for name, reason in found.unreadable if name in recorded]
-    for name, reason in found.unreadable:
-        log.warning("%s: %s cannot be loaded, so its files are not known: %s", own.name, name, reason)
-    return NearTables(
-        tuple(one for one in (*found.tables, *elsewhere.tables) if any(map(one.overlap, folders))),
-        (*unreadable, *elsewhere.unreadable),
-        are_all_known=len(unreadable) == len(found.unreadable),
-    )
-
-
-def tables_elsewhere(context: OperationContext, folders: Iterable[str]) -> NearTables:
-    """Tables of other catalogs that were seen to have files in the (normalised) folders, or around them.
-
-    Raises:
-        StorageError: the state store failed.
-    """
-    catalog = context.catalog
+    looks = know_every_table(context, own)
     claimed: dict[tuple[str, str, str], TableClaims] = {}
     for folder in folders:
         for one in context.state.claims.touching(folder):
-            if (one.catalog, one.warehouse) != (catalog.name, catalog.warehouse):
-                claimed.setdefault(one.entry, one)
-    opened: dict[tuple[str, str], Catalog | None] = {}
-    loaded: list[TableFolders] = []
+            claimed.setdefault(one.entry, one)
+    claimed.pop(entry_of(context.catalog, own), None)
+    opened: dict[tuple[str, str], Catalog | str | None] = {}
+    tables: list[TableFolders] = []
     unreadable: list[tuple[TableClaims, str]] = []
+    given_up = [one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders)]
     for entry, one in sorted(claimed.items()):
         if entry[:2] not in opened:
-            opened[entry[:2]] = context.other_catalog(one.catalog, one.warehouse)
-        other = opened[entry[:2]]
-        if other is None:
-            unreadable.append((one, f"catalog {one.catalog} cannot be opened from here"))
-            continue
-        try:
-            found = _loaded_by_claims(context, other, one)
-        except StorageError as error:
-            unreadable.append((one, str(error)))
-            continue
-        loaded += found.tables
-        unreadable += [(one, reason) for _, reason in found.unreadable]
-    return NearTables(tuple(loaded), tuple(unreadable))
+            opened[entry[:2]] = _opened(context, one)
+        catalog = opened[entry[:2]]
+        if catalog is None:
+            given_up.append((one, f"catalog {one.catalog} cannot be opened from here"))
+        elif isinstance(catalog, str):
+            unreadable.append((one, catalog))
+        else:
+            try:
+                found = _loaded_by_claims(context, catalog, one)
+            except MaintenanceError as error:
+                unreadable.append((one, str(error)))
+                continue
+            looked = [_looked_into(context, table, one) for table in found.tables]
+            tables += [table for table, _ in looked if any(map(table.overlap, folders))]
+            unreadable += [(one, str(error)) for _, error in looked if error is not None]
+            (given_up if found.is_gone else unreadable).extend((one, reason) for _, reason in found.unreadable)
+    own_entry = entry_of(context.catalog, own)
+    others = {entry_of(table.catalog, table.table): table for table in tables}
+    return NearTables(
+        tuple(table for entry, table in others.items() if entry != own_entry), tuple(unreadable), tuple(given_up)
+    )
+
+
+def _looked_into(
+    context: OperationContext, one: TableFolders, recorded: TableClaims
+) -> tuple[TableFolders, MaintenanceError | None]:
+    """A table with every folder in which it has files now; with an error where its manifests cannot be read."""
+    if one.table.name == recorded.table and is_seen(recorded, one.table):
+        return one, None
+    try:
+        return replace(one, files_in=one.files_in | look_into(context, one.catalog, one.table)), None
+    except MaintenanceError as error:
+        return one, error
+
+
+def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
+    """The catalog of an entry; ``None``: it is not served any more; else why it cannot be opened."""
+    if (claims.catalog, claims.warehouse) == (context.catalog.name, context.catalog.warehouse):
+        return context.catalog
+    try:
+        return context.other_catalog(claims.catalog, claims.warehouse)
+    except MaintenanceError as error:
+        return f"catalog {claims.catalog} cannot be opened from here: {error}"
 
 
 def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: TableClaims) -> CatalogTables:
@@ -222,36 +175,8 @@ def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: Table
         context.state.claims.forget(claims.entry)
     # One that cannot be loaded may be the one that is looked for.
     lost = tuple((claims.table, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable)
-    return CatalogTables((*found.tables, *renamed.tables), lost[:1])
+    return CatalogTables((*found.tables, *renamed.tables), lost[:1], renamed.is_gone)
 
 
 def _uuid_of(one: TableFolders) -> str:
     return identity_of(one.catalog, one.table).uuid
-
-
-def _names(context: OperationContext) -> Sequence[TableName]:
-    try:
-        return list(context.catalog.list_tables())
-    except MaintenanceError as error:
-        raise OperationRefused(
-            f"whether another table shares the location of {context.table} is not known, because the tables of catalog "
-            f"{context.catalog.name} cannot be listed: {error}; nothing was deleted"
-        ) from error
-
-
-def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, TableClaims]:
-    """What is recorded of the tables of a catalog.
-
-    Raises:
-        StorageError: the state store failed.
-    """
-    return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
-
-
-def _was_looked_into(claims: TableClaims | None) -> bool:
-    """Whether the manifests of a table have ever been read, and not only its document."""
-    return claims is not None and (claims.seen_sequence_number, claims.seen_ms) != (-1, -1)
-
-
-def _touch(claims: TableClaims, folders: Iterable[str]) -> bool:
-    return any(claims.touch(folder) for folder in folders)

@@ -50,8 +50,13 @@ class _Followed:
 class SharedReferences:
     """The files that tables which share a location need, and those that are pinned or staged of them."""
 
-    def __init__(self, context: OperationContext, tables: Sequence[TableFolders], own: LoadedTable) -> None:
-        """``own``: the table whose files are deleted; the caller knows its references.
+    def __init__(
+        self, context: OperationContext, tables: Sequence[TableFolders], own: LoadedTable, known: References
+    ) -> None:
+        """``own``: the table whose files are deleted; the caller has read those of its references that are ``known``.
+
+        Another entry of ``own`` needs the history of the metadata file at which it stands, also where that is our own
+        head: it stays there when we go on (rule 222).
 
         Raises:
             OperationRefused: one of them has a newer head that its catalog entry does not know.
@@ -64,11 +69,12 @@ class SharedReferences:
         for claims in tables:
             key = (claims.catalog.name, claims.catalog.warehouse, claims.table.name)
             self._followed[key] = _Followed(context, claims.catalog, claims.table)
-        for followed in self._followed.values():
-            if followed.table.metadata_location != own.metadata_location:
-                self._follow(followed)
-            followed.held.look(followed.table.metadata)
         identity = identity_of(context.catalog, own)
+        for followed in self._followed.values():
+            if identity.uuid and followed.identity.copy == identity.copy:
+                followed.references = References(set(known.snapshots), set(known.manifests))
+            self._follow(followed)
+            followed.held.look(followed.table.metadata)
         for followed in _newest_entries(self._followed.values()):
             # Metadata beside the table that is cleaned is looked for by the caller.
             if followed.identity.copy != identity.copy:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
-from icekeeper.errors import MetadataUnreadable, OperationRefused
+from icekeeper.errors import MetadataUnreadable, OperationRefused, is_gone
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
@@ -17,7 +17,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["is_gone", "list_beside", "needed_by", "read_strays"]
+__all__ = ["list_beside", "needed_by", "read_strays"]
 
 _PARALLEL_READS = 16
 
@@ -122,11 +122,3 @@ def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
     if table.uuid and found.uuid:
         return table.uuid.lower() == found.uuid.lower()
     return normalise(table.location) == normalise(found.location)
-
-
-def is_gone(error: BaseException) -> bool:
-    """Whether metadata could not be read because they are not there any more: then there is nothing to protect."""
-    failed: BaseException | None = error
-    while failed is not None and not isinstance(failed, FileNotFoundError):
-        failed = failed.__cause__
-    return failed is not None

@@ -36,11 +36,12 @@ def detect(
     clock: Clock = system_clock,
     cursor: tuple[str, str] | None = None,
     threads: int = LOADING_THREADS,
+    run: str = "",
 ) -> FleetReport:
     """Which tables of these catalogs need work, and why; reads one metadata document per table.
 
     ``cursor`` is that of the last report, ``overrides`` and ``unsafe`` are as for a pass; at most ``threads`` tables
-    are loaded at a time.
+    are loaded at a time.  ``run`` is the run whose passes follow, if they do: they share what the scan has seen.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
@@ -64,7 +65,7 @@ def detect(
         )
 
     with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
-        report = Scanner(settings, state, now_ms, threads).scan(sources, assessor_of, cursor)
+        report = Scanner(settings, state, now_ms, threads, run=run).scan(sources, assessor_of, cursor)
         try:
             first_sweeps.write_rest()
         except StorageError as error:

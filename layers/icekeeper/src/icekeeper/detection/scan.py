@@ -18,6 +18,7 @@ from icekeeper.detection.listing_warnings import empty_catalogs, listing_warning
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
 from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
 from icekeeper.detection.scan_order import FleetTable, round_robin
+from icekeeper.detection.seen_tables import SeenTables
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
@@ -49,6 +50,9 @@ class _Place:
     selected: tuple[TableName, ...]
     assess_table: Assessor
     health: LakeLog
+    seen: SeenTables
+    whole: frozenset[TableName] | None
+    """Every table of the catalog; ``None`` where some are not listed."""
     requests: RequestedTables
     fleet: int
     """How many tables the scan selects in all catalogs."""
@@ -83,6 +87,8 @@ class Scanner:
     threads: int = LOADING_THREADS
     """At most so many metadata documents are in memory."""
     monotonic_s: Callable[[], float] = time.monotonic
+    run: str = ""
+    """The run whose passes share what the scan has seen; empty: none follows."""
 
     def scan(
         self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
@@ -118,6 +124,7 @@ class Scanner:
         )
         for place in places.values():
             place.health.finish()
+            place.seen.finish(place.whole, self.run)
         self._drop_stale_requests(reached)
         proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
@@ -188,14 +195,18 @@ class Scanner:
         if listed.tables is not None and listed.left_out is None:
             health.forget_all_but(listed.tables)
 
+        seen = SeenTables(self.store, catalog)
+
         def observe(
             loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
         ) -> None:
+            seen.observe(loaded)
             health.observe(
                 examine(identity, loaded.metadata, resolved, now_ms=self.now_ms, unreadable=memory.unreadable)
             )
 
-        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests, fleet)
+        whole = listed.tables if listed.left_out is None else None
+        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet)
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""

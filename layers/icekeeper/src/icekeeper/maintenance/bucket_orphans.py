@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.claims import recorded_claims
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
-from icekeeper.deletion.other_tables import CatalogTables, load_all, recorded_claims
+from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.maintenance.begin_pass import PassStart
@@ -129,7 +129,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         unlisted = referenced.unlisted()
         foreign += _foreign_outside(storage, outside)
         for name, one in searches.items():
-            outcome, strangers = _delete_in_turn(one, tables, unlisted, is_current=source.is_current)
+            outcome, strangers = _delete_in_turn(one, unlisted, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
             if not asked.dry_run:
@@ -258,17 +258,17 @@ def _assign_to_tables(
 
 
 def _delete_in_turn(
-    one: _TableSearch, tables: CatalogTables, unlisted: UnlistedPaths, *, is_current: bool
+    one: _TableSearch, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
     """Delete the orphans of one table under its lease; one that another run maintains now is left to that (rule 70).
 
     What was read and listed before the lease was taken is old; the deletion looks again.
     """
     if one.context.dry_run:
-        return _delete(one, one.context, tables, unlisted, is_current=is_current)
+        return _delete(one, one.context, unlisted, is_current=is_current)
     try:
         with leased(one.context, Turn(command="icekeeper orphans")) as lease:
-            return _delete(one, replace(one.context, lease=lease), tables, unlisted, is_current=is_current)
+            return _delete(one, replace(one.context, lease=lease), unlisted, is_current=is_current)
     except LeaseHeld as held:
         return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
     except StorageError as error:
@@ -276,7 +276,7 @@ def _delete_in_turn(
 
 
 def _delete(
-    one: _TableSearch, context: OperationContext, tables: CatalogTables, unlisted: UnlistedPaths, *, is_current: bool
+    one: _TableSearch, context: OperationContext, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
     candidates = replace(one.collector.candidates(), unlisted=unlisted)
     found: list[ForeignMetadata] = []
@@ -288,7 +288,7 @@ def _delete(
             )
         )
         listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
-        return delete_orphans(context, listed, partial(tables.others_of, one.table.name))
+        return delete_orphans(context, listed)
 
     outcome = run_guarded(_OPERATION, context, delete)
     return outcome, found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -38,7 +39,17 @@ from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
-__all__ = ["OperationContext", "operation_context"]
+__all__ = ["OperationContext", "SharedRun", "operation_context"]
+
+
+class SharedRun:
+    """The run that a pass belongs to: its passes share one look at the other tables that are served (rule 220)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """A process that goes on for ever gives each of its detections another one."""
+        self.lock = Lock()
+        """Held by the pass that looks; others of this process wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ class OperationContext:
     """This machine's clock; the age of files is judged by :meth:`now_ms`."""
     stores: Stores
     run_id: str
+    run: SharedRun
     operation: Operation | None = None
     """The one that is being carried out."""
     started_ms: int
@@ -77,7 +89,10 @@ class OperationContext:
     only_lists: bool = False
     """Whether this process only lists; another one deletes, and checks there that it may."""
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
-    """Opens another catalog that is served here, by its name and warehouse; ``None`` where it cannot be opened."""
+    """Opens another catalog that is served here, by its name and warehouse; ``None``: there is none.
+
+    Raises MaintenanceError where it cannot be opened.
+    """
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
     cache: MetadataCache = field(default_factory=MetadataCache)
@@ -282,10 +297,12 @@ def operation_context(
     sleep: Callable[[float], None] = time.sleep,
     monotonic_s: Callable[[], float] = steady_s,
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
+    run: SharedRun | None = None,
 ) -> OperationContext:
     """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says.
 
-    ``started_ms`` is given where another process began the pass; else it begins now.
+    ``started_ms`` is given where another process began the pass; else it begins now.  Passes without a ``run`` that
+    have one ``run_id`` are of one run.
     """
     shared, threads = shared_reads(), resolved.policy.listing_threads
     stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
@@ -299,6 +316,7 @@ def operation_context(
         stores=stores,
         cache=shared.manifests,
         run_id=run_id,
+        run=run or SharedRun(run_id),
         started_ms=clock() if started_ms is None else started_ms,
         engine=CountedEngine(engine),
         dry_run=dry_run,

@@ -32,7 +32,10 @@ def metadata_of_other_entries(
         if claims.copy != identity.copy or claims.entry == (catalog.name, catalog.warehouse, str(head.name)):
             continue
         is_here = (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse)
-        other = catalog if is_here else other_catalog(claims.catalog, claims.warehouse)
+        try:
+            other = catalog if is_here else other_catalog(claims.catalog, claims.warehouse)
+        except MaintenanceError:
+            other = None
         try:
             if other is not None:
                 yield other.load(claims.table).metadata_location

@@ -168,13 +168,17 @@ class Deployment:
         )
 
     def other_catalog(self, name: str, warehouse: str) -> Catalog | None:
-        """Another catalog of the deployment; ``None`` where none of that name and warehouse can be opened."""
+        """Another catalog of the deployment; ``None`` where there is none of that name and warehouse.
+
+        Raises:
+            StorageError: it cannot be reached.
+        """
         catalogs = self._catalog_file()
         for document in ({"catalog": name, "warehouse": warehouse}, {"catalog": name, "warehouse": None}):
             try:
                 catalog = self._opened(recorded_address(document, catalogs))
-            except (PolicyError, StorageError) as error:
-                log.info("catalog %s cannot be opened: %s", name, error)
+            except PolicyError as error:
+                log.info("catalog %s is not served: %s", name, error)
                 continue
             if catalog.warehouse == warehouse:
                 return catalog

@@ -123,6 +123,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         overrides=event.input.overrides,
         clock=deployment.clock,
         cursor=_cursor(deployment),
+        run=event.run_id,
     )
     for skip in report.skipped:
         if skip.is_error:

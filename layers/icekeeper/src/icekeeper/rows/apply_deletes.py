@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from icekeeper.errors import FileUnreadable, TableUnsupported
+from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupported
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.equality import EqualityLookup, deleted_rows

@@ -7,13 +7,22 @@ proof: code that finds one loads that table and reads what it references now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from icekeeper.model import TableName
 
-__all__ = ["ClaimStore", "Entry", "TableClaims", "folders_around", "store_of", "touches"]
+__all__ = [
+    "CatalogLook",
+    "ClaimStore",
+    "Entry",
+    "TableClaims",
+    "UnseenEntry",
+    "folders_around",
+    "store_of",
+    "touches",
+]
 
 Entry: TypeAlias = tuple[str, str, str]
 """Catalog, warehouse and table: the names by which a catalog's entry can be opened again."""
@@ -47,9 +56,65 @@ class TableClaims:
         """As :attr:`.TableIdentity.copy`."""
         return self.uuid, self.location
 
+    @property
+    def is_looked_into(self) -> bool:
+        """Whether the table's manifests have ever been read, and not only its document."""
+        return (self.seen_sequence_number, self.seen_ms) != (-1, -1)
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether a person has said of an entry that cannot be read that it needs nothing: it has no location then."""
+        return not self.location
+
     def touch(self, folder: str) -> bool:
         """Whether a normalised folder is, contains or lies in one of the table's folders."""
         return any(touches(own, folder) for own in (self.location, *self.folders))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenEntry:
+    """An entry of a catalog whose newest head a run has not looked into."""
+
+    table: TableName
+    reason: str = ""
+    """Why that failed; empty where nobody has tried yet."""
+    location: str = ""
+    """The normalised folder where its pointer says that the table lies; empty where that is not known."""
+    is_gone: bool = False
+    """Whether its metadata file does not exist any more, so that nobody can read the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogLook:
+    """The last look at every table of a catalog: which run took it, and what it did not see."""
+
+    catalog: str
+    warehouse: str
+    run: str = ""
+    """The run whose passes share the look; empty: no run has looked yet."""
+    unseen: tuple[UnseenEntry, ...] = ()
+    failure: str = ""
+    """Why not all of its tables could be looked at."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.catalog, self.warehouse
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` understands, without the catalog."""
+        unseen = [[str(one.table), one.reason, one.location, one.is_gone] for one in self.unseen]
+        return {"run": self.run, "unseen": unseen, "failure": self.failure}
+
+    @classmethod
+    def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
+        """Raises KeyError, TypeError or ValueError for what :meth:`to_json` did not make."""
+        unseen = tuple(
+            UnseenEntry(table=TableName.parse(table), reason=reason, location=location, is_gone=is_gone)
+            for table, reason, location, is_gone in document["unseen"]
+        )
+        return cls(
+            catalog=catalog, warehouse=warehouse, run=document["run"], unseen=unseen, failure=document["failure"]
+        )
 
 
 class ClaimStore(Protocol):
@@ -57,6 +122,18 @@ class ClaimStore(Protocol):
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         """Replace the claims of an entry; ``replaces`` are those that the caller has just read, if it has."""
+        ...
+
+    def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
+        """Replace the claims of many entries, of which no claims on other folders are recorded."""
+        ...
+
+    def looks(self) -> Sequence[CatalogLook]:
+        """The last look at each catalog of which any claims were ever recorded, or that was ever looked at."""
+        ...
+
+    def record_look(self, look: CatalogLook) -> None:
+        """Replace the last look at a catalog."""
         ...
 
     def of_entry(self, entry: Entry) -> TableClaims | None: ...

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.neighbours import TableFolders
-from icekeeper.deletion.other_tables import looked_into, tables_elsewhere
+from icekeeper.deletion.other_tables import near_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.pass_context.context import OperationContext
@@ -57,24 +56,20 @@ def tell_unswept(metadata: TableMetadata, named: Iterable[str]) -> str:
     )
 
 
-def refuse_shared_folders(
-    context: OperationContext, table: LoadedTable, folders: Iterable[str], others: Iterable[TableFolders]
-) -> None:
+def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders: Iterable[str]) -> None:
     """Refuse to sweep the folders when any known table but ``table`` may have files in one.
-
-    ``others``: all other tables of the catalog; those of other catalogs are known by what passes have recorded.
 
     Raises:
         OperationRefused: names the folder and the table.
         StorageError: the state store failed.
     """
     folders = tuple(folders)
-    near = tables_elsewhere(context, map(normalise, folders))
-    for one in (*looked_into(context, others), *near.tables):
+    near = near_tables(context, table, list(map(normalise, folders)))
+    for one in near.tables:
         if not one.is_table_of(table):
             for folder in filter(one.overlap, folders):
                 _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
-    for claims, reason in near.unreadable:
+    for claims, reason in (*near.unreadable, *near.given_up):
         for folder in filter(claims.touch, map(normalise, folders)):
             _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")
 

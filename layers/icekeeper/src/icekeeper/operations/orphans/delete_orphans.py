@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,7 +12,7 @@ from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
-from icekeeper.deletion.neighbours import Neighbours, TableFolders, has_its_own_bucket
+from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
 from icekeeper.deletion.referenced_paths import ReferencedPaths
@@ -79,24 +79,18 @@ class _Cleared:
     """Folders of this machine to remove if they are empty, the deepest first."""
 
 
-def delete_orphans(
-    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
-) -> OperationOutcome:
+def delete_orphans(context: OperationContext, found: TableCandidates) -> OperationOutcome:
     """Ask every guard about the candidates and delete those that nobody needs.
-
-    ``others`` loads the other tables of the catalog; it is called only when there is something to delete.
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    return _delete(context, found, _ask_guards(context, found, others))
+    return _delete(context, found, _ask_guards(context, found))
 
 
-def _ask_guards(
-    context: OperationContext, found: TableCandidates, others: Callable[[], Iterable[TableFolders]]
-) -> _Cleared:
+def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
     table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
@@ -109,12 +103,11 @@ def _ask_guards(
     neighbours = Neighbours()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
     is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
-    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:
-        every = tuple(others())
+    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:  # only where there is work
         if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
-            refuse_shared_folders(context, table, elsewhere, every)
-        neighbours = needs.ask_every_table(every)
-        foreign = [one for one in foreign if one.path not in needs.shared]
+            refuse_shared_folders(context, table, elsewhere)
+        neighbours = needs.ask_neighbours()
+        foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
     theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Those that somebody protects may be of another head, too.

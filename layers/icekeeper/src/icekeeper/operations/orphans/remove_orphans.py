@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.deletion.file_needs import GC_DISABLED
-from icekeeper.deletion.other_tables import other_tables
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.reachability import References, documents
@@ -49,7 +47,7 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
         if skip is not None:
             return skip
         found = _list_candidates(context, table)
-        outcome = delete_orphans(context, found, partial(other_tables, context))
+        outcome = delete_orphans(context, found)
         if context.dry_run:
             return outcome
         return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})

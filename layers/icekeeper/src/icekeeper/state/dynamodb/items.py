@@ -46,7 +46,7 @@ _TYPES = {
         "finished_ms first_seen_ms tried_ms snapshot_id seen_sequence_number file_count turn sightings",
         "S": "name holder kind origin state prefixes list_id metadata_location fingerprint slack version entry folder "
         "folders data_roots uuid location counters warnings policy metrics settings table_name catalog warehouse "
-        "schedule run_id status summary engine path why schema_digest",
+        "schedule run_id status summary engine path why schema_digest look",
         "BOOL": "idle",
         "B": "paths",
     }.items()

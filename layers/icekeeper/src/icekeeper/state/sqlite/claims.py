@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from icekeeper.model import TableName
-from icekeeper.state.claims import Entry, TableClaims, folders_around
+from icekeeper.state.claims import CatalogLook, Entry, TableClaims, folders_around
 from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.sqlite.schema import NO_LOOK
 
 __all__ = ["SqliteClaims"]
 
@@ -23,24 +24,30 @@ class SqliteClaims:
         self._file = file
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
+        self.record_first_looks([claims])
+
+    def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
         with self._file.transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *claims.entry,
-                    claims.uuid,
-                    claims.location,
-                    _text(claims.folders),
-                    _text(claims.data_roots),
-                    claims.seen_sequence_number,
-                    claims.seen_ms,
-                ),
+            connection.executemany(
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, claims)
             )
-            connection.execute(f"DELETE FROM claimed_folders WHERE {_ENTRY}", claims.entry)
+            connection.executemany(f"DELETE FROM claimed_folders WHERE {_ENTRY}", [one.entry for one in claims])
             connection.executemany(
                 "INSERT OR REPLACE INTO claimed_folders VALUES (?, ?, ?, ?)",
-                [(folder, *claims.entry) for folder in {claims.location, *claims.folders}],
+                [(folder, *one.entry) for one in claims for folder in {one.location, *one.folders}],
             )
+            connection.executemany(
+                "INSERT OR IGNORE INTO catalog_looks VALUES (?, ?, ?)",
+                {(one.catalog, one.warehouse, NO_LOOK) for one in claims},
+            )
+
+    def looks(self) -> Sequence[CatalogLook]:
+        with self._file.reading() as read:
+            rows = read("SELECT catalog, warehouse, look FROM catalog_looks ORDER BY catalog, warehouse")
+            return [CatalogLook.from_json(catalog, warehouse, json.loads(look)) for catalog, warehouse, look in rows]
+
+    def record_look(self, look: CatalogLook) -> None:
+        self._file.write("INSERT OR REPLACE INTO catalog_looks VALUES (?, ?, ?)", *look.key, json.dumps(look.to_json()))
 
     def of_entry(self, entry: Entry) -> TableClaims | None:
         return next(self._found(f"SELECT {_COLUMNS} FROM claims WHERE {_ENTRY}", *entry), None)
@@ -71,6 +78,18 @@ class SqliteClaims:
     def _found(self, statement: str, *values: str) -> Iterator[TableClaims]:
         with self._file.reading() as read:
             return iter([_claims(row) for row in read(statement, *values)])
+
+
+def _row(claims: TableClaims) -> tuple[str | int, ...]:
+    return (
+        *claims.entry,
+        claims.uuid,
+        claims.location,
+        _text(claims.folders),
+        _text(claims.data_roots),
+        claims.seen_sequence_number,
+        claims.seen_ms,
+    )
 
 
 def _text(folders: frozenset[str]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 
 from icekeeper.state.sqlite.rekey import key_by_uuid
 
-__all__ = ["SCHEMA_VERSION", "upgrade"]
+__all__ = ["NO_LOOK", "SCHEMA_VERSION", "upgrade"]
 
 SCHEMA_VERSION = 14
+NO_LOOK = '{"run": "", "unseen": [], "failure": ""}'
+"""The look of a catalog that no run has looked at yet."""
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
 _BY_NAMES = "catalog, warehouse, table_name, uuid"
@@ -91,6 +93,9 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         """CREATE TABLE unreadable_files (table_key TEXT NOT NULL, place TEXT NOT NULL, path TEXT NOT NULL,
         why TEXT NOT NULL, schema_digest TEXT NOT NULL, tried_ms INTEGER NOT NULL,
         PRIMARY KEY (table_key, place, path)) WITHOUT ROWID""",
+        """CREATE TABLE catalog_looks (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, look TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse))""",
+        f"INSERT INTO catalog_looks SELECT DISTINCT catalog, warehouse, '{NO_LOOK}' FROM claims",
     ),
 }
 

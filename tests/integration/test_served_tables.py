@@ -1,0 +1,291 @@
+"""Every table of every served catalog is known up to its newest head before the first file of another one goes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.report.outcome import Status
+from icekeeper.storage.paths import normalise
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.served import age_everything, files_of, ids, maintain, second_catalog
+
+RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
+NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": "false"}]
+
+
+@pytest.fixture
+def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Three appends."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> SqlCatalog:
+    """A second catalog; a pass over a table of it has told the state of it."""
+    return second_catalog(tmp_path)
+
+
+def grow_old_in_history(table: Table) -> None:
+    """Let all that the table's history tells have happened a month ago."""
+    path = Path(normalise(table.refresh().metadata_location))
+    path.write_text(re.sub(r'("(?:timestamp-ms|last-updated-ms)" *: *)(\d+)', _a_month_ago, path.read_text()))
+
+
+def _a_month_ago(found: re.Match[str]) -> str:
+    return f"{found[1]}{int(found[2]) - 30 * 24 * HOUR_MS}"
+
+
+def known(owner: MaintainedTable, other: SqlCatalog) -> None:
+    """Let the state know that the other catalog is served."""
+    other.create_table("ns.any", schema=ID_AND_PART)
+    maintain(owner, other, "ns.any", operations="compact", min_input_files="9")
+
+
+def history(table: Table) -> list[list[int]]:
+    """The ids of every snapshot that the metadata file, as it was loaded, retains."""
+    return [sorted(table.scan(snapshot_id=one.snapshot_id).to_arrow()["id"].to_pylist()) for one in table.snapshots()]
+
+
+class TestNeverPassedOver:
+    @pytest.mark.parametrize("properties", NEVER_PASSED_OVER)
+    def test_a_run_over_two_catalogs_keeps_a_clone(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+    ) -> None:
+        """No pass ever looks at it: the run does."""
+        at = {
+            "type": "sql",
+            "uri": f"sqlite:///{command.folder / 'd.db'}",
+            "warehouse": (command.folder / "d").as_uri(),
+        }
+        for key, value in at.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        there = SqlCatalog("D", **at)
+        there.create_namespace("ns")
+        table = command.table()
+        clone = there.create_table("ns.clone", table.schema(), properties=properties)
+        clone.add_files(files_of(table))
+        before = ids(clone)
+        table.overwrite(table.scan().to_arrow())
+        grow_old_in_history(table)
+        assert command(*RUN, "--catalog", "D").code == 0
+        assert [len(table.refresh().snapshots()), ids(clone)] == [1, before]
+
+    @pytest.mark.parametrize("in_other_catalog", [False, True])
+    @pytest.mark.parametrize("properties", NEVER_PASSED_OVER)
+    def test_expiry_spares_what_it_took_in_since_the_last_look(
+        self, owner: MaintainedTable, other: SqlCatalog, properties: dict[str, str], *, in_other_catalog: bool
+    ) -> None:
+        catalog = other if in_other_catalog else owner.pyiceberg
+        known(owner, other)
+        clone = catalog.create_table("ns.clone", schema=ID_AND_PART, properties=properties)
+        clone.append(owner.new_rows(99))
+        owner.append(30)
+        maintain(owner, owner.pyiceberg, "ns.t", served=other, operations="expire_snapshots")
+        clone.add_files(files_of(owner.table))
+        outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=other)
+        assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
+        assert ids(clone) == [0, 1, 10, 11, 20, 21, 30, 99]
+
+
+class TestOneHead:
+    @pytest.mark.parametrize("in_other_catalog", [False, True])
+    def test_expiry_keeps_the_history_of_an_entry_at_the_same_head(
+        self, owner: MaintainedTable, other: SqlCatalog, *, in_other_catalog: bool
+    ) -> None:
+        """As long as it stands there; what nobody needs once it is gone, goes."""
+        catalog = other if in_other_catalog else owner.pyiceberg
+        known(owner, other)
+        maintain(owner, owner.pyiceberg, "ns.t", served=other, operations="compact")
+        twin = catalog.register_table("ns.twin", owner.loaded.metadata_location)
+        before = history(twin)
+        for _ in range(2):
+            age_everything(owner)
+            outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=other)
+            assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
+            assert history(twin) == before
+        assert len(before) == 4
+        catalog.drop_table("ns.twin")
+        age_everything(owner)
+        maintain(owner, owner.pyiceberg, "ns.t", served=other)
+        assert len([path for path in owner.files() if path.endswith(".parquet")]) == 1
+
+
+class TestOneLook:
+    """Loads and manifests: what a look costs."""
+
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+        counted: Counter[str] = Counter()
+        load = OurSqlCatalog.load
+
+        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
+            counted[str(table)] += 1
+            return load(catalog, table)
+
+        monkeypatch.setattr(OurSqlCatalog, "load", loading)
+        return counted
+
+    def test_the_passes_of_a_run_share_it(self, command: Command, loads: Counter[str]) -> None:
+        """Detection loads each table once; one that nobody knows is loaded once more, whatever number of passes."""
+        for number in range(4):
+            grow_old_in_history(command.table(f"ns.t{number}", appends=2))
+        for number in range(3):
+            command.table(f"ns.quiet{number}", appends=1)
+        assert command(*RUN).code == 0
+        assert {loads[f"ns.quiet{number}"] for number in range(3)} == {2}
+        grow_old_in_history(command.table("ns.t4", appends=2))
+        loads.clear()
+        assert command(*RUN).code == 0
+        assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
+
+    def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
+        for number in range(3):
+            owner.pyiceberg.create_table(f"ns.quiet{number}", schema=ID_AND_PART).append(owner.new_rows(1))
+        owner.plant("data/orphan.parquet")
+        maintain(owner, owner.pyiceberg, "ns.t")
+        assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
+
+
+class TestUnreadable:
+    """A table that cannot be loaded, and may need files."""
+
+    @pytest.fixture
+    def lost(self, owner: MaintainedTable) -> Callable[[bytes | None], None]:
+        """Damage the metadata file of ``ns.lost``, or remove it."""
+        other = owner.create_beside("ns.lost", f"{owner.folder.parent.as_uri()}/lost")
+        other.append(owner.new_rows(5))
+
+        def damage(by: bytes | None) -> None:
+            path = Path(normalise(owner.pyiceberg.load_table("ns.lost").metadata_location))
+            path.unlink() if by is None else path.write_bytes(by)
+
+        return damage
+
+    def test_never_looked_at_it_stops_deletion_until_it_is_excluded(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = command.table()
+        broken = command.table("ns.broken", appends=1)
+        broken.add_files(files_of(table)[:1])
+        Path(normalise(broken.metadata_location)).write_text("{")
+        pass_over = ("maintain", "ns.t", *EVERYTHING_IS_OLD, "--json")
+        refused = {one["operation"]: one for one in command(*pass_over).json["operations"]}
+        for operation in ("expire_snapshots", "remove_orphans"):
+            if operation == "remove_orphans":
+                (command.warehouse / "ns/t/data/orphan.parquet").write_bytes(b"1")
+                refused = {one["operation"]: one for one in command(*pass_over).json["operations"]}
+            assert refused[operation]["status"] == "refused"
+            assert "ns.broken" in refused[operation]["reason"]
+            assert f"icekeeper claims exclude ns.broken --catalog {CATALOG}" in refused[operation]["reason"]
+        assert command("claims", "exclude", "ns.broken").code == 0
+        done = {one["operation"]: one["status"] for one in command(*pass_over).json["operations"]}
+        assert (done["expire_snapshots"], done["remove_orphans"]) == ("succeeded", "succeeded")
+
+    def test_a_table_that_can_be_loaded_is_not_excluded(self, command: Command) -> None:
+        command.table()
+        answer = command("claims", "exclude", "ns.t")
+        assert answer.code == 1
+        assert "can be read" in answer.err
+
+    def test_one_that_is_excluded_counts_again_once_it_can_be_read(self, command: Command) -> None:
+        table = command.table()
+        broken = command.table("ns.broken", appends=1)
+        broken.add_files(files_of(table)[:1])
+        before, path = ids(broken), Path(normalise(broken.metadata_location))
+        document = path.read_bytes()
+        path.write_text("{")
+        assert command("claims", "exclude", "ns.broken").code == 0
+        path.write_bytes(document)
+        assert command("maintain", "ns.t", *EVERYTHING_IS_OLD, "--set", "min_input_files=2").code == 0
+        assert ids(broken) == before
+
+    def test_what_its_last_look_recorded_is_spared(
+        self, owner: MaintainedTable, lost: Callable[[bytes | None], None]
+    ) -> None:
+        theirs = Path(owner.plant("imported/theirs.parquet"))
+        theirs.write_bytes(Path(files_of(owner.table)[0].removeprefix("file://")).read_bytes())
+        owner.pyiceberg.load_table("ns.lost").add_files([theirs.as_uri()])
+        maintain(owner, owner.pyiceberg, "ns.lost", operations="compact", min_input_files="9")
+        lost(b"{")
+        orphan = Path(owner.plant("data/orphan.parquet"))
+        age_everything(owner)
+        named = f"{owner.metadata.location}/imported"
+        outcome = maintain(owner, owner.pyiceberg, "ns.t", orphan_sweep_prefixes=named)["remove_orphans"]
+        assert outcome.status is Status.SUCCEEDED
+        assert [theirs.exists(), orphan.exists()] == [True, False]
+
+    def test_it_stops_nothing_in_another_bucket(self, owner: MaintainedTable, other: SqlCatalog) -> None:
+        """On a local disk a catalog's warehouse stands for one."""
+        known(owner, other)
+        broken = other.create_table("ns.broken", schema=ID_AND_PART)
+        Path(normalise(broken.metadata_location)).write_text("{")
+        orphan = Path(owner.plant("data/orphan.parquet"))
+        age_everything(owner)
+        outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=other)
+        assert {outcomes[name].status for name in ("expire_snapshots", "remove_orphans")} == {Status.SUCCEEDED}
+        assert not orphan.exists()
+        table = other.load_table("ns.any")
+        table.append(owner.new_rows(1))
+        table.overwrite(owner.new_rows(2))
+        refused = maintain(owner, other, "ns.any", served=owner.pyiceberg)["expire_snapshots"]
+        assert refused.status is Status.REFUSED
+        assert "ns.broken of catalog other" in str(refused.reason)
+
+    def test_a_catalog_that_does_not_answer_stops_deletions_in_its_buckets(
+        self, owner: MaintainedTable, other: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        known(owner, other)
+        clone = other.create_table("ns.clone", schema=ID_AND_PART, location=f"{owner.folder.parent.as_uri()}/clone")
+        maintain(owner, other, "ns.clone", operations="compact", min_input_files="9")
+        listed = OurSqlCatalog.list_tables
+
+        def silent(catalog: OurSqlCatalog) -> Iterator[TableName]:
+            if catalog.name == other.name:
+                raise StorageError("it does not answer")
+            yield from listed(catalog)
+
+        monkeypatch.setattr(OurSqlCatalog, "list_tables", silent)
+        clone.add_files(files_of(owner.table))
+        refused = maintain(owner, owner.pyiceberg, "ns.t", served=other)["expire_snapshots"]
+        assert refused.status is Status.REFUSED
+        assert "its tables cannot be listed: it does not answer; nothing was deleted" in str(refused.reason)
+        assert ids(clone) == [0, 1, 10, 11, 20, 21]
+
+    @pytest.mark.parametrize("operation", ["expire_snapshots", "remove_orphans"])
+    def test_one_whose_metadata_file_is_gone_stops_nothing(
+        self, owner: MaintainedTable, lost: Callable[[bytes | None], None], operation: str
+    ) -> None:
+        lost(None)
+        orphan = Path(owner.plant("data/orphan.parquet"))
+        age_everything(owner)
+        outcome = maintain(owner, owner.pyiceberg, "ns.t", operations=operation)[operation]
+        assert outcome.status is Status.SUCCEEDED
+        assert orphan.exists() == (operation != "remove_orphans")
+
+    def test_what_lies_under_a_gone_one_is_spared(self, owner: MaintainedTable) -> None:
+        nested = owner.create_beside("ns.nested", f"{owner.metadata.location}/sub/nested")
+        nested.append(owner.new_rows(5))
+        Path(normalise(nested.metadata_location)).unlink()
+        theirs = [path for path in owner.files() if "/sub/nested/" in path]
+        orphan = Path(owner.plant("data/orphan.parquet"))
+        age_everything(owner)
+        named = f"{owner.metadata.location}/sub"
+        maintain(owner, owner.pyiceberg, "ns.t", operations="remove_orphans", orphan_sweep_prefixes=named)
+        assert not orphan.exists()
+        assert set(theirs) <= owner.files()
+        assert len(theirs) == 4
