@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.identity import TableIdentity
@@ -115,6 +116,37 @@ def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table
     outcome = sweep(table)
     assert outcome.metrics["remove_orphans.files_protected"] == 1
     assert lost in table.files()
+
+
+def test_an_old_tag_keeps_only_metadata_that_somebody_names(table: MaintainedTable) -> None:
+    """A pin, or the log; nobody knows the others any more, though they are newer than the tagged snapshot."""
+    days_ms = 86_400_000
+
+    def tag(document: dict[str, Any]) -> None:
+        old, now = dict(document["snapshots"][0]), document["snapshots"][-1]
+        document["snapshots"] = [old | {"timestamp-ms": old["timestamp-ms"] - 200 * days_ms}, now]
+        document["refs"]["audit"] = {"type": "tag", "snapshot-id": old["snapshot-id"]}
+        now["parent-snapshot-id"] = 99
+        document["snapshot-log"] = document["snapshot-log"][-1:]
+        document["metadata-log"].insert(0, {"metadata-file": logged, "timestamp-ms": past["last-updated-ms"]})
+
+    past: dict[str, Any] = {"metadata-log": [], "last-updated-ms": table.metadata.last_updated_ms - 20 * days_ms}
+    logged, pinned, lost = (
+        f"file://{table.plant(f'metadata/{name}.metadata.json', metadata_of(table, **past), days_old=20)}"
+        for name in ("00000-logged", "00000-pinned", "00000-lost")
+    )
+    table.rewrite_document(tag)
+    grow_old(Path(path) for path in table.files() if "metadata" in path)
+    head = table.metadata.current_snapshot
+    assert head is not None
+    identity = identity_of(table.catalog, table.loaded)
+    table.state.add_pin(
+        Pin(identity=identity, name="reader", snapshot_id=head.snapshot_id, metadata_location=pinned, expires_ms=2**62)
+    )
+    outcome = sweep(table)
+    gone = {normalise(path) for path in outcome.files_deleted}
+    assert normalise(lost) in gone
+    assert not {normalise(path) for path in (logged, pinned, table.metadata_location)} & gone
 
 
 def test_protected_prefixes_and_pinned_metadata_stay(table: MaintainedTable) -> None:

@@ -140,6 +140,24 @@ def test_metadata_files_newer_than_the_oldest_snapshot_stay(name: str) -> None:
     assert plan([older]).orphans == (older,)
 
 
+@pytest.mark.parametrize("branch", ["main", "other"])
+@pytest.mark.parametrize(("parent", "goes"), [(1, False), (99, True)])
+def test_an_old_tag_keeps_no_metadata_files(branch: str, parent: int, goes: bool) -> None:
+    """Its snapshot is no part of main's history any more, nor of a branch's, where there is no main."""
+    of_history = ((1, 100_000, None), (2, 500_000, parent), (3, 600_000, 2))
+    snapshots = [snapshot(n, format_version=2, timestamp_ms=ms, parent_id=before) for n, ms, before in of_history]
+    refs = {branch: {"type": "branch", "snapshot-id": 3}, "audit": {"type": "tag", "snapshot-id": 1}}
+    older, newer = (found(f"{LOCATION}/metadata/v{ms}.metadata.json", ms) for ms in (499_999, 500_000))
+    planned = plan([older, newer], metadata=table(snapshots=snapshots, refs=refs))
+    assert planned.orphans == ((older,) if goes else ())
+
+
+def test_tags_alone_keep_what_is_newer_than_their_oldest_snapshot() -> None:
+    names = {n: found(f"{LOCATION}/metadata/v{n}.metadata.json", OLDEST_SNAPSHOT_MS + n) for n in (-1, 0)}
+    planned = plan(names.values(), metadata=table(refs={"audit": {"type": "tag", "snapshot-id": 1}}))
+    assert planned.orphans == (names[-1],)
+
+
 def test_without_snapshots_metadata_files_newer_than_the_table_stay() -> None:
     empty = table(snapshots=[], **{"last-updated-ms": 700_000})
     planned = plan([found(f"{LOCATION}/metadata/v1.metadata.json", 700_000)], metadata=empty)

@@ -79,7 +79,7 @@ def plan_orphans(
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
-    oldest_snapshot_ms = min((s.timestamp_ms for s in metadata.snapshots.values()), default=metadata.last_updated_ms)
+    oldest_ms = _oldest_of_history_ms(metadata)
     like_hidden = partition_folders_like_hidden(metadata)
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
@@ -97,7 +97,7 @@ def plan_orphans(
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
-            or (is_metadata_file(found.path) and found.modified_ms >= oldest_snapshot_ms)
+            or (is_metadata_file(found.path) and found.modified_ms >= oldest_ms)
         ):
             left += 1
         elif formats.may_contain(path):
@@ -109,6 +109,16 @@ def plan_orphans(
     orphans.sort(key=lambda found: found.path)
     elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
+
+
+def _oldest_of_history_ms(metadata: TableMetadata) -> int:
+    """When the oldest snapshot of main's history was made, or of the branches' where there is no main.
+
+    Not the tagged ones: one tag that is kept for years would keep every metadata file since.
+    """
+    lines = (metadata.ancestors(head) for head in metadata.head_ids)
+    history = [snapshot for line in lines for snapshot in line] or metadata.snapshots.values()
+    return min((snapshot.timestamp_ms for snapshot in history), default=metadata.last_updated_ms)
 
 
 def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:
