@@ -128,10 +128,11 @@ def test_an_old_tag_keeps_only_metadata_that_somebody_names(table: MaintainedTab
         document["refs"]["audit"] = {"type": "tag", "snapshot-id": old["snapshot-id"]}
         now["parent-snapshot-id"] = 99
         document["snapshot-log"] = document["snapshot-log"][-1:]
-        document["metadata-log"][-1]["metadata-file"] = logged
+        document["metadata-log"].insert(0, {"metadata-file": logged, "timestamp-ms": past["last-updated-ms"]})
 
+    past: dict[str, Any] = {"metadata-log": [], "last-updated-ms": table.metadata.last_updated_ms - 20 * days_ms}
     logged, pinned, lost = (
-        f"file://{table.plant(f'metadata/{name}.metadata.json', metadata_of(table), days_old=20)}"
+        f"file://{table.plant(f'metadata/{name}.metadata.json', metadata_of(table, **past), days_old=20)}"
         for name in ("00000-logged", "00000-pinned", "00000-lost")
     )
     table.rewrite_document(tag)
