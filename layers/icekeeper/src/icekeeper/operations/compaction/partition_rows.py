@@ -85,7 +85,10 @@ class PartitionRouter:
 
 
 def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
-    """Whether the rows have fewer partitions than the task has inputs; only the source columns are read."""
+    """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
+
+    Never where a partition would be named by text that is no UTF-8 (rule 217).
+    """
     sources = {int(field["source-id"]) for field in routing.spec["fields"]}
     tops = [field for field in task.schema["fields"] if _holds(field, sources)]
     narrow = {**task.schema, "fields": tops}
@@ -94,10 +97,13 @@ def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> 
     # Deleted rows are counted too: their deletes may need columns that are not read here.
     inputs = tuple(replace(source, deletes=()) for source in task.inputs)
     looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
-    for batch in read_rows(looking, storage, Tally()):
-        seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
-        if len(seen) > task.most_partitions:
-            return False
+    try:
+        for batch in read_rows(looking, storage, Tally()):
+            seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
+            if len(seen) > task.most_partitions:
+                return False
+    except UnicodeDecodeError:
+        return False
     return True
 
 

@@ -21,7 +21,6 @@ from pyiceberg.types import (
     FixedType,
     IcebergType,
     LongType,
-    StringType,
     TimestampNanoType,
     TimestampType,
     TimeType,
@@ -47,7 +46,7 @@ _HASHED: Mapping[str, IcebergType] = {
     "timestamptz": TimestampType(),
     "timestamp_ns": TimestampNanoType(),
     "timestamptz_ns": TimestampNanoType(),
-    "string": StringType(),
+    "string": BinaryType(),  # both hash their bytes, and text need not be UTF-8
     "binary": BinaryType(),
     "uuid": UUIDType(),
 }
@@ -155,7 +154,8 @@ def _ordered(array: pa.Array) -> pa.Array:
         return array.view(pa.int64())
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
-    return array
+    # As bytes, which have the same order, because some writers write text that is no UTF-8 (rule 217).
+    return array.view(pa.binary()) if pa.types.is_string(kind) else array
 
 
 def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array:
@@ -190,13 +190,22 @@ def _truncation(width: int, kind: str) -> _KeyFunction:
     if kind in ("int", "long"):
         return lambda array: _floor_divided(array, width)
     if kind == "string":
-        return lambda array: pc.utf8_slice_codeunits(array, 0, width)
+        return lambda array: _first_characters(array, width)
     if kind == "binary":
         return lambda array: pc.binary_slice(array, 0, width)
     decimal = _decimal_type(kind)
     # Truncating downwards may need a digit more than the type has.
     target = pa.decimal256(decimal.precision + 1, decimal.scale)
     return _by_value(TruncateTransform(width).transform(decimal), target)
+
+
+def _first_characters(array: pa.Array, width: int) -> pa.Array:
+    """So many characters of texts, as bytes; a byte that is of no character counts as one."""
+    try:
+        return pc.utf8_slice_codeunits(array, 0, width).view(pa.binary())
+    except pa.ArrowInvalid:
+        ways = ("utf-8", "surrogateescape")
+        return _by_value(lambda value: value and value.decode(*ways)[:width].encode(*ways), pa.binary())(array)
 
 
 def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFunction:

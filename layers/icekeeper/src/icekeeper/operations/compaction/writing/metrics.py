@@ -172,10 +172,21 @@ def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[by
         return None
     low = encode(iceberg_type, min(lows, key=lambda v: comparable(iceberg_type, v)))
     high = encode(iceberg_type, max(highs, key=lambda v: comparable(iceberg_type, v)))
+    if iceberg_type == "string" and not (_is_text(low) and _is_text(high)):
+        return None  # Iceberg-Java cannot read such bounds (platform 108), and none else would be right (rule 217)
     if mode == "full":
         return low, high
     length = int(re.sub(r"\D", "", mode))
     return truncated_lower(iceberg_type, low, length), truncated_upper(iceberg_type, high, length)
+
+
+def _is_text(value: bytes) -> bool:
+    """Whether these bytes are UTF-8, as text should be that some writers take as it comes."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _first_offset(chunk: Any) -> int:
