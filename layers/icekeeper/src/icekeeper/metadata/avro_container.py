@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 
-from icekeeper.metadata.avro_values import read_bytes, read_long, read_string
+from icekeeper.metadata.avro_values import read_bytes, read_long, read_string, require_possible
 
 __all__ = ["SYNC_BYTES", "AvroContainer", "open_container"]
 
@@ -48,7 +48,8 @@ class AvroContainer:
         if decompress is None:
             other: Any  # its type lacks the bytes
             for other in fastavro.block_reader(io.BytesIO(self.data)):
-                yield other.num_records, other.bytes_.getvalue()
+                records = other.bytes_.getvalue()
+                yield require_possible(other.num_records, len(records)), records
             return
         data, at, size = self.data, self.blocks_at, len(self.data)
         marker = data[at - SYNC_BYTES : at]
@@ -58,7 +59,8 @@ class AvroContainer:
             if not data.startswith(marker, at):
                 raise EOFError("a block does not end with the file's marker")
             at += SYNC_BYTES
-            yield count, decompress(block)
+            records = decompress(block)
+            yield require_possible(count, len(records)), records
 
 
 def open_container(data: bytes) -> AvroContainer:

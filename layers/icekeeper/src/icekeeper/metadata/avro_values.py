@@ -28,6 +28,7 @@ __all__ = [
     "read_long",
     "read_string",
     "record_reader",
+    "require_possible",
     "skip_bytes",
     "skip_long",
     "skip_null",
@@ -38,6 +39,20 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 Skipper: TypeAlias = Callable[[bytes, int], int]
 
 _64_BITS = (1 << 64) - 1
+# So many items may take no bytes at all: nulls, records without fields.
+_MOST_EMPTY = 4096
+
+
+def require_possible(count: int, size: int) -> int:
+    """The number of items, unless so many bytes cannot hold them: a damaged number would be counted to for years
+    (rule 248).
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if count > max(size, _MOST_EMPTY):
+        raise ValueError(f"{count} items are said to lie in {size} bytes")
+    return count
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -195,14 +210,18 @@ def _natural(number: int) -> int:
 
 
 def _block_items(data: bytes, at: int) -> tuple[int, int]:
-    """How many items the next block of an array or map has; 0: it has ended."""
+    """How many items the next block of an array or map has; 0: it has ended.
+
+    Raises:
+        ValueError: more than the data can hold.
+    """
     count = data[at]
     if not count & 0x81:
         return count >> 1, at + 1
     count, at = read_long(data, at)
     if count < 0:  # the block's size in bytes follows, for those who jump over it
-        return -count, skip_long(data, at)
-    return count, at
+        count, at = -count, skip_long(data, at)
+    return require_possible(count, len(data) - at), at
 
 
 def array_reader(item: Reader) -> Reader:

@@ -153,7 +153,7 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
         raise damaged("the checksum is wrong")
     try:
         positions = BitMap64.deserialize(body[4:])
-    except (ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, IndexError) as error:
         raise damaged(str(error)) from error
     if positions and positions.max() > _MAX_POSITION:
         raise damaged("it holds positions that no file has")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
@@ -17,8 +18,9 @@ import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.avro_files import strip_logical_types
+from icekeeper.metadata.avro_values import require_possible
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.avro_blocks import AvroContainer
@@ -59,11 +61,12 @@ class AvroRows:
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises TableUnsupported for a schema that Iceberg does not know, pa.ArrowInvalid for a damaged header."""
-        self._container = AvroContainer(stream)
-        self._schema = _full_names(self._container.schema)
-        self._types = _Types()
-        self._columns = [self._types.column(part) for part in self._schema["fields"]]
-        self.schema = pa.schema([column for column, _ in self._columns])
+        with _telling_damage("header"):
+            self._container = AvroContainer(stream)
+            self._schema = _full_names(self._container.schema)
+            self._types = _Types()
+            self._columns = [self._types.column(part) for part in self._schema["fields"]]
+            self.schema = pa.schema([column for column, _ in self._columns])
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """All rows, in file order, with the columns of these names in the file.
@@ -75,7 +78,9 @@ class AvroRows:
         kind = pa.struct([column for column, _ in chosen])
         if not chosen:
             for block in self._container.blocks():
-                yield _batch([{}] * block.count, kind)
+                with _telling_damage("rows"):
+                    count = require_possible(block.count, len(block.payload()))
+                yield _batch([{}] * count, kind)
             return
         prepare = _record([(column.name, prepare) for column, prepare in chosen])
         stored = strip_logical_types(self._schema)
@@ -87,12 +92,14 @@ class AvroRows:
             data = block.payload()
             payload = io.BytesIO(data)
             size += len(data)
-            for _ in range(block.count):
+            with _telling_damage("rows"):
+                count = require_possible(block.count, len(data))
+            for _ in range(count):
                 try:
                     row = fastavro.schemaless_reader(payload, written_as, read_as)
-                except Exception as error:  # fastavro raises many types on damaged input
-                    raise pa.ArrowInvalid(f"damaged Avro file: {type(error).__name__}: {error}") from error
-                rows.append(row if prepare is None else prepare(row))
+                    rows.append(row if prepare is None else prepare(row))
+                except Exception as error:
+                    raise _damaged("rows", error) from error
                 if len(rows) >= _BATCH_ROWS:
                     yield _batch(rows, kind)
                     rows, size = [], 0
@@ -120,7 +127,23 @@ def _full_names(schema: Any) -> dict[str, Any]:
 
 
 def _batch(rows: list[Any], kind: pa.DataType) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
+    with _telling_damage("rows"):
+        return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
+
+
+@contextmanager
+def _telling_damage(what: str) -> Iterator[None]:
+    """Damaged bytes raise many types, of fastavro's and of Python's."""
+    try:
+        yield
+    except (MaintenanceError, pa.ArrowException, OSError):
+        raise
+    except Exception as error:
+        raise _damaged(what, error) from error
+
+
+def _damaged(what: str, error: Exception) -> pa.ArrowInvalid:
+    return pa.ArrowInvalid(f"damaged Avro file, in its {what}: {type(error).__name__}: {error}")
 
 
 @dataclass(slots=True)
