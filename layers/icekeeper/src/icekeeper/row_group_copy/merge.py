@@ -58,8 +58,9 @@ def copyable_file(
     footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
     if isinstance(footer, NotCopyable):
         return footer
+    without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
     with _ONE_AT_A_TIME:
-        return judge_file(footer, target, entry.record_count, lineage)
+        return judge_file(footer, target, entry.record_count, lineage, without_nan)
 
 
 def copyable_part(
