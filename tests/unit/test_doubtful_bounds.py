@@ -122,4 +122,7 @@ def test_bounds_of_floats_are_told_only_if_one_is_above_the_other(
         told = Statistics(min_value=packed(least), max_value=packed(most))
     (leaf,) = leaf_columns(FLOATS)
     assert hides_bounds(ColumnMetaData(statistics=told), leaf) is hidden
+    # Where no value is NaN, equal ones are the only value, but for zeros, which have two signs.
+    is_one_number = least == most != 0
+    assert hides_bounds(ColumnMetaData(statistics=told), leaf, may_be_nan=False) is (hidden and not is_one_number)
     assert not hides_bounds(ColumnMetaData(statistics=None), leaf)

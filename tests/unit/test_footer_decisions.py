@@ -77,7 +77,7 @@ def flat_file(path: Path, first: int, price: Callable[[int], float | None] = flo
     return parquet_file(path, rows(FLAT, values), **options)
 
 
-def merged_footer(inputs: Sequence[Path], folder: Path) -> FileMetaData:
+def merged_footer(inputs: Sequence[Path | DataFile], folder: Path) -> FileMetaData:
     """The footer of a copy, which can be copied itself."""
     made = copied(inputs, folder / "copy.parquet", target_of(FLAT))
     assert isinstance(made, DataFile), str(made)
@@ -221,6 +221,14 @@ def test_bounds_that_one_row_group_must_hide_are_stated_by_none(constant: float,
     footer = merged_footer(paths, tmp_path)
     assert told(footer, 1) == [(False, False, True)] * 4
     assert told(footer, 0) == told(footer, 2) == [(True, True, True)] * 4
+
+
+def test_the_only_value_of_a_row_group_is_stated_where_the_manifest_counts_no_nan(tmp_path: Path) -> None:
+    inputs = []
+    for first, price in ((0, lambda n: 1.5), (50, float)):
+        path = flat_file(tmp_path / f"{first}.parquet", first, price)
+        inputs.append(entry_of(path, nan_value_counts={2: 0}))
+    assert told(merged_footer(inputs, tmp_path), 1) == [(True, True, True)] * 4
 
 
 def test_a_row_group_of_nulls_lets_the_others_state_their_bounds(tmp_path: Path) -> None:

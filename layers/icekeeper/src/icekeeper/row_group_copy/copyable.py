@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -85,20 +85,29 @@ def copy_target(
 
 
 def judge_file(
-    footer: Footer, target: CopyTarget, record_count: int | None = None, lineage: InheritedLineage | None = None
+    footer: Footer,
+    target: CopyTarget,
+    record_count: int | None = None,
+    lineage: InheritedLineage | None = None,
+    without_nan: Collection[int] = (),
 ) -> CopyableFile | NotCopyable:
     """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none.
 
     ``lineage`` is what its rows inherit, for targets with columns of row lineage; ``None``: all of them must be stored.
+    ``without_nan`` are the ids of the float columns that hold no NaN by the manifest.
     """
     try:
-        return _copyable(footer, target, record_count, lineage)
+        return _copyable(footer, target, record_count, lineage, without_nan)
     except CannotCopy as refused:
         return NotCopyable(footer.path, str(refused))
 
 
 def _copyable(
-    footer: Footer, target: CopyTarget, record_count: int | None, lineage: InheritedLineage | None
+    footer: Footer,
+    target: CopyTarget,
+    record_count: int | None,
+    lineage: InheritedLineage | None,
+    without_nan: Collection[int],
 ) -> CopyableFile:
     metadata = footer.metadata()
     check_writer(metadata.created_by)
@@ -117,7 +126,7 @@ def _copyable(
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
         raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
-    parts = tuple(_row_groups(metadata.row_groups, columns, schema))
+    parts = tuple(_row_groups(metadata.row_groups, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
         # They must not share a file with others (rule 18).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
@@ -134,7 +143,7 @@ def _copyable(
 
 
 def _row_groups(
-    groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], schema: ParquetSchema
+    groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], schema: ParquetSchema, without_nan: Collection[int]
 ) -> Iterator[CopyableRowGroup]:
     """The row groups that have rows."""
     first_row = 0
@@ -150,7 +159,7 @@ def _row_groups(
                 column_index_bytes=sum(piece.size for chunk in carried if (piece := column_index(chunk)) is not None),
                 memory_bytes=_memory_bytes(group, columns),
                 columns=len(carried),
-                lacks=lacks_of(carried, columns),
+                lacks=lacks_of(carried, columns, without_nan),
             )
         first_row += group.num_rows
 

@@ -10,7 +10,7 @@ where all inputs of the file have it.  :data:`DECISIONS` is that list, for the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -177,13 +177,15 @@ class Lacks:
 NOTHING_LACKS = Lacks()
 
 
-def lacks_of(chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn]) -> Lacks:
-    """What the first column chunks of a row group lack."""
+def lacks_of(
+    chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn], without_nan: Collection[int] = ()
+) -> Lacks:
+    """What the first column chunks of a row group lack; ``without_nan``: ids of float columns that hold no NaN."""
     bounds = null_counts = column_indexes = 0
     has_offset_indexes = True
     for number, (chunk, column) in enumerate(zip(chunks, columns, strict=False)):
         meta, bit = chunk.meta_data, 1 << number
-        is_hidden = hides_bounds(meta, column.leaf)
+        is_hidden = hides_bounds(meta, column.leaf, may_be_nan=column.leaf.field_id not in without_nan)
         if is_hidden or not states_bounds(meta):
             bounds |= bit
         if meta.statistics is None or meta.statistics.null_count is None:
@@ -212,11 +214,11 @@ def kept_column_index(chunk: ColumnChunk, column: int, lacks: Lacks) -> Piece | 
     return column_index(chunk) if lacks.has_column_index(column) else None
 
 
-def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn) -> bool:
+def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = True) -> bool:
     """Whether readers would misread the bounds of this column chunk.
 
-    Bounds of uuids (rule 26), and equal bounds of floats, which readers take for the only value (rule 122): without a
-    count of NaN in the footer, every such chunk may hold some.
+    Bounds of uuids (rule 26), and equal bounds of floats, which readers take for the only value (rule 122): that is so
+    but for zeros, which have two signs, where the column surely holds no NaN.
     """
     if leaf.repeated:
         return False
@@ -225,7 +227,8 @@ def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn) -> bool:
     if not leaf.is_float or meta.statistics is None:
         return False
     found = meta.statistics
-    return any(_are_equal(least, most) for least, most in ((found.min_value, found.max_value), (found.min, found.max)))
+    pairs = (found.min_value, found.max_value), (found.min, found.max)
+    return any(_are_misread(least, most, may_be_nan) for least, most in pairs)
 
 
 def states_bounds(meta: ColumnMetaData) -> bool:
@@ -236,11 +239,11 @@ def states_bounds(meta: ColumnMetaData) -> bool:
     return None not in (found.min_value, found.max_value) or found.null_count == meta.num_values
 
 
-def _are_equal(least: bytes | None, most: bytes | None) -> bool:
+def _are_misread(least: bytes | None, most: bytes | None, may_be_nan: bool) -> bool:
     if least is None or most is None:
         return False
     if len(least) != len(most) or len(least) not in (4, 8):
         return True  # no float at all: nobody shall believe it
     kind = "<f" if len(least) == 4 else "<d"
     low, high = struct.unpack(kind, least)[0], struct.unpack(kind, most)[0]
-    return not low < high
+    return not low < high and (may_be_nan or low != high or low == 0)

@@ -61,8 +61,9 @@ def copyable_file(
     footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
     if isinstance(footer, NotCopyable):
         return footer
+    without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
     with _ONE_AT_A_TIME:
-        judged = judge_file(footer, target, entry.record_count, lineage)
+        judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
     if isinstance(judged, NotCopyable) or not uncounted:
         return judged
     try:
