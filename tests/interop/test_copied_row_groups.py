@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.model import DataFile
+from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.footer_structs import FileMetaData
+from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from support.copied import STORAGE, copied, parquet_file, target_of
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
@@ -39,6 +42,16 @@ FILTERS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+def footer_of(path: Path | str) -> FileMetaData:
+    footer = read_footer(str(path), STORAGE)
+    assert isinstance(footer, Footer), footer
+    return footer.metadata()
+
+
+def ordinals(path: Path | str) -> list[int | None]:
+    return [group.ordinal for group in footer_of(path).row_groups]
+
+
 def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path: Path) -> None:
     session: SparkSession = iceberg_java.session
     table = JavaTable.create(session, "copied_row_groups", DDL)
@@ -53,9 +66,12 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
     inputs = [*theirs, again]
     made = copied(inputs, tmp_path / "copy.parquet", target_of(metadata.current_schema))
     assert isinstance(made, DataFile), str(made)
-    footers = [pq.read_metadata(path) for path in inputs]
-    assert footers[0].num_row_groups > 1
-    assert pq.read_metadata(made.file_path).num_row_groups == sum(footer.num_row_groups for footer in footers)
+    counts = [pq.read_metadata(path).num_row_groups for path in inputs]
+    assert counts[0] > 1
+    # Java numbers row groups, Arrow does not (rule 200).
+    assert [ordinals(path) for path in inputs] == [list(range(count)) for count in counts[:2]] + [[None] * counts[2]]
+    assert ordinals(made.file_path) == list(range(sum(counts)))
+    assert mixed_fields(footer_of(made.file_path)) == []
 
     copy = session.read.parquet(made.file_path)
     rows = copy.collect()

@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from struct import pack
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,8 @@ from icekeeper.operations.compaction.writing import row_group_writer, side_by_si
 from icekeeper.operations.compaction.writing.column_runs import column_runs
 from icekeeper.operations.compaction.writing.encoded_columns import encoded_columns
 from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
@@ -126,6 +129,9 @@ def test_a_file_has_the_same_bytes_on_any_number_of_cores(
     batches = [whole.slice(start, step) for start in range(0, count, step)]
     with tempfile.TemporaryDirectory() as folder:
         one, *others = files(schema, batches, Path(folder), properties)
+        footer = read_footer(str(Path(folder) / "file.parquet"), Storage({}))
+    assert isinstance(footer, Footer), footer
+    assert mixed_fields(footer.metadata()) == []  # (rule 200)
     for other in others:
         assert other == one
 
@@ -167,6 +173,33 @@ def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> N
             everything = connection.execute(f"SELECT id FROM batch WHERE {where} ORDER BY id").fetchall()
             assert found == everything
     assert one[1].record_count == count
+
+
+def test_row_groups_of_long_texts_or_nan_leave_none_with_bounds(tmp_path: Path) -> None:
+    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's (rule 200)."""
+    schema = struct((1, "id", "long"), (2, "text", "string"), (3, "x", "double"), (4, "gone", "long"))
+    values: dict[str, list[Any]] = {
+        "id": list(range(6)),
+        "text": ["a" * 5000, "b", "c", "d", None, None],
+        "x": [NAN, NAN, 5.0, 6.0, 7.0, 8.0],
+        "gone": [None, None, 1, 2, 3, 4],
+    }
+    (batch,) = rows(schema, values).to_batches()
+    batches = [batch.slice(start, 2) for start in range(0, 6, 2)]
+    one, *others = files(schema, batches, tmp_path, {"write.parquet.row-group-size-bytes": "1"})
+    assert all(other == one for other in others)
+    footer = pq.read_metadata(tmp_path / "file.parquet")
+    told = [[footer.row_group(g).column(c).statistics for g in range(3)] for c in range(4)]
+    assert [[one.has_min_max for one in column] for column in told] == [
+        [True] * 3,
+        [False] * 3,
+        [False] * 3,
+        [False, True, True],  # a row group of nulls has nothing to state
+    ]
+    assert [[one.null_count for one in column] for column in told] == [[0] * 3, [0, 0, 2], [0] * 3, [2, 0, 0]]
+    assert pq.read_table(tmp_path / "file.parquet").to_pylist()[2:] == batch.to_pylist()[2:]
+    entry = one[1]
+    assert (entry.lower_bounds or {})[3] == pack("<d", 5.0)  # the manifest's bounds leave NaN out
 
 
 def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:

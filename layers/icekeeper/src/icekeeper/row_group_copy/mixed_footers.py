@@ -1,8 +1,7 @@
-"""Finds files that Icekeeper made by copying row groups before footers spoke with one voice (rule 201).
+"""Finds files that Icekeeper wrote before footers spoke with one voice (rule 201).
 
-Only such a file mixes the habits of several writers, so only files whose name is one of ours and that have several row
-groups are looked at, by one ranged read each.  What is mixed is what readers take for the whole file (platform 100);
-Arrow may leave bounds out of one row group in files of its own as well: those of NaN alone, and of very long text.
+Only files whose name is one of ours and that have several row groups are looked at, by one ranged read each: footers of
+other writers are theirs.  What is mixed is what readers take for the whole file (platform 100).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the footer of a new file around row groups that are bytes already (pure).
+"""Writes the footer of a new file around row groups that are bytes already, and mends what Arrow wrote (pure).
 
 All row groups of a large output as structures would take some hundred megabytes, so each input's are written when they
 are known, and put together here.  Of the key-value metadata only ``iceberg.schema`` stays, where all inputs have the
@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pyarrow.parquet as pq
+
 from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.footer_decisions import settle
+from icekeeper.row_group_copy.footer_decisions import Lacks, agree, settle
 from icekeeper.row_group_copy.footer_structs import ColumnOrder, FileMetaData, KeyValue, RowGroup
 from icekeeper.row_group_copy.known_writers import common_writer
+from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
-from icekeeper.row_group_copy.thrift_bytes import write_struct
+from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
 from icekeeper.row_group_copy.thrift_fields import Empty
 
-__all__ = ["footer_bytes", "with_row_groups"]
+__all__ = ["footer_bytes", "with_one_voice", "with_row_groups"]
 
 _VERSION = 2
 """What Arrow writes; readers tell by each page of which kind it is."""
@@ -55,6 +58,41 @@ def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> byte
     none = write_struct(metadata)
     before = len(write_struct(FileMetaData(metadata.version, metadata.schema, metadata.num_rows))) - _STOP
     return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))
+
+
+def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
+    """A footer that Arrow wrote, and reads as ``seen``, without bounds of some of its row groups only (rule 200).
+
+    Arrow states none of a row group with values of more than 4 KiB, or with NaN alone.  A footer that this version does
+    not understand stays as it is.
+    """
+    mixed = _partly_bounded(seen)
+    if not mixed:
+        return thrift
+    try:
+        metadata = read_exactly(FileMetaData, thrift)
+    except CannotCopy:
+        return thrift
+    lacks = Lacks(bounds=sum(1 << column for column in mixed))
+    for group in metadata.row_groups:
+        for column in mixed:
+            agree(group.columns[column], column, lacks)
+    return write_struct(metadata)
+
+
+def _partly_bounded(seen: pq.FileMetaData) -> list[int]:
+    """The columns of which some row groups with values state the bounds, and others do not."""
+    groups = [seen.row_group(number) for number in range(seen.num_row_groups)]
+    found = []
+    for column in range(seen.num_columns):
+        stated = set()
+        for chunk in (group.column(column) for group in groups):
+            told = chunk.statistics
+            if told is None or not told.has_null_count or told.null_count < chunk.num_values:
+                stated.add(told is not None and told.has_min_max)
+        if len(stated) > 1:
+            found.append(column)
+    return found
 
 
 def _list_header(count: int) -> bytes:

@@ -21,7 +21,6 @@ from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit
 from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
 from icekeeper.operations.compaction.expected import expected_result
 from icekeeper.operations.compaction.in_commits import commits_of, rewrite_and_commit
-from icekeeper.operations.compaction.likely_copied import has_large_row_groups
 from icekeeper.operations.compaction.plan import (
     Clustering,
     CompactionPlan,
@@ -42,7 +41,6 @@ from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
-from icekeeper.rows.row_memory import likely_row_bytes
 from icekeeper.state.slack import Slack
 
 __all__ = ["compact"]
@@ -159,11 +157,10 @@ def _entries(
 
 
 def _with_mixed_footers(context: OperationContext, loaded: LoadedTable, files: Iterable[DataFile]) -> Iterable[str]:
-    """The paths of the files whose footers mix habits, of those that can be mended by copying them."""
+    """The paths of the files whose footers mix habits of several writers."""
     from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_footers  # with Thrift
 
-    row_bytes = likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema))
-    ours = [f for f in files if may_be_mixed(f) and has_large_row_groups(f, row_bytes, context.policy)]
+    ours = [file for file in files if may_be_mixed(file)]
     context.require_allowed(file.file_path for file in ours)
     return mixed_footers(
         ours, context.storage(loaded), lambda done: context.progress("footers of copies", done, len(ours))

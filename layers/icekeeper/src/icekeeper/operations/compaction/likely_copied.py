@@ -6,12 +6,12 @@ files.
 
 from __future__ import annotations
 
-from icekeeper.model import DataFile, FileContent
+from icekeeper.model import FileContent
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
 
-__all__ = ["has_large_row_groups", "is_likely_copied", "may_be_copied"]
+__all__ = ["is_likely_copied", "may_be_copied"]
 
 # A file of another spec can be copied: its rows all belong to the output's partition.
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
@@ -36,18 +36,14 @@ def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
 
 
 def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
-    return not candidate.lacks & _DECODED_FOR and has_large_row_groups(candidate.file, candidate.row_bytes, policy)
-
-
-def has_large_row_groups(file: DataFile, row_bytes: int, policy: Policy) -> bool:
-    """Whether the row groups of a file are large enough to be copied, if a row takes ``row_bytes`` in memory."""
-    least = policy.min_row_group_copy_bytes
+    least, file = policy.min_row_group_copy_bytes, candidate.file
     if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
         return False
     row_groups = max(1, len(file.split_offsets or ()))
-    fills_memory = file.record_count * row_bytes >= policy.full_row_group_memory_bytes * row_groups
+    fills_memory = file.record_count * candidate.row_bytes >= policy.full_row_group_memory_bytes * row_groups
     return (
         file.file_format.upper() == "PARQUET"
         and file.key_metadata is None
+        and not candidate.lacks & _DECODED_FOR
         and (file.file_size_in_bytes >= least * row_groups or fills_memory)
     )

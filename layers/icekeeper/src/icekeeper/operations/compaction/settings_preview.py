@@ -8,7 +8,6 @@ from typing import Any
 
 from icekeeper.model import DataFile, LiveEntry
 from icekeeper.operations.compaction.candidates import Tally
-from icekeeper.operations.compaction.likely_copied import has_large_row_groups
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.written_settings import WantedSettings, files_lacking
 from icekeeper.policy import Policy, Strategy
@@ -28,8 +27,7 @@ def settings_document(
 
     chosen = sample.paths()
     counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
-    ours = [f for f in sample.chosen() if may_be_mixed(f) and has_large_row_groups(f, 0, policy)]
-    counts[RewriteReason.FOOTER] = len(mixed_footers(ours, storage))
+    counts[RewriteReason.FOOTER] = len(mixed_footers([f for f in sample.chosen() if may_be_mixed(f)], storage))
     return [
         {
             "reason": reason.value,

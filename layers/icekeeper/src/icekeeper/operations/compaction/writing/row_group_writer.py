@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.storage.uploads import WriteOnly
 from icekeeper.task_cores import task_cores
 
 __all__ = ["RowGroupWriter", "row_group_writer"]
@@ -46,12 +47,43 @@ def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> 
     return _ColumnByColumn(sink, first.schema, options)
 
 
+class _HeldBack(WriteOnly):
+    """A sink that can keep what is written last, so that it may be changed."""
+
+    closed = False
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._kept: bytearray | None = None
+
+    def write(self, data: Any) -> int:
+        """Pass bytes on, or keep them."""
+        if self._kept is None:
+            self._sink.write(data)
+        else:
+            self._kept += memoryview(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """How many bytes were written, those that are kept included."""
+        return int(self._sink.tell()) + len(self._kept or b"")
+
+    def flush(self) -> None:
+        """Nothing: what is passed on is the sink's."""
+
+    def keep(self) -> bytearray:
+        """What is written from now on."""
+        self._kept = bytearray()
+        return self._kept
+
+
 class _ColumnByColumn:
     """Arrow's own writer."""
 
     def __init__(self, sink: Any, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+        self._sink, self._held_back = sink, _HeldBack(sink)
         self._footers: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(sink, schema, metadata_collector=self._footers, **options)
+        self._writer = pq.ParquetWriter(self._held_back, schema, metadata_collector=self._footers, **options)
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
         table = rows.pop()
@@ -60,5 +92,20 @@ class _ColumnByColumn:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> pq.FileMetaData | None:
+        end = self._held_back.keep()
         self._writer.close()
-        return self._footers[0]
+        (footer,) = self._footers
+        self._sink.write(_with_one_voice(end, footer))
+        return footer
+
+
+def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
+    """The end of a file, in which a footer does not state bounds of some row groups only (rule 200)."""
+    if footer.num_row_groups > 1:
+        from icekeeper.row_group_copy.footer import FRAME, framed
+        from icekeeper.row_group_copy.new_footer import with_one_voice
+
+        start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
+        thrift = bytes(end[start:-FRAME])
+        end[start:] = framed(with_one_voice(thrift, footer))
+    return end

@@ -31,7 +31,7 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.chunk_checks import data_pages
 from icekeeper.row_group_copy.footer import MAGIC, Footer, framed
 from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup
-from icekeeper.row_group_copy.new_footer import with_row_groups
+from icekeeper.row_group_copy.new_footer import with_one_voice, with_row_groups
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
 
@@ -146,10 +146,11 @@ class SideBySideWriter:
             raise StorageError(f"the file of columns that Arrow encoded {refused}") from refused
         if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [one.facts for one in self._written]:
             raise StorageError("the new footer does not say of the column chunks what Arrow said of them")
+        self._sink.write(framed(with_one_voice(thrift, seen)))
         return seen
 
     def _end(self) -> bytes:
-        """Write what follows the pages; the footer."""
+        """Write what stands between pages and footer; the footer, as Arrow would write it."""
         places = []
         for kind in range(3):
             places.append(int(self._sink.tell()))
@@ -165,9 +166,7 @@ class SideBySideWriter:
                 chunk.offset_index_offset, chunk.offset_index_length = _taken(places, 2, offset_index)
             self._model.num_rows += group.num_rows
             groups.append(write_struct(group))
-        thrift = with_row_groups(self._model, groups)
-        self._sink.write(framed(thrift))
-        return thrift
+        return with_row_groups(self._model, groups)
 
 
 def _taken(places: list[int], kind: int, part: bytes | None) -> tuple[int | None, int | None]:
