@@ -116,7 +116,9 @@ def projected_rows(
         few_reads = opened is None and not is_local(file.path)
         with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
             rows = open_rows(stream, file.file_format, file.row_group, few_reads=few_reads)
-            projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
+            projection = Projection(
+                rows.schema, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
+            )
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
 
