@@ -27,6 +27,7 @@ __all__ = [
     "refused",
     "skipped",
     "succeeded",
+    "with_left_out",
 ]
 
 Metrics: TypeAlias = Mapping[str, int | float]
@@ -167,6 +168,15 @@ def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None
 def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
     """The outcome of an operation that failed."""
     return _not_carried_out(operation, Status.FAILED, reason, metrics)
+
+
+def with_left_out(outcome: OperationOutcome, unreadable: Mapping[str, str]) -> OperationOutcome:
+    """The outcome with what was left out because it cannot be read: path → a sentence with it (rule 186)."""
+    if not unreadable:
+        return outcome
+    told = f"left {len(unreadable)} file(s) out: {next(iter(unreadable.values()))}"
+    reason = told if outcome.status is Status.SKIPPED else outcome.reason
+    return replace(outcome, reason=reason, summary="; ".join(filter(None, (outcome.summary, told))))
 
 
 def _not_carried_out(operation: Operation, status: Status, reason: str, metrics: Metrics | None) -> OperationOutcome:

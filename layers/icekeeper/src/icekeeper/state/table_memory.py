@@ -144,6 +144,19 @@ class TableMemory:
         """
         return self.store.unreadable_files.of_table(self.identity)
 
+    def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
+        """Those of them that are not yet to be tried again: path → a sentence that names it (rule 216).
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.waiting_of(self.unreadable_files(), schema_digest)
+
+    def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:
+        """As :meth:`waiting_unreadable`, of files that were read before."""
+        now_ms = self.clock() if known else 0
+        return {path: one.why for path, one in known.items() if one.waits(schema_digest, now_ms)}
+
     def remember_unreadable(self, files: Mapping[str, str], schema_digest: str) -> None:
         """Record files that cannot be read, path → why; a failure is only logged, because the next pass finds them.
 

@@ -13,7 +13,7 @@ stands for all position deletes of its file; rows of a data file that has a vect
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -95,10 +95,12 @@ def plan_position_deletes(
     deletes: Iterable[LiveEntry],
     data_files: DataFiles,
     policy: Policy,
+    unreadable: Container[str] = (),
 ) -> PositionDeletePlan | Nothing:
     """Group the position delete files of ``snapshot``; ``data_files`` are asked for only where there is work.
 
-    ``manifests`` are all of the snapshot's, ``deletes`` its live delete entries.
+    ``manifests`` are all of the snapshot's, ``deletes`` its live delete entries; ``unreadable`` are the paths of those
+    that passes could not read.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -106,14 +108,16 @@ def plan_position_deletes(
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
     merged = [d for d in found if not _is_vector(d)]
     least = _least(policy)
-    own = _bins(merged, _own_partition, metadata, policy)
+    own = _bins(merged, _own_partition, metadata, policy, unreadable)
     likely = {key for key, files in own if len(files) >= least}
     missing = least - max((len(files) for _, files in own), default=0)
     slack = Slack(snapshot_id=snapshot.snapshot_id, table_digest=table_digest(metadata), delete_files=max(1, missing))
     if not likely:
         return NothingToMerge(NOTHING_ELIGIBLE, slack)
     reached = _Reached.by(merged, likely, data_files())
-    found_bins = [(key, files) for key, files in _bins(merged, reached.home, metadata, policy) if len(files) >= least]
+    found_bins = [
+        (key, files) for key, files in _bins(merged, reached.home, metadata, policy, unreadable) if len(files) >= least
+    ]
     bins = [(key, files) for key, files in found_bins if reached.knows(key, files)]
     hidden = vectors if metadata.format_version >= 3 else set()
     groups = [
@@ -189,12 +193,18 @@ def _is_vector(delete: LiveEntry) -> bool:
     return delete.entry.file.file_format.upper() == _PUFFIN
 
 
-def _is_readable(delete: LiveEntry) -> bool:
-    return delete.entry.file.file_format.upper() in READABLE_FORMATS and delete.entry.file.key_metadata is None
+def _is_readable(delete: LiveEntry, unreadable: Container[str]) -> bool:
+    file = delete.entry.file
+    is_known = file.file_format.upper() in READABLE_FORMATS and file.key_metadata is None
+    return is_known and file.file_path not in unreadable
 
 
 def _bins(
-    deletes: Iterable[LiveEntry], home: Callable[[LiveEntry], PartitionKey], metadata: TableMetadata, policy: Policy
+    deletes: Iterable[LiveEntry],
+    home: Callable[[LiveEntry], PartitionKey],
+    metadata: TableMetadata,
+    policy: Policy,
+    unreadable: Container[str],
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
     """The bins of small delete files, each with the partition that it reaches; those with too few are left alone."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
@@ -204,7 +214,8 @@ def _bins(
     return [
         (key, chosen)
         for key, files in by_partition.items()
-        for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy))
+        for readable in ([d for d in files if _is_readable(d, unreadable)],)
+        for chosen in (_whole(files, readable) if into_vectors else _by_size(readable, metadata, policy))
     ]
 
 
@@ -213,9 +224,9 @@ def _least(policy: Policy) -> int:
     return 1 if policy.rewrite_all else policy.min_input_files
 
 
-def _whole(files: list[LiveEntry]) -> list[list[LiveEntry]]:
+def _whole(files: list[LiveEntry], readable: list[LiveEntry]) -> list[list[LiveEntry]]:
     """v3: all of a partition or none, because a data file's vector stands for all of its position deletes."""
-    return [files] if all(_is_readable(d) for d in files) else []
+    return [files] if len(readable) == len(files) else []
 
 
 def _by_size(files: list[LiveEntry], metadata: TableMetadata, policy: Policy) -> list[list[LiveEntry]]:
@@ -225,7 +236,7 @@ def _by_size(files: list[LiveEntry], metadata: TableMetadata, policy: Policy) ->
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
     apart: dict[str | None, list[LiveEntry]] = defaultdict(list)
     for delete in files:
-        if _is_readable(delete) and (policy.rewrite_all or delete.entry.file.file_size_in_bytes < small):
+        if policy.rewrite_all or delete.entry.file.file_size_in_bytes < small:
             apart[named_file(delete.entry.file) if per_file else None].append(delete)
     chosen: list[list[LiveEntry]] = []
     for together in apart.values():
