@@ -179,6 +179,16 @@ class TableMemory:
         except StorageError as error:
             log.warning("files that could not be read are still recorded: %s", error)
 
+    def forget_read(self, paths: Iterable[str]) -> None:
+        """Remove those of these files that could not be read before: now they were; a failure is only logged."""
+        try:
+            known = self.unreadable_files()
+        except StorageError as error:
+            log.warning("whether files could not be read before is not known: %s", error)
+            return
+        if found := sorted(known.keys() & set(paths)):
+            self.forget_unreadable(found)
+
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """The snapshots whose added files are clustered by a recipe, which is given as text.
 

@@ -79,6 +79,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             if unreadable or any(result.error is not None for result in results):
                 merging.leaves_files()
             outcome = _commit(merging, loaded, plan, results)
+        context.memory.forget_read(plan.input_files)
         if unreadable:
             context.memory.remember_unreadable(unreadable, schema_digest(loaded.metadata))
             outcome = with_left_out(outcome, unreadable)
