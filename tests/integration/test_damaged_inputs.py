@@ -155,6 +155,16 @@ def left_out(table: MaintainedTable, **settings: str) -> tuple[int, list[str]]:
     return int(outcome.metrics.get("compact.files_merged", 0)), list(known)
 
 
+def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: MaintainedTable) -> None:
+    """By position, as Iceberg-Java reads it (rule 218)."""
+    bad = filled(table, 4)[BAD]
+    overwrite(on_disk(bad), pa.table({"id": [30, 31], "part": ["p", "p"]}), with_ids=False)
+    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1")
+    assert (outcome.status, outcome.metrics["compact.files_merged"]) == (Status.SUCCEEDED, 4)
+    assert "left" not in outcome.summary
+    assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
+
+
 def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
     """The next passes do not touch it, also where others come; the one of a week later finds it restored (rule 216)."""
     bad = filled(table, 4)[BAD]

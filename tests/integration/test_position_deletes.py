@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
 from icekeeper.model import FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation
@@ -172,10 +173,44 @@ def test_a_damaged_delete_file_keeps_its_group(table: MaintainedTable) -> None:
     victim = next(entry.file.file_path for entry in deletes(table) if entry.file.partition == ("us",))
     local_path(victim).write_bytes(b"PAR1")
     outcome = rewritten(table)
-    assert outcome.status is Status.FAILED
-    assert (outcome.metrics["rewrite_position_deletes.bins"], outcome.reason or "") == (1, outcome.reason)
-    assert local_path(victim).name in (outcome.reason or "")
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["rewrite_position_deletes.bins"] == 1
+    assert f"left 1 file(s) out: file {victim} cannot be read: " in outcome.summary
     assert [entry.file.partition for entry in deletes(table)] == [("eu",), ("us",), ("us",)]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
+def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: MaintainedTable, *, gone: bool) -> None:
+    """Two of three are merged; the third is as it was, and deletes its row once it is restored (rule 186)."""
+    delete_rows(table, "us", (0, 1), (0, 2), (1, 3))
+    before = rows(table)
+    victim = deletes(table)[1].file.file_path
+    content = local_path(victim).read_bytes()
+    local_path(victim).unlink() if gone else local_path(victim).write_bytes(b"PAR1")
+    outcome = rewritten(table)
+    assert outcome.summary.startswith("rewrote 2 position delete files into 1 (across 1 bins); left 1 file(s) out: ")
+    assert outcome.status is Status.SUCCEEDED
+    assert len(deletes(table)) == 2
+    assert victim in {entry.file.file_path for entry in deletes(table)}
+    head = table.metadata_location
+    again = rewritten(table)
+    assert (again.status, again.reason) == (Status.SKIPPED, "no position delete files eligible for merging")
+    assert table.metadata_location == head
+    local_path(victim).write_bytes(content)
+    assert rows(table) == before
+
+
+def test_what_cannot_be_read_is_not_tried_again(table: MaintainedTable) -> None:
+    """Of two files one is damaged: nothing is left to merge, and the next pass does not read them (rule 216)."""
+    delete_rows(table, "us", (0, 1), (0, 2))
+    victim = deletes(table)[0].file.file_path
+    local_path(victim).write_bytes(b"PAR1")
+    outcome = rewritten(table)
+    assert outcome.status is Status.SKIPPED
+    assert (outcome.reason or "").startswith(f"left 1 file(s) out: file {victim} cannot be read: ")
+    assert list(table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))) == [victim]
+    table.engine.during = lambda: pytest.fail("files were read")
+    assert rewritten(table).status is Status.SKIPPED
 
 
 @pytest.fixture
@@ -211,6 +246,20 @@ def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
     table.maintain()
     assert lineage(table) == before
     assert not vectors(table)
+
+
+def test_v3_makes_no_vector_of_a_part_of_them(upgraded: MaintainedTable) -> None:
+    """It would hide the rows of the one that cannot be read, which would come back with it."""
+    victim = deletes(upgraded)[0].file.file_path
+    content = local_path(victim).read_bytes()
+    local_path(victim).unlink()
+    before = deletes(upgraded)
+    outcome = rewritten(upgraded)
+    assert outcome.status is Status.SKIPPED
+    assert (outcome.reason or "") == f"left 1 file(s) out: {victim} does not exist"
+    assert deletes(upgraded) == before
+    assert rewritten(upgraded).reason == "no position delete files eligible for merging"
+    local_path(victim).write_bytes(content)
 
 
 def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> None:

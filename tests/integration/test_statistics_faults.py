@@ -12,6 +12,7 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.report.outcome import Status
+from icekeeper.state.unreadable_files import RETRY_MS
 from support.deletes import create_by_region, rows_of
 from support.files_on_disk import local_path
 from support.maintained_table import NAME, MaintainedTable, maintained_table
@@ -28,16 +29,23 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: MaintainedTable) -> None:
+    """Nor is that an error that comes back with each pass: the next ones do not read it (rule 216)."""
     location, before = table.loaded.metadata_location, table.files()
     lost = local_path(data_files(table)[0].file_path)
     lost.rename(lost.with_suffix(".lost"))
     outcome = computed(table)
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("StorageError: no statistics were computed: FileUnreadable: ")
-    assert lost.name in outcome.summary
+    path = data_files(table)[0].file_path
+    told = f"{path} does not exist; statistics without its rows would be wrong, so none were computed"
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, told)
+    table.engine.during = lambda: pytest.fail("files were read")
+    again = computed(table)
+    assert (again.status, again.reason) == (Status.SKIPPED, told)
     assert table.loaded.metadata_location == location
     lost.with_suffix(".lost").rename(lost)
     assert table.files() == before
+    table.late_ms, table.engine.during = RETRY_MS + 1, lambda: None
+    assert computed(table).status is Status.SUCCEEDED
+    assert table.runtime.health(NAME).warnings.keys() & {"unreadable_files"} == set()
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other blobs", "sketch"])
@@ -151,3 +159,15 @@ def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> 
     assert not replaced.exists()
     assert local_path(entry(table)["statistics-path"]).exists()
     table.assert_sound()
+
+
+def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table: MaintainedTable) -> None:
+    """Whatever is appended: each pass would do nothing (rule 216)."""
+    settings = {"operations": "compute_statistics"}
+    local_path(data_files(table)[0].file_path).unlink()
+    assert [p.reasons for p in table.runtime.detect(settings).proposals] == [("2 columns have no statistics",)]
+    assert computed(table).status is Status.SKIPPED
+    table.table.append(rows_of(1000, 10, "us"))
+    found = table.runtime.detect(settings)
+    assert found.proposals == ()
+    assert "could not be read" in (found.skipped[0].warning or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,58 @@ def test_ids_of_a_file_go_before_the_name_mapping() -> None:
     assert found.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
 
 
-def test_a_file_without_ids_and_a_table_without_mapping_are_left_alone() -> None:
-    with pytest.raises(TableUnsupported, match="no field ids and the table no schema"):
+NESTED = struct((4, "a", "long"))
+BY_POSITION = struct((1, "id", "long"), (2, "name", "string"), (3, "s", NESTED), (5, "more", "int"))["fields"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("id", pa.int64()), ("name", pa.string())],
+        [("id", pa.int32()), ("name", pa.large_string())],
+        [("id", pa.int64())],
+    ],
+    ids=["same", "promoted", "fewer"],
+)
+@pytest.mark.parametrize("wanted", [(1, "id", "long"), (2, "name", "string")], ids=["id", "name"])
+def test_a_file_without_ids_is_read_by_position(
+    columns: list[tuple[str, pa.DataType]], wanted: tuple[Any, ...]
+) -> None:
+    """Where its columns are those of the schema, as Iceberg-Java reads it; also if not all of them are wanted."""
+    rows = pa.RecordBatch.from_pylist([{"id": 7, "name": "x"}], schema=pa.schema(columns))
+    found = Projection(rows.schema, struct(wanted), {}, None, (), BY_POSITION).apply(rows)
+    value = {"id": 7, "name": "x" if len(columns) == 2 else None}[wanted[1]]
+    assert found.to_pylist() == [{wanted[1]: value}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("name", pa.string()), ("id", pa.int64())],
+        [("id", pa.int64()), ("renamed", pa.string())],
+        [("id", pa.string()), ("name", pa.string())],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.struct([("a", pa.int64())]))],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.int64())],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.int64()), ("dropped", pa.int64())],
+    ],
+    ids=["another order", "another name", "another type", "nested", "no struct", "dropped since"],
+)
+def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
+    """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule 218)."""
+    with pytest.raises(TableUnsupported, match=r"no field ids, the table no schema\.name-mapping\.default"):
+        Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
+
+
+def test_a_delete_file_without_ids_is_not_read_by_position() -> None:
+    """Its columns are the keys alone: their positions are none of the schema's."""
+    with pytest.raises(TableUnsupported, match="no field ids"):
         Projection(pa.schema([("id", pa.int64())]), struct((1, "id", "long")), {}, None)
+
+
+def test_only_without_a_name_mapping_positions_count() -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": 7}])
+    swapped = [{"field-id": 2, "names": ["id"]}]
+    found = Projection(rows.schema, struct((1, "id", "long"), (2, "b", "long")), {}, swapped, (), BY_POSITION).apply(
+        rows
+    )
+    assert found.to_pylist() == [{"id": None, "b": 7}]

@@ -53,6 +53,8 @@ class TableFindings:
     """Signals of what an interval makes due, whatever the metadata say: the sweep for orphans."""
     clustering: str | None = None
     """The recipe by which compaction would cluster files; ``None`` where it would not."""
+    has_unreadable: bool = False
+    """Whether passes met files that cannot be read: no first statistics can be made then."""
 
 
 def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found: TableFindings) -> Proposal | Skip:
@@ -89,7 +91,7 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
             looked_ms = None if seen is None else seen.finished_ms
             signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
         if not known_idle:
-            if resolved.runs(Operation.COMPUTE_STATISTICS):
+            if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not found.has_unreadable):
                 signals.extend(statistics_signals(metadata, head, resolved.policy))
             clusters = found.clustering is not None and resolved.runs(Operation.COMPACT)
             ahead = outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)

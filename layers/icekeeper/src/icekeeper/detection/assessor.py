@@ -165,6 +165,7 @@ def _assess_rest(
         failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
         due=due,
         clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
+        has_unreadable=bool(memory.unreadable),
     )
     return assess(str(loaded.name), metadata, resolved, findings)
 

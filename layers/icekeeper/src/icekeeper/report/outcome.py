@@ -28,6 +28,7 @@ __all__ = [
     "refused_besides",
     "skipped",
     "succeeded",
+    "with_left_out",
 ]
 
 Metrics: TypeAlias = Mapping[str, int | float]
@@ -173,6 +174,15 @@ def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None)
 def refused_besides(outcome: OperationOutcome, reason: str) -> OperationOutcome:
     """The outcome as a refusal that a person must decide about, whatever else was done."""
     return replace(outcome, status=Status.REFUSED, reason=reason, summary=f"{reason}; {outcome.summary}")
+
+
+def with_left_out(outcome: OperationOutcome, unreadable: Mapping[str, str]) -> OperationOutcome:
+    """The outcome with what was left out because it cannot be read: path → a sentence with it (rule 186)."""
+    if not unreadable:
+        return outcome
+    told = f"left {len(unreadable)} file(s) out: {next(iter(unreadable.values()))}"
+    reason = told if outcome.status is Status.SKIPPED else outcome.reason
+    return replace(outcome, reason=reason, summary="; ".join(filter(None, (outcome.summary, told))))
 
 
 def _not_carried_out(operation: Operation, status: Status, reason: str, metrics: Metrics | None) -> OperationOutcome:

@@ -128,7 +128,9 @@ def projected_rows(
                 few_reads=few_reads,
                 verify_checksums=file.verify_checksums,
             )
-            projection = Projection(rows.schema, schema, file.identity_values, file.name_mapping, must_hold)
+            projection = Projection(
+                rows.schema, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
+            )
             for batch in rows.batches(projection.file_columns):
                 yield projection.apply(batch)
 

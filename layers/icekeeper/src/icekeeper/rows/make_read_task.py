@@ -68,6 +68,7 @@ def make_read_task(
         ),
         schema=schema,
         name_mapping=_name_mapping(metadata, files),
+        by_position=metadata.current_schema["fields"],
         deletes=tuple(_delete_file(entry) for entry in deletes.values()),
         key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=properties_for_workers(io_properties),

@@ -1,7 +1,8 @@
 """Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
 
-Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  Converters are made once per
-file; a column that needs none is passed on as it is.
+Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  A file without ids gets those of the
+name mapping or, without one, of its columns' positions (rule 218).  Converters are made once per file; a column that
+needs none is passed on as it is.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ class Projection:
         identity_values: Mapping[int, PartitionValue],
         name_mapping: Sequence[Mapping[str, Any]] | None,
         must_hold: Collection[int] = (),
+        by_position: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """``identity_values`` are raw partition values by column id, for columns that the file does not hold.
 
-        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.
+        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.  ``by_position`` are the
+        fields of the table's current schema, by which a file without ids is read where there is no name mapping.
 
         Raises:
             TableUnsupported: the file's columns cannot be told apart, one that it must hold is not there, or a type
@@ -68,7 +71,7 @@ class Projection:
             # The common case, field ids included: nothing is matched, missing or converted.
             self._sources += [(name, None) for name in self.schema.names]
             return
-        columns = _file_columns(list(file_schema), name_mapping)
+        columns = _file_columns(list(file_schema), name_mapping, by_position)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")
@@ -100,17 +103,47 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _file_columns(fields: Sequence[pa.Field], mapping: Sequence[Mapping[str, Any]] | None) -> list[_FileColumn]:
+def _file_columns(
+    fields: Sequence[pa.Field],
+    mapping: Sequence[Mapping[str, Any]] | None,
+    by_position: Sequence[Mapping[str, Any]],
+) -> list[_FileColumn]:
     """The columns of a file; in one without any ids, ids are those of the name mapping (specification, "Name Mapping").
 
     Raises:
-        TableUnsupported: the file has no ids and the table no name mapping.
+        TableUnsupported: the file has no ids, the table no name mapping, and positions tell nothing.
     """
     if any(_has_ids(field) for field in fields):
         return [_column(i, field, None, use_ids=True) for i, field in enumerate(fields)]
     if mapping is None:
-        raise TableUnsupported("a file has no field ids and the table no schema.name-mapping.default; it is left alone")
+        mapping = _mapping_by_position(fields, by_position)
     return [_column(i, field, mapping, use_ids=False) for i, field in enumerate(fields)]
+
+
+def _mapping_by_position(
+    fields: Sequence[pa.Field], schema: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """The name mapping that gives each column its position, counted from 1, as id, which is what Iceberg-Java does.
+
+    Java does it whatever the columns are, and reads nested ones as null (platform 107).  Here every column must be the
+    very one that has that id, by name and type (rule 218).
+
+    Raises:
+        TableUnsupported: one is not.
+    """
+    by_id = {int(field["id"]): field for field in schema}
+    for position, column in enumerate(fields, 1):
+        field = by_id.get(position)
+        if field is None or field["name"] != column.name or not _is_of_type(column.type, field["type"]):
+            raise TableUnsupported(
+                "a file has no field ids, the table no schema.name-mapping.default, and its columns are not those of "
+                f"the schema in their order (column {position} is {column.name}); it is left alone"
+            )
+    return [{"field-id": position, "names": [column.name]} for position, column in enumerate(fields, 1)]
+
+
+def _is_of_type(source: pa.DataType, iceberg_type: Any) -> bool:
+    return isinstance(iceberg_type, str) and has_same_values(source, arrow_type(iceberg_type))
 
 
 def _has_ids(field: pa.Field) -> bool:

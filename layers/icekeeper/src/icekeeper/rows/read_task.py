@@ -24,6 +24,8 @@ class ReadableFile:
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
+    by_position: Sequence[Mapping[str, Any]] = ()
+    """The top-level fields of the table's current schema, for a file without field ids where there is no mapping."""
     row_group: int | None = None
     """The only row group of a Parquet file that is read; ``None``: the whole file is."""
     file_size_in_bytes: int | None = None
@@ -82,6 +84,8 @@ class ReadTask:
     """The Iceberg schema of the rows: the columns that are wanted, and no others."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """``schema.name-mapping.default``, for inputs without field ids; ``None``: the table has none."""
+    by_position: Sequence[Mapping[str, Any]] = ()
+    """The top-level fields of the table's current schema, for such inputs where there is no mapping."""
     deletes: tuple[DeleteFile, ...] = ()
     key_fields: Sequence[Mapping[str, Any]] = ()
     """Fields that equality deletes compare and the schema lacks: they are read, and dropped after the deletes."""
@@ -102,6 +106,7 @@ class ReadTask:
             file_format=source.file_format,
             identity_values=source.identity_values,
             name_mapping=self.name_mapping,
+            by_position=self.by_position,
             row_group=source.row_group,
             file_size_in_bytes=source.file_size_in_bytes,
             verify_checksums=self.verify_checksums,

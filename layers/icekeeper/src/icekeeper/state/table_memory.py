@@ -144,6 +144,19 @@ class TableMemory:
         """
         return self.store.unreadable_files.of_table(self.identity)
 
+    def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
+        """Those of them that are not yet to be tried again: path → a sentence that names it (rule 216).
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        return self.waiting_of(self.unreadable_files(), schema_digest)
+
+    def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:
+        """As :meth:`waiting_unreadable`, of files that were read before."""
+        now_ms = self.clock() if known else 0
+        return {path: one.why for path, one in known.items() if one.waits(schema_digest, now_ms)}
+
     def remember_unreadable(self, files: Mapping[str, str], schema_digest: str) -> None:
         """Record files that cannot be read, path → why; a failure is only logged, because the next pass finds them.
 
@@ -165,6 +178,16 @@ class TableMemory:
             self.store.unreadable_files.forget(self.identity, paths)
         except StorageError as error:
             log.warning("files that could not be read are still recorded: %s", error)
+
+    def forget_read(self, paths: Iterable[str]) -> None:
+        """Remove those of these files that could not be read before: now they were; a failure is only logged."""
+        try:
+            known = self.unreadable_files()
+        except StorageError as error:
+            log.warning("whether files could not be read before is not known: %s", error)
+            return
+        if found := sorted(known.keys() & set(paths)):
+            self.forget_unreadable(found)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """The snapshots whose added files are clustered by a recipe, which is given as text.

@@ -39,7 +39,7 @@ from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
-from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 from icekeeper.state.slack import Slack
 
@@ -242,24 +242,21 @@ def _outcome(
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    left_out = []
-    if outcomes.unreadable:
-        left_out.append(f"left {len(outcomes.unreadable)} file(s) out: {next(iter(outcomes.unreadable.values()))}")
-        summary += f"; {left_out[0]}"
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
     if not outcomes.snapshot_ids and not problems:
-        return skipped(_OPERATION, "; ".join(left_out) or outcomes.nothing, metrics=metrics)
-    return OperationOutcome(
+        return with_left_out(skipped(_OPERATION, outcomes.nothing, metrics=metrics), outcomes.unreadable)
+    ended = OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if outcomes.snapshot_ids else "; ".join([*problems, *left_out]),
+        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
     )
+    return with_left_out(ended, outcomes.unreadable)
 
 
 def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:

@@ -116,6 +116,7 @@ def _task(
         inputs=rows.inputs,
         schema=rows.schema,
         name_mapping=rows.name_mapping,
+        by_position=rows.by_position,
         deletes=rows.deletes,
         key_fields=rows.key_fields,
         io_properties=rows.io_properties,

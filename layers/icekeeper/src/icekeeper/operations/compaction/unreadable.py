@@ -38,10 +38,7 @@ class UnreadableFiles:
 
     def waiting(self) -> dict[str, str]:
         """The files that are not yet to be tried again: path → a sentence that names it."""
-        if not self.known:
-            return {}
-        now_ms = self.memory.clock()
-        return {path: one.why for path, one in self.known.items() if one.waits(self.schema_digest, now_ms)}
+        return self.memory.waiting_of(self.known, self.schema_digest)
 
     def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         """The live entries of data files, all of them; those of known files are noted."""

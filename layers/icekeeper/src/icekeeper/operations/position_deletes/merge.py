@@ -6,13 +6,13 @@ Positions are held as one bitmap per data file, which is what bounds memory, sor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
@@ -57,10 +57,28 @@ def merge_deletes(task: MergeTask) -> MergeResult:
             _collect(positions, delete, task, storage, spelled)
         if positions.by_path:
             written = _write(task, positions.by_path, storage)
+    except FileUnreadable as error:
+        return replace(_failed(task, str(error)), unreadable=_unreadable(task, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        message = f"{type(error).__name__}: {error}"
-        return MergeResult(group_id=task.group_id, written=(), rows_read=positions.read, rows_written=0, error=message)
+        return _failed(task, f"{type(error).__name__}: {error}")
     return MergeResult(group_id=task.group_id, written=written, rows_read=positions.read, rows_written=positions.count)
+
+
+def _failed(task: MergeTask, error: str) -> MergeResult:
+    return MergeResult(group_id=task.group_id, written=(), rows_read=0, rows_written=0, error=error)
+
+
+def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
+    """All delete files of a task that cannot be read; empty where the store fails meanwhile."""
+    found: dict[str, str] = {}
+    for delete in task.deletes:
+        try:
+            _collect(_Positions(), delete, replace(task, targets={}), storage, SpelledFiles(()))
+        except FileUnreadable as error:
+            found[delete.path] = str(error)
+        except StorageError:
+            return {}
+    return found
 
 
 def _collect(
@@ -69,9 +87,10 @@ def _collect(
     """Add the rows of one file that reach a live data file.
 
     Raises:
-        MetadataUnreadable: it is no position delete file, holds another number of rows than its manifest says, or names
-            a target in another spelling.
-        StorageError: it cannot be read.
+        FileUnreadable: it is missing, damaged, no position delete file, or holds another number of rows than its
+            manifest says.
+        MetadataUnreadable: it names a target in another spelling.
+        StorageError: the store failed.
     """
     rows_read, targets = 0, task.targets
     for rows in _rows(delete, storage, task.verify_checksums):
@@ -84,7 +103,9 @@ def _collect(
             elif path not in targets:
                 spelled.refuse(delete.path, path)
     if rows_read != delete.record_count:
-        raise MetadataUnreadable(f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}")
+        raise FileUnreadable(
+            f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}", path=delete.path
+        )
     found.read += rows_read
 
 

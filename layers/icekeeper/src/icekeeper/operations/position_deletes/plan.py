@@ -16,7 +16,7 @@ of Iceberg after 1.11 refuse such a table (rule 234).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -103,10 +103,12 @@ def plan_position_deletes(
     deletes: Iterable[LiveEntry],
     data_files: DataFiles,
     policy: Policy,
+    unreadable: Container[str] = (),
 ) -> PositionDeletePlan | Nothing:
     """Group the position delete files of ``snapshot``; ``data_files`` are asked for only where there is work.
 
-    ``manifests`` are all of the snapshot's, ``deletes`` its live delete entries.
+    ``manifests`` are all of the snapshot's, ``deletes`` its live delete entries; ``unreadable`` are the paths of those
+    that passes could not read.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -114,7 +116,7 @@ def plan_position_deletes(
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
     merged = [d for d in found if not _is_vector(d)]
     least = _least(policy)
-    own = _bins(merged, _own_partition, metadata, policy)
+    own = _bins(merged, _own_partition, metadata, policy, unreadable)
     likely = {key for key, files in own if len(files) >= least}
     missing = least - max((len(files) for _, files in own), default=0)
     any_place = may_stand_elsewhere(metadata)
@@ -130,7 +132,7 @@ def plan_position_deletes(
     reached = _Reached.by(found if may_move else merged, likely | by_partition, data_files())
     bins = [
         (key, files)
-        for key, files in _bins(merged, reached.home, metadata, policy, reached.stands_elsewhere)
+        for key, files in _bins(merged, reached.home, metadata, policy, unreadable, reached.stands_elsewhere)
         if (len(files) >= least or any(map(reached.stands_elsewhere, files))) and reached.knows(key, files)
     ]
     hidden = vectors if metadata.format_version >= 3 else set()
@@ -140,7 +142,7 @@ def plan_position_deletes(
     ]
     groups += [
         reached.group(key, files, [target for target in reached.targets[key] if target.path in named])
-        for key, files in reached.vectors_to_move(found)
+        for key, files in reached.vectors_to_move(d for d in found if d.entry.file.file_path not in unreadable)
         for named in ({d.entry.file.referenced_data_file for d in files},)
     ]
     groups = [replace(group, group_id=number) for number, group in enumerate(groups)]
@@ -225,8 +227,10 @@ def _is_vector(delete: LiveEntry) -> bool:
     return delete.entry.file.file_format.upper() == _PUFFIN
 
 
-def _is_readable(delete: LiveEntry) -> bool:
-    return delete.entry.file.file_format.upper() in READABLE_FORMATS and delete.entry.file.key_metadata is None
+def _is_readable(delete: LiveEntry, unreadable: Container[str]) -> bool:
+    file = delete.entry.file
+    is_known = file.file_format.upper() in READABLE_FORMATS and file.key_metadata is None
+    return is_known and file.file_path not in unreadable
 
 
 def _bins(
@@ -234,6 +238,7 @@ def _bins(
     home: Callable[[LiveEntry], PartitionKey],
     metadata: TableMetadata,
     policy: Policy,
+    unreadable: Container[str],
     is_due: Callable[[LiveEntry], bool] = lambda delete: False,
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
     """The bins of delete files that are small or due, with the partition that each bin reaches."""
@@ -244,7 +249,8 @@ def _bins(
     return [
         (key, chosen)
         for key, files in by_partition.items()
-        for chosen in (_whole(files) if into_vectors else _by_size(files, metadata, policy, is_due))
+        for readable in ([d for d in files if _is_readable(d, unreadable)],)
+        for chosen in (_whole(files, readable) if into_vectors else _by_size(readable, metadata, policy, is_due))
     ]
 
 
@@ -253,9 +259,9 @@ def _least(policy: Policy) -> int:
     return 1 if policy.rewrite_all else policy.min_input_files
 
 
-def _whole(files: list[LiveEntry]) -> list[list[LiveEntry]]:
+def _whole(files: list[LiveEntry], readable: list[LiveEntry]) -> list[list[LiveEntry]]:
     """v3: all of a partition or none, because a data file's vector stands for all of its position deletes."""
-    return [files] if all(_is_readable(d) for d in files) else []
+    return [files] if len(readable) == len(files) else []
 
 
 def _by_size(
@@ -268,7 +274,7 @@ def _by_size(
     apart: dict[str | None, list[LiveEntry]] = defaultdict(list)
     for delete in files:
         is_small = delete.entry.file.file_size_in_bytes < small
-        if _is_readable(delete) and (policy.rewrite_all or is_small or is_due(delete)):
+        if policy.rewrite_all or is_small or is_due(delete):
             apart[named_file(delete.entry.file) if per_file else None].append(delete)
     chosen: list[list[LiveEntry]] = []
     for together in apart.values():

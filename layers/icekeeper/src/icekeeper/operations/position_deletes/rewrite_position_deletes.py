@@ -17,6 +17,7 @@ from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.table_digest import schema_digest
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.position_deletes.expected import expected_result
 from icekeeper.operations.position_deletes.merge import merge_deletes
@@ -30,13 +31,15 @@ from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, P
 from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy
-from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.storage.attempt_names import PlannedFile
 
 __all__ = ["rewrite_position_deletes"]
 
 _OPERATION = Operation.REWRITE_POSITION_DELETES
 _WHAT = "rewrite_position_deletes: file groups"
+# The worker finds all that cannot be read at once: more attempts mean that files are vanishing.
+_ATTEMPTS_WITHOUT = 3
 
 
 def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
@@ -58,6 +61,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             reader.live_entries(manifests, ManifestContent.DELETES),
             lambda: reader.live_entries(manifests, ManifestContent.DATA),
             context.policy,
+            context.memory.waiting_unreadable(schema_digest(loaded.metadata)),
         )
         if isinstance(plan, Nothing):
             metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
@@ -71,11 +75,41 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             context.would_commit(_OPERATION, partial(_commit, context, loaded, plan, expected))
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as merging:
-            results = _merged(merging, loaded, plan)
-            if any(result.error is not None for result in results):
+            plan, results, unreadable = _without_unreadable(merging, loaded, plan, _merged(merging, loaded, plan))
+            if unreadable or any(result.error is not None for result in results):
                 merging.leaves_files()
             outcome = _commit(merging, loaded, plan, results)
+        context.memory.forget_read(plan.input_files)
+        if unreadable:
+            context.memory.remember_unreadable(unreadable, schema_digest(loaded.metadata))
+            outcome = with_left_out(outcome, unreadable)
         return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
+
+
+def _without_unreadable(
+    context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, results: list[MergeResult]
+) -> tuple[PositionDeletePlan, list[MergeResult], dict[str, str]]:
+    """Merge groups in which a delete file cannot be read without it, or not at all: the plan as it was carried out.
+
+    Not in v3, where a vector stands for all position deletes of its data file, also those that were not read.
+    """
+    unreadable: dict[str, str] = {}
+    for _ in range(_ATTEMPTS_WITHOUT):
+        bad = {result.group_id for result in results if result.unreadable}
+        if not bad:
+            break
+        for result in results:
+            unreadable |= result.unreadable
+        smaller: dict[int, DeleteGroup] = {}
+        for group in plan.groups if loaded.metadata.format_version < 3 else ():
+            left = tuple(entry for entry in group.deletes if entry.file.file_path not in unreadable)
+            if group.group_id in bad and len(left) > 1:
+                smaller[group.group_id] = replace(group, deletes=left)
+        again = replace(plan, groups=tuple(smaller.values()))
+        kept = (smaller.get(g.group_id, g) for g in plan.groups if g.group_id in smaller or g.group_id not in bad)
+        plan = replace(plan, groups=tuple(kept))
+        results = [result for result in results if result.group_id not in bad] + _merged(context, loaded, again)
+    return plan, results, unreadable
 
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
@@ -119,7 +153,8 @@ def _commit(
     errors = [r.error for r in results if r.error is not None]
     groups = [group for group in plan.groups if group.group_id in done]
     if not groups:
-        return _outcome(plan, Nothing(f"every file group failed: {errors[0]}"), (), {}, errors, done)
+        failed = f"every file group failed: {errors[0]}" if errors else ""
+        return _outcome(plan, Nothing(failed), (), {}, errors, done)
     planned = PlanningState(metadata=loaded.metadata, snapshot_id=plan.snapshot_id, manifests=plan.planning_manifests)
     outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
 
@@ -190,14 +225,14 @@ def _outcome(
         "rewrite_position_deletes.bins_failed": len(errors),
     }
     problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
-    if isinstance(committed, Nothing) and not errors:
+    if isinstance(committed, Nothing) and not errors and plan.groups:
         problems.append(f"every bin was overtaken by other commits: {committed.reason}")
     summary = f"rewrote {merged} position delete files into {files} (across {len(landed)} bins)"
     if moved := sum(group.moved for group in landed):
         summary += f"; {moved} stood under another spec or partition than their data file"
     return OperationOutcome(
         operation=_OPERATION,
-        status=Status.FAILED if problems else Status.SUCCEEDED,
+        status=Status.FAILED if problems else Status.SUCCEEDED if plan.groups else Status.SKIPPED,
         reason="; ".join(problems) or None,
         summary="; ".join(problems) if isinstance(committed, Nothing) else summary,
         snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),

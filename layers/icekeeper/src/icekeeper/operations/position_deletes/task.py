@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
@@ -74,3 +74,5 @@ class MergeResult:
     rows_read: int
     rows_written: int
     error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """The delete files that cannot be read, if that is the error: path → a sentence with it."""

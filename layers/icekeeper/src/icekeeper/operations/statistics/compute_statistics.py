@@ -10,12 +10,13 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.puffin import PuffinBlob
 from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.statistics import statistics_entry
+from icekeeper.metadata.table_digest import schema_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.theta import ThetaSketch
 from icekeeper.model import ManifestEntry, ManifestFile, Nothing
@@ -40,6 +41,7 @@ from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeede
 __all__ = ["compute_statistics"]
 
 _OPERATION = Operation.COMPUTE_STATISTICS
+_WITHOUT = "{}; statistics without its rows would be wrong, so none were computed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +80,32 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         if isinstance(work, Nothing):
             return skipped(_OPERATION, work.reason, metrics={**metrics, "compute_statistics.duration_ms": elapsed_ms()})
         plan = work.plan
-        reason = _why_not_yet(context, metadata, plan, columns)
+        reason = _why_not_yet(context, metadata, plan, columns) or _why_unreadable(context, metadata, plan)
         if reason is not None:
             return skipped(_OPERATION, reason, metrics=metrics)
         files = tuple(f.file.file_path for f in plan.files)
         context.require_allowed(files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
-        with context.job(_OPERATION, loaded, plan.snapshot_id) as computing:
-            written = _write(computing, loaded, reader, work)
-            problem = _commit(computing, loaded, plan.snapshot_id, written)
+        try:
+            with context.job(_OPERATION, loaded, plan.snapshot_id) as computing:
+                written = _write(computing, loaded, reader, work)
+                problem = _commit(computing, loaded, plan.snapshot_id, written)
+        except FileUnreadable as error:
+            return skipped(_OPERATION, _WITHOUT.format(error), metrics=metrics)
         metrics |= written.metrics | {"compute_statistics.duration_ms": elapsed_ms()}
+        context.memory.forget_read(files)
         if problem is not None:
             return failed(_OPERATION, problem.reason, metrics=metrics)
         return succeeded(_OPERATION, _summary(plan, metrics), metrics=metrics, files_planned=files)
+
+
+def _why_unreadable(context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan) -> str | None:
+    """Why the plan would fail on a file that passes could not read (rule 216); ``None``: it reads none of these."""
+    known = context.memory.waiting_unreadable(schema_digest(metadata))
+    paths = (path for f in plan.files for path in (f.file.file_path, *(e.file.file_path for e in f.deletes)))
+    why = next((known[path] for path in paths if path in known), None) if known else None
+    return None if why is None else _WITHOUT.format(why)
 
 
 def _why_not_yet(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import StorageError
+from icekeeper.errors import FileUnreadable, StorageError
+from icekeeper.metadata.table_digest import schema_digest
 from icekeeper.metadata.theta import ThetaSketch, decode_theta, union
 from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob
 from icekeeper.operations.statistics.task import sketch_rows, sketch_tasks
@@ -34,10 +35,11 @@ def computed_sketches(
     plan: StatisticsPlan,
     bases: Mapping[StoredBlob, ThetaSketch],
 ) -> Sketches:
-    """Run the work unit over all files; a single one that cannot be read makes all of it worthless.
+    """Run the work unit over all files; a single one that cannot be read makes all of it worthless, and is remembered.
 
     Raises:
-        StorageError: a file cannot be read, or the engine broke.
+        FileUnreadable: a file cannot be read.
+        StorageError: a store failed, or the engine broke.
         TableUnsupported: an equality delete cannot be applied by this version.
     """
     verify = context.policy.verify_page_checksums
@@ -52,6 +54,9 @@ def computed_sketches(
     for start in range(0, len(tasks), _WAVE):
         wave = tasks[start : start + _WAVE]
         for result in context.engine.map(sketch_rows, wave, partial(_tell, context, len(tasks), start)):
+            if result.unreadable:
+                context.memory.remember_unreadable(result.unreadable, schema_digest(loaded.metadata))
+                raise FileUnreadable(str(result.error), path=next(iter(result.unreadable)))
             if result.error is not None:
                 raise StorageError(f"no statistics were computed: {result.error}")
             rows += result.rows

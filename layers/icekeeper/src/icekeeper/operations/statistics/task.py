@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.theta import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan import Reading, RowFile
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
 from icekeeper.rows.make_read_task import make_read_task
-from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.storage import Storage
 
@@ -46,6 +46,8 @@ class SketchResult:
     sketches: Mapping[int, bytes]
     rows: int
     error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """The data and delete files that cannot be read, if that is the error: path → a sentence with it."""
 
 
 def sketch_tasks(
@@ -88,11 +90,13 @@ def sketch_rows(task: SketchTask) -> SketchResult:
     """Read the rows, apply deletes, and sketch each column; what concerns only these files is returned as an error."""
     paths = {field_id: column_path(task.rows.schema["fields"], field_id) or () for field_id in task.types}
     sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
-    tally = Tally()
+    tally, storage = Tally(), Storage(task.rows.io_properties)
     try:
-        for batch in read_rows(task.rows, Storage(task.rows.io_properties), tally):
+        for batch in read_rows(task.rows, storage, tally):
             for field_id, sketch in sketches.items():
                 sketch.add(column_at(batch, paths[field_id]))
+    except FileUnreadable as error:
+        return SketchResult(task.reading, {}, tally.live, str(error), unreadable_files(task.rows, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
         return SketchResult(task.reading, {}, tally.live, f"{type(error).__name__}: {error}")
     done = {field_id: encode_theta(sketch.sketch()) for field_id, sketch in sketches.items()}
