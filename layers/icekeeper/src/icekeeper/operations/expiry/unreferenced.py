@@ -63,8 +63,8 @@ def unreferenced_files(
 ) -> Unreferenced:
     """The files that are freed when the snapshots of these ids expire: under ``owned``, and not ``is_held``.
 
-    With ``gives_up`` what cannot be read of the expired snapshots is passed over, with all that it alone may name (rule
-    229).
+    With ``gives_up`` what cannot be read of the expired snapshots is passed over, with all that it alone may name
+    (rule 229).
 
     Raises:
         MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
