@@ -21,6 +21,7 @@ from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from support.files_on_disk import DAY_S, grow_old
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.tables import new_document
 
 
 @pytest.fixture
@@ -96,7 +97,8 @@ def test_a_pass_without_quarantine_ends_what_was_counted(table: MaintainedTable)
 
 def test_a_refused_pass_has_seen_nothing(table: MaintainedTable) -> None:
     table.plant("data/orphan.parquet")
-    table.plant("metadata/torn.metadata.json", b"{")
+    theirs = new_document(f"{table.metadata.location}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"})
+    table.plant("x/metadata/v1.metadata.json", json.dumps(theirs).encode())
     assert sweep(table, orphan_min_sightings="2").status is Status.REFUSED
     assert sightings(table) == []
 
@@ -148,7 +150,7 @@ def test_staged_files_and_folders_are_left_alone(table: MaintainedTable, state: 
 
 
 def test_a_stray_metadata_file_is_refused_until_it_is_protected(table: MaintainedTable) -> None:
-    stray, orphan = table.plant("metadata/stray.metadata.json", b"no json"), table.plant("data/orphan.parquet")
+    stray, orphan = table.plant("stray.metadata.json", b"no json"), table.plant("data/orphan.parquet")
     refusal = sweep(table)
     assert refusal.status is Status.REFUSED
     assert stray in (refusal.reason or "")

@@ -11,11 +11,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.files_on_disk import grow_old
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.orphan_sweeps import assert_refused, metadata_of, sweep
@@ -74,9 +76,50 @@ def test_a_reference_under_another_host_is_refused(table: MaintainedTable) -> No
     assert_refused(table, f"hdfs://host{orphan}")
 
 
-def test_metadata_that_cannot_be_read_is_refused(table: MaintainedTable) -> None:
-    path = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
-    assert_refused(table, path)
+class TestDamagedMetadata:
+    """A metadata file that cannot be parsed and that no log names (rule 230)."""
+
+    def test_it_stays_and_is_named_and_orphans_go(self, table: MaintainedTable) -> None:
+        torn = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
+        orphan = table.plant("data/orphan.parquet")
+        outcome = sweep(table)
+        assert (outcome.status, {*map(normalise, outcome.files_deleted)}) == (Status.SUCCEEDED, {orphan})
+        assert f"file://{torn} cannot be parsed, and stay(s): if no table" in outcome.summary
+        assert torn in table.files()
+
+    def test_one_that_is_newer_than_the_table_may_be_of_a_newer_state(self, table: MaintainedTable) -> None:
+        """Of which the files are newer than the entry's state, too."""
+        updated_ms = table.metadata.last_updated_ms - 5 * 86_400_000
+        table.rewrite_document(lambda document: document.update({"last-updated-ms": updated_ms}))
+        torn = table.plant("metadata/00009-torn.metadata.json", b"{", days_old=4)
+        newer, older = table.plant("data/newer.parquet", days_old=4), table.plant("data/older.parquet", days_old=6)
+        outcome = sweep(table)
+        assert {*map(normalise, outcome.files_deleted)} == {older}
+        assert "with all that is newer than the catalog's entry" in outcome.summary
+        assert {torn, newer} <= table.files()
+
+    def test_the_folder_of_a_table_that_it_may_be_of_is_left_alone(self, table: MaintainedTable) -> None:
+        kept = {table.plant(f"data/x/{name}", b"{") for name in ("metadata/v1.metadata.json", "data/live.parquet")}
+        orphan = table.plant("data/orphan.parquet")
+        outcome = sweep(table)
+        assert {*map(normalise, outcome.files_deleted)} == {orphan}
+        assert kept <= table.files()
+
+    def test_one_of_a_table_around_this_one_is_refused(self, table: MaintainedTable) -> None:
+        assert_refused(table, table.plant("v1.metadata.json", b"{"), "may be of a table around")
+
+    def test_one_that_the_store_does_not_let_us_read_is_refused(
+        self, table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, read = table.plant("metadata/denied.metadata.json", b"{"), Storage.read
+
+        def denied(self: Storage, asked: str) -> bytes:
+            if "denied" in asked:
+                raise StorageError(f"{asked} cannot be read: access denied")
+            return read(self, asked)
+
+        monkeypatch.setattr(Storage, "read", denied)
+        assert_refused(table, path, "access denied")
 
 
 def test_statistics_files_stay(table: MaintainedTable) -> None:

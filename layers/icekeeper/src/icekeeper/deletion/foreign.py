@@ -1,7 +1,8 @@
 """Finds out to which table an unreferenced metadata file under a table's location belongs (rule 91).
 
-Where it is another table's, data of that table may lie there too and look like our orphans.  A file that cannot be read
-might be such a one.  Both stop the deletion, unless a person says otherwise with ``orphan_protected_prefixes``.
+Where it is another table's, data of that table may lie there too and look like our orphans.  A file that the store does
+not let us read might be such a one.  Both stop the deletion, unless a person says otherwise with
+``orphan_protected_prefixes``.  One that is damaged stops nothing: nobody can read a table by it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class ForeignMetadata:
     uuid: str | None
     location: str
     error: str | None = None
+    is_damaged: bool = False
+    """It was read, and is none that anybody could load a table by."""
 
 
 def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str]) -> list[ForeignMetadata]:
@@ -61,7 +64,7 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
                 return None
         except StorageError:
             pass  # the first failure tells more
-        return ForeignMetadata(path, None, "", str(error))
+        return ForeignMetadata(path, None, "", str(error), isinstance(error, MetadataUnreadable))
 
 
 def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[ForeignMetadata], bool]) -> None:

@@ -45,6 +45,11 @@ class Policy(RewriteKeys):
     snapshot_expire_ids: SnapshotIds = key(
         (), "comma-separated snapshot ids: only these expire, whatever the retention; none: by retention"
     )
+    snapshot_give_up_ids: SnapshotIds = key(
+        (),
+        "comma-separated ids of snapshots that cannot be read any more: only these are dropped, and what is not known "
+        "of them stays; needs --unsafe",
+    )
     writer_mark_retention_hours: Amount = key(
         Fraction(168),
         "snapshots by which a streaming writer finds its last commit are kept while that commit is younger; 0: never",
@@ -152,6 +157,13 @@ class Policy(RewriteKeys):
     def snapshot_retention_ms(self) -> int:
         """Milliseconds; fractions round up, to the side that keeps more."""
         return rounded_up(self.snapshot_retention_hours, HOUR_MS)
+
+    @property
+    def named_snapshots(self) -> tuple[str, tuple[int, ...]]:
+        """The ids of the snapshots that alone expire, and the key that names them; no ids: the retention decides."""
+        if self.snapshot_give_up_ids:
+            return "snapshot_give_up_ids", self.snapshot_give_up_ids
+        return "snapshot_expire_ids", self.snapshot_expire_ids
 
     @property
     def writer_mark_retention_ms(self) -> int:

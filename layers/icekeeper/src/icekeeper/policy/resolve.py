@@ -34,7 +34,7 @@ _RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     """Apply the layers to the defaults, later ones winning; then apply the bounds among them.
 
-    ``unsafe`` allows an orphan grace period below 24 hours.
+    ``unsafe`` allows an orphan grace period below 24 hours, and to give snapshots up.
 
     Raises:
         PolicyError: an unknown key, a malformed or contradictory value; the message names key, value, source
@@ -82,7 +82,8 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
     for layer in layers:
         if layer.is_bound:
             policy = _tighten(policy, layer, sources)
-    _check_grace(policy, sources, unsafe=unsafe)
+    if not unsafe:
+        _check_safe(policy, sources)
     _check_contradictions(policy, sources)
     _check_bounds_hold(layers, policy, sources)
     # A bound can only be false.
@@ -147,12 +148,18 @@ def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
     return policy.model_copy(update=changes)
 
 
-def _check_grace(policy: Policy, sources: Mapping[str, str], *, unsafe: bool) -> None:
+def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
     key = "orphan_older_than_hours"
-    if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS and not unsafe:
+    if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS:
         raise PolicyError(
             f"policy key {key} is {text_of(policy.orphan_older_than_hours)} (from {sources[key]}), below "
             f"{MIN_ORPHAN_GRACE_HOURS}: files of commits that are under way could be deleted; --unsafe allows it"
+        )
+    key = "snapshot_give_up_ids"
+    if policy.snapshot_give_up_ids:
+        raise PolicyError(
+            f"policy key {key} (from {sources[key]}) drops snapshots whose rows may still be recovered; --unsafe "
+            "allows it"
         )
 
 
@@ -164,9 +171,11 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
     retain_max, files_max = policy.snapshot_retain_max, policy.max_files_to_rewrite
     if retain_max is not None and retain_max < policy.max_snapshots_to_keep:
         raise contradiction("snapshot_retain_max", "max_snapshots_to_keep", "the most kept is below the least kept")
-    limit, named = policy.snapshot_expire_limit, policy.snapshot_expire_ids
+    limit, (key, named) = policy.snapshot_expire_limit, policy.named_snapshots
     if limit is not None and limit < len(named):
-        raise contradiction("snapshot_expire_limit", "snapshot_expire_ids", "more snapshots are named than may expire")
+        raise contradiction("snapshot_expire_limit", key, "more snapshots are named than may expire")
+    if policy.snapshot_give_up_ids and policy.snapshot_expire_ids:
+        raise contradiction("snapshot_give_up_ids", "snapshot_expire_ids", "only the snapshots of one of them expire")
     if policy.max_file_group_size_mb < policy.target_file_size_mb:
         raise contradiction("max_file_group_size_mb", "target_file_size_mb", "a group could not fill one file")
     if files_max is not None and files_max < policy.min_input_files and not policy.rewrite_all:
@@ -176,10 +185,10 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
 
 
 def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping[str, str]) -> None:
-    """Refuse ``snapshot_expire_ids``, which ignores the retention, where the deployment bounds the retention."""
+    """Refuse named snapshots, for which the retention does not count, where the deployment bounds the retention."""
     bounds = [layer for layer in layers if layer.is_bound and not _RETENTION_KEYS.isdisjoint(layer.values)]
-    if policy.snapshot_expire_ids and bounds:
+    key, named = policy.named_snapshots
+    if named and bounds:
         raise PolicyError(
-            f"policy key snapshot_expire_ids (from {sources['snapshot_expire_ids']}) cannot be used: it would go below "
-            f"{bounds[0].source}"
+            f"policy key {key} (from {sources[key]}) cannot be used: it would go below {bounds[0].source}"
         )

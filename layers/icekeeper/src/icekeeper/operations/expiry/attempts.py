@@ -18,7 +18,7 @@ from icekeeper.operations.expiry.lost_refs import LostRef, hold_lost_refs
 from icekeeper.operations.expiry.removal import removal_of, restore_refs
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, expiry_at, refuse_protected
 from icekeeper.operations.expiry.swapped_out import find_swap
-from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files
+from icekeeper.operations.expiry.unreferenced import Unreferenced, still_unreferenced, unreferenced_files, way_out
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
 from icekeeper.operations.expiry.writer_chains import refuse_broken_chains
 from icekeeper.pass_context.context import OperationContext
@@ -183,7 +183,11 @@ class ExpiryAttempts:
         else:
             needs = FileNeeds(self._context, head)
             owned = owned_locations(head.metadata)
-            unreferenced = unreferenced_files(reader, expired, owned, needs.need)
+            gives_up = bool(self._context.policy.snapshot_give_up_ids)
+            try:
+                unreferenced = unreferenced_files(reader, expired, owned, needs.need, gives_up=gives_up)
+            except MetadataUnreadable as error:
+                raise MetadataUnreadable(f"{error}; {way_out(reader, str(error))}") from error
             needs.references = unreferenced.references
             self._ask(head, needs, unreferenced)
             if self.cleans_metadata:

@@ -117,6 +117,7 @@ def _expired(
     ]
     if attempts.unchecked is not None:
         sentences.append(f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}")
+    sentences += _of_unread(expiry)
     if unused:
         sentences.append(_of_metadata("removed", unused))
     elif context.policy.clean_expired_metadata and not attempts.cleans_metadata:
@@ -159,6 +160,7 @@ def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_fo
         f"would expire {len(expiry.plan.snapshot_ids)} snapshot(s) and delete {len(expiry.files)} unreferenced file(s)",
         *also,
     ]
+    sentences += _of_unread(expiry)
     if expiry.unused:
         sentences.append(_of_metadata("would remove", expiry.unused))
     return succeeded(
@@ -167,6 +169,13 @@ def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_fo
         metrics={"expire_snapshots.bytes_reclaimable": expiry.size},
         files_planned=(*left.files, *expiry.files),
     )
+
+
+def _of_unread(expiry: Expiry) -> list[str]:
+    unread = expiry.unreferenced.unread
+    if not unread:
+        return []
+    return [f"what only {', '.join(unread)} named is not known and stays, until a removal of orphans finds it"]
 
 
 def _of_leftovers(resumed: DeletedFiles) -> str:

@@ -59,14 +59,14 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     """The plan at ``now_ms`` (epoch milliseconds), which may be empty.
 
     ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
-    When the policy names snapshots (``snapshot_expire_ids``), only these expire, whatever the retention says; those
-    that are protected or gone already are passed over: :func:`check_retention`, :func:`refuse_protected` and
-    :func:`refuse_broken_chains` object.
+    When the policy names snapshots (``snapshot_expire_ids``, ``snapshot_give_up_ids``), only these expire, whatever the
+    retention says; those that are protected or gone already are passed over: :func:`check_retention`,
+    :func:`refuse_protected` and :func:`refuse_broken_chains` object.
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
     """
-    if policy.snapshot_expire_ids:
+    if policy.named_snapshots[1]:
         return _plan_named(metadata, policy, now_ms, pinned)
     refs_to_drop = aged_refs(metadata, now_ms)
     refs = [ref for name, ref in metadata.refs.items() if name not in refs_to_drop]
@@ -109,16 +109,17 @@ def check_retention(metadata: TableMetadata, policy: Policy) -> None:
     """
     _default_ref_age_ms(metadata)
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
-    for snapshot_id in policy.snapshot_expire_ids:
+    key, named = policy.named_snapshots
+    for snapshot_id in named:
         if snapshot_id not in metadata.snapshots:
             raise PolicyError(
-                f"policy key snapshot_expire_ids names {snapshot_id}, which is no snapshot of this table, or has "
-                "expired already: take it out"
+                f"policy key {key} names {snapshot_id}, which is no snapshot of this table, or has expired already: "
+                "take it out"
             )
         if snapshot_id in heads:
             raise PolicyError(
-                f"policy key snapshot_expire_ids names {snapshot_id}, the head of {_named(heads[snapshot_id])}, which "
-                "cannot expire: take it out, or move the ref first"
+                f"policy key {key} names {snapshot_id}, the head of {_named(heads[snapshot_id])}, which cannot expire: "
+                "take it out, or move the ref first"
             )
 
 
@@ -129,15 +130,15 @@ def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[i
         OperationRefused: one is at or above the oldest pin, or has become the head of a ref since the pass began.
     """
     behind, heads = _behind_pins(metadata, pinned), {ref.snapshot_id: ref for ref in metadata.refs.values()}
-    for snapshot_id in policy.snapshot_expire_ids:
+    key, named = policy.named_snapshots
+    for snapshot_id in named:
         if snapshot_id in heads:
             raise OperationRefused(
-                f"snapshot {snapshot_id} of snapshot_expire_ids has become the head of {_named(heads[snapshot_id])}; "
-                "nothing expired"
+                f"snapshot {snapshot_id} of {key} has become the head of {_named(heads[snapshot_id])}; nothing expired"
             )
         if snapshot_id in behind:
             raise OperationRefused(
-                f"snapshot {snapshot_id} of snapshot_expire_ids is pinned, or newer than one that is; nothing expired"
+                f"snapshot {snapshot_id} of {key} is pinned, or newer than one that is; nothing expired"
             )
 
 
@@ -146,7 +147,7 @@ def _plan_named(metadata: TableMetadata, policy: Policy, now_ms: int, pinned: It
     keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in refs}
     keep |= writer_chains(metadata, refs, policy, now_ms).keys()
     oldest_first = sorted(metadata.snapshots.values(), key=_recency)
-    wanted = set(policy.snapshot_expire_ids) - keep
+    wanted = set(policy.named_snapshots[1]) - keep
     return ExpiryPlan(tuple(s.snapshot_id for s in oldest_first if s.snapshot_id in wanted), ())
 
 

@@ -21,21 +21,22 @@ Sources (rule 76): specification, "Snapshots", "Deletion Vectors"; compare Icebe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.reachability import References, statistics_files
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import LiveFile, ManifestContent
+from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
 from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.paths import is_under
 
-__all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files"]
+__all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files", "way_out"]
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class Unreferenced:
     """The partition specs of the manifests that stay; ``None`` where some would have to be opened to know."""
     keeps_deletes: bool = True
     """Whether a manifest of delete files stays."""
+    unread: tuple[str, ...] = ()
+    """Manifest lists and manifests of given up snapshots that cannot be read: what only they name is not known."""
 
 
 def unreferenced_files(
@@ -55,8 +58,13 @@ def unreferenced_files(
     expired: Collection[int],
     owned: Sequence[str],
     is_held: Callable[[str], bool] = lambda path: False,
+    *,
+    gives_up: bool = False,
 ) -> Unreferenced:
     """The files that are freed when the snapshots of these ids expire: under ``owned``, and not ``is_held``.
+
+    With ``gives_up`` what cannot be read of the expired snapshots is passed over, with all that it alone may name
+    (rule 229).
 
     Raises:
         MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
@@ -67,8 +75,9 @@ def unreferenced_files(
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
     candidates = Candidates(owned, is_held)
     kept = _kept(reader, staying, _current_line(metadata, expired))
-    dropped = _dropped(reader, gone, kept, candidates)
-    for _, files in reader.live_files(dropped.live):
+    unread: list[str] | None = [] if gives_up else None
+    dropped = _dropped(_lists(reader, gone, unread), kept, candidates)
+    for files in _live_files(reader, dropped.live, unread):
         for file in files:
             if _is_own(metadata, file):
                 candidates.add(file.path, file.size, holds_rows=True)
@@ -96,7 +105,28 @@ def unreferenced_files(
         references,
         None if INLINE_SPEC in kept.specs else frozenset(kept.specs),
         any(kept.is_deletes.values()),
+        tuple(unread or ()),
     )
+
+
+def way_out(reader: TableReader, error: str) -> str:
+    """What a person can do where metadata cannot be read, by the ``error`` that names it."""
+    metadata = reader.metadata
+    heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
+    lost = [snapshot.snapshot_id for snapshot in metadata.snapshots.values() if _is_lost(reader, snapshot, error)]
+    refs = [f"{ref.type} '{ref.name}'" for ref in map(heads.get, lost) if ref is not None]
+    if refs:
+        return f"restore it, or move or drop {', '.join(refs)} first, whose head needs it"
+    ids = ",".join(map(str, lost))
+    return f"restore it, or give up the snapshots that need it: --set snapshot_give_up_ids={ids} --unsafe"
+
+
+def _is_lost(reader: TableReader, snapshot: Snapshot, error: str) -> bool:
+    try:
+        listed = [one for _, _, manifests in listed_manifests(reader, [snapshot]) for one in manifests]
+    except MetadataUnreadable:
+        return True
+    return any(manifest.manifest_path in error for manifest in listed)
 
 
 def still_unreferenced(reader: TableReader, expired: Collection[int], before: Unreferenced) -> None:
@@ -163,11 +193,41 @@ def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int
     return kept
 
 
-def _dropped(reader: TableReader, gone: Sequence[Snapshot], kept: _Kept, candidates: Candidates) -> _Dropped:
+def _lists(
+    reader: TableReader, gone: Sequence[Snapshot], unread: list[str] | None
+) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
+    """The manifests of the expired snapshots; ``unread``: takes manifest lists that cannot be read, which else stop."""
+    if unread is None:
+        yield from listed_manifests(reader, gone)
+        return
+    for snapshot in gone:
+        try:
+            yield from listed_manifests(reader, [snapshot])
+        except MetadataUnreadable:
+            unread.append(str(snapshot.manifest_list))
+
+
+def _live_files(
+    reader: TableReader, manifests: Sequence[str], unread: list[str] | None
+) -> Iterator[Iterable[LiveFile]]:
+    """The live files of each manifest; ``unread`` as of :func:`_lists`: of a damaged one no entry counts."""
+    if unread is None:
+        yield from (files for _, files in reader.live_files(manifests))
+        return
+    for manifest in manifests:
+        try:
+            yield [file for _, files in reader.live_files([manifest]) for file in files]
+        except MetadataUnreadable:
+            unread.append(manifest)
+
+
+def _dropped(
+    listed: Iterable[tuple[Snapshot, int, Sequence[ManifestFile]]], kept: _Kept, candidates: Candidates
+) -> _Dropped:
     """Find the manifests that only expired snapshots list; these and their manifest lists become candidates."""
     dropped = _Dropped()
     may_be_live: dict[str, bool] = {}
-    for snapshot, size, manifests in listed_manifests(reader, gone):
+    for snapshot, size, manifests in listed:
         if snapshot.manifest_list is not None:
             candidates.add(snapshot.manifest_list, size)
         staying, has_live = [], False

@@ -36,13 +36,14 @@ def refuse_broken_chains(metadata: TableMetadata, policy: Policy, now_ms: int) -
     Raises:
         OperationRefused: without one of them a writer would not find its last commit.
     """
-    if not policy.snapshot_expire_ids:
+    key, named = policy.named_snapshots
+    if not named:
         return
     chains = writer_chains(metadata, metadata.refs.values(), policy, now_ms)
-    for snapshot_id in policy.snapshot_expire_ids:
+    for snapshot_id in named:
         if snapshot_id in chains:
             raise OperationRefused(
-                f"snapshot {snapshot_id} of snapshot_expire_ids is one by which {chains[snapshot_id]} finds its last "
+                f"snapshot {snapshot_id} of {key} is one by which {chains[snapshot_id]} finds its last "
                 "commit, and without which it may write its data again; nothing expired: take the snapshot out, or, "
                 "if that writer is gone for good, set writer_mark_retention_hours=0"
             )

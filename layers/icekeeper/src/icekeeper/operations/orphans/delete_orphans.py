@@ -25,7 +25,9 @@ from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere, refus
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
 from icekeeper.operations.orphans.missing_files import MissingFiles, find_missing
 from icekeeper.operations.orphans.plan import (
+    DamagedMetadata,
     OrphanPlan,
+    damaged_metadata,
     plan_orphans,
     refuse_mass_deletion,
     swept_folders,
@@ -74,6 +76,7 @@ class _Cleared:
     plan: OrphanPlan
     missing: MissingFiles | None
     """The referenced files that are missing; ``None``: none is."""
+    damaged: DamagedMetadata
     needs: FileNeeds
     folders: Sequence[str]
     """Folders of this machine to remove if they are empty, the deepest first."""
@@ -108,7 +111,10 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
             refuse_shared_folders(context, table, elsewhere)
         neighbours = needs.ask_neighbours()
         foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
-    theirs = PathSet((*neighbours.left_alone, *candidates.other_formats))
+    unparsed = {one.path for one in foreign if one.is_damaged and not neighbours.explain(one)}
+    damaged = damaged_metadata(table.metadata, [one for one in unknown if one.path in unparsed])
+    protected.add((*damaged.files, *damaged.folders))
+    theirs = PathSet((*neighbours.left_alone, *candidates.other_formats, *damaged.folders))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Those that somebody protects may be of another head, too.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
@@ -121,11 +127,14 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
         other_formats=candidates.other_formats,
         swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
         elsewhere=elsewhere,
+        since_ms=damaged.since_ms,
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
-    refuse_foreign(foreign, neighbours.explain)
-    return _Cleared(table, candidates, plan, _missing(context, found, table) if plan.orphans else None, needs, folders)
+    refuse_foreign([one for one in foreign if one.path not in unparsed], neighbours.explain)
+    return _Cleared(
+        table, candidates, plan, _missing(context, found, table) if plan.orphans else None, damaged, needs, folders
+    )
 
 
 def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared) -> OperationOutcome:
@@ -145,7 +154,11 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     )
     metrics = _metrics(context, table, candidates, plan, ripe, missing)
     paths = tuple(orphan.path for orphan in ripe)
-    left = _left_alone(plan, candidates) + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
+    left = (
+        _left_alone(plan, candidates)
+        + _tell_damaged(cleared.damaged)
+        + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
+    )
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
@@ -241,6 +254,13 @@ def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
             "them: they stay, until its log folder is removed"
         )
     return told
+
+
+def _tell_damaged(damaged: DamagedMetadata) -> str:
+    if not damaged.files:
+        return ""
+    newer = "" if damaged.since_ms is None else ", with all that is newer than the catalog's entry of the table"
+    return f"; {', '.join(damaged.files)} cannot be parsed, and stay(s){newer}: if no table is read by it, delete it"
 
 
 def _refuse_prefix_mismatches(

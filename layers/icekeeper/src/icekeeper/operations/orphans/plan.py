@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from icekeeper.errors import OperationRefused
+from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.paths import compared, is_under, normalise
 
 __all__ = [
     "FEW_ORPHANS",
+    "DamagedMetadata",
     "OrphanPlan",
+    "damaged_metadata",
     "is_hidden",
     "partition_folders_like_hidden",
     "plan_orphans",
@@ -31,6 +33,8 @@ __all__ = [
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
 _HIDDEN = ("_", ".")
+# Between the clock of whoever made a commit and that of the store.
+_CLOCKS_DIFFER_MS = 15 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ def plan_orphans(
     other_formats: Iterable[str] = (),
     swept: Iterable[str],
     elsewhere: Iterable[str] = (),
+    since_ms: int | None = None,
     is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
     """Decide which old unreferenced files of a table go.
@@ -75,6 +80,7 @@ def plan_orphans(
         other_formats: folders of tables of other formats.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
         elsewhere: those of them that lie outside of the table's location.
+        since_ms: what was modified since then stays, epoch milliseconds.
         is_needed: whether anybody else needs a file.
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
@@ -91,6 +97,7 @@ def plan_orphans(
             of_other_tables += 1
         elif (
             found.modified_ms is None
+            or (since_ms is not None and found.modified_ms >= since_ms)
             or (root := next((one for one in owned if is_under(path, one)), None)) is None
             or protected.may_contain(path)
             or is_hidden(path, root, like_hidden)
@@ -109,6 +116,46 @@ def plan_orphans(
     orphans.sort(key=lambda found: found.path)
     elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMetadata:
+    """Unreferenced metadata files that cannot be parsed, and what stays because of them."""
+
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Folders of tables that they may be of."""
+    since_ms: int | None = None
+    """What was modified since (epoch milliseconds) may belong to a newer state of the table; ``None``: to none."""
+
+
+def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> DamagedMetadata:
+    """What stays beside metadata files that cannot be parsed (rule 230).
+
+    Raises:
+        MetadataUnreadable: one lies where the table of which it may be would be around this one.
+    """
+    own = {normalise(folder) for folder in (metadata.metadata_directory, f"{metadata.location}/metadata")}
+    files: list[str] = []
+    folders: list[str] = []
+    since_ms: int | None = None
+    for one in found:
+        files.append(one.path)
+        folder = normalise(one.path).rpartition("/")[0]
+        if folder in own:
+            # Of a swap that was torn, or of another head: then its files are younger than what the entry knows.
+            known_ms = metadata.last_updated_ms - _CLOCKS_DIFFER_MS
+            if one.modified_ms is None or one.modified_ms >= known_ms:
+                since_ms = known_ms
+            continue
+        table = folder.rpartition("/")[0] if folder.endswith("/metadata") else folder
+        if may_be_under(metadata.location, table):
+            raise MetadataUnreadable(
+                f"{one.path} cannot be parsed, and may be of a table around {metadata.location}; nothing was deleted; "
+                "if it is of no table, delete it by hand or name it in orphan_protected_prefixes"
+            )
+        folders.append(table)
+    return DamagedMetadata(tuple(files), tuple(folders), since_ms)
 
 
 def _oldest_of_history_ms(metadata: TableMetadata) -> int:
