@@ -101,7 +101,6 @@ class TestNeverPassedOver:
         assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
         assert ids(clone) == [0, 1, 10, 11, 20, 21, 30, 99]
 
-
     def test_a_folder_that_a_property_names_is_known_without_a_commit_of_rows(
         self, owner: MaintainedTable, other: SqlCatalog
     ) -> None:

@@ -257,6 +257,7 @@ class Runtime:
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
+        from icekeeper.sweep_rhythm import has_former_table
 
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
@@ -268,13 +269,15 @@ class Runtime:
             resolved = error
         head = health_head(loaded.metadata, resolved)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        identity = identity_of(self.catalog, loaded)
         return examine(
-            identity_of(self.catalog, loaded),
+            identity,
             loaded.metadata,
             resolved,
             now_ms=self.clock(),
             # An old v1 snapshot without a list would have every manifest read.
             manifests=None if head is None or head.manifest_list is None else reader.manifests(head),
+            has_former_table=has_former_table(self.state.schedules.of_table(identity)),
         )
 
     def costs(self, table: TableName) -> TableCosts:

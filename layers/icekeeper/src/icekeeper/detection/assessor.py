@@ -43,8 +43,8 @@ Result = TypeVar("Result")
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError], None]
-"""Called with every table that was loaded, and its settings or what is wrong with them."""
+Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Mapping[str, ScheduleRun]], None]
+"""Called with every table that was loaded, its settings or what is wrong with them, and the turns of its schedules."""
 SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
 """Called with the record that says when the first sweep of a table is due."""
 
@@ -76,22 +76,22 @@ def assessor(
         StorageError: the state cannot be read, or not be written.
     """
 
-    def settings_of(loaded: LoadedTable, identity: TableIdentity) -> ResolvedPolicy:
+    def settings_of(loaded: LoadedTable, identity: TableIdentity, turns: Mapping[str, ScheduleRun]) -> ResolvedPolicy:
         try:
             resolved = resolve_policy(loaded)
         except PolicyError as error:
             if observe is not None:
-                observe(loaded, identity, error)
+                observe(loaded, identity, error, turns)
             raise
         if observe is not None:
-            observe(loaded, identity, resolved)
+            observe(loaded, identity, resolved, turns)
         return resolved
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
         identity = identity_of(catalog, loaded)
         memory = store.glance(identity, now_ms=now_ms)
 
-        resolved = settings_of(loaded, identity)
+        resolved = settings_of(loaded, identity, memory.schedules)
         parts = due_parts(resolved, memory.schedules, now_ms)
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         misfit = _why_filters_misfit(loaded, resolved)

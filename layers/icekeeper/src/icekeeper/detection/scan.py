@@ -26,7 +26,9 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import StateStore
+from icekeeper.sweep_rhythm import has_former_table
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
 
@@ -197,9 +199,15 @@ class Scanner:
 
         seen = SeenTables(self.store, catalog)
 
-        def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
+        def observe(
+            loaded: LoadedTable,
+            identity: TableIdentity,
+            resolved: ResolvedPolicy | PolicyError,
+            turns: Mapping[str, ScheduleRun],
+        ) -> None:
             seen.observe(loaded)
-            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
+            former = has_former_table(turns)
+            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms, has_former_table=former))
 
         whole = listed.tables if listed.left_out is None else None
         return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet)

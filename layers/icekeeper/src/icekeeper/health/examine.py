@@ -29,16 +29,23 @@ def examine(
     *,
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
+    has_former_table: bool = False,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
-    default settings.  ``manifests`` are those of the head, if the caller has read them.
+    default settings.  ``manifests`` are those of the head, if the caller has read them.  ``has_former_table``: whether
+    the last sweep was left out for what a dropped table has left at the same location.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
+    if has_former_table:
+        warnings["former_table"] = (
+            "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
+            f"{identity.table} --operations remove_orphans says which, and what to do"
+        )
     if isinstance(resolved, ResolvedPolicy):
         warnings |= resolved.owners.warnings
     else:
