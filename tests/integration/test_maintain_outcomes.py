@@ -91,6 +91,42 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     assert stray.exists()
 
 
+def test_a_table_at_the_place_of_a_dropped_one_is_not_swept_until_somebody_says_so(command: Command) -> None:
+    """PyIceberg's default location is the same again; detection tells it once, and proposes no sweep each hour."""
+    first = command.table(appends=2)
+    command.catalog.drop_table("ns.t")
+    table = command.table(appends=2)
+    assert table.location() == first.location()
+    left = {path for path in command.contents() if path.startswith("/")}
+    answer = command(*PASS, "--json", "--operations", "remove_orphans")
+    status, reason = statuses(answer)["remove_orphans"]
+    assert (answer.code, status) == (0, "skipped")
+    assert f"belongs to a table that was dropped (UUID {first.metadata.table_uuid})" in str(reason)
+    assert left <= command.contents().keys()
+    for _ in range(2):
+        kinds = [one["kind"] for one in command("health", "ns.t", "--json").json["warnings"]]
+        assert kinds.count("former_table") == 1
+    detected = command("detect", "--json", "--unsafe").json
+    assert not [one for one in detected["proposals"] if "orphans" in " ".join(one["reasons"])]
+    metadata = local_path(table.location()) / "metadata"
+    ours = {local_path(entry.metadata_file) for entry in table.metadata.metadata_log}
+    theirs = {*metadata.glob("*.metadata.json")} - ours - {local_path(table.metadata_location)}
+    named = ",".join(sorted(path.as_uri() for path in theirs))
+    swept = command(
+        *PASS,
+        "--json",
+        "--operations",
+        "remove_orphans",
+        "--set",
+        f"orphan_protected_prefixes={named}",
+        "--set",
+        "orphan_max_delete_ratio=1",
+    )
+    assert statuses(swept)["remove_orphans"][0] == "succeeded"
+    assert swept.json["operations"][0]["metrics"]["remove_orphans.orphans_removed"] == 6
+    assert [one["kind"] for one in command("health", "ns.t", "--json").json["warnings"]].count("former_table") == 0
+
+
 def test_a_pass_that_only_failed_is_failed(command: Command) -> None:
     table = command.table()
     snapshot = table.current_snapshot()

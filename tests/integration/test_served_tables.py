@@ -101,6 +101,22 @@ class TestNeverPassedOver:
         assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
         assert ids(clone) == [0, 1, 10, 11, 20, 21, 30, 99]
 
+    def test_a_folder_that_a_property_names_is_known_without_a_commit_of_rows(
+        self, owner: MaintainedTable, other: SqlCatalog
+    ) -> None:
+        """What it stages there is no orphan of ours."""
+        known(owner, other)
+        guest = other.create_table("ns.guest", schema=ID_AND_PART)
+        owner.plant("data/orphan.parquet")
+        maintain(owner, owner.pyiceberg, "ns.t", served=other)
+        data = f"{owner.metadata.location}/data/of-guest"
+        guest.transaction().set_properties({"write.data.path": data}).commit_transaction()
+        staged = Path(owner.plant("data/of-guest/staged.parquet"))
+        age_everything(owner)
+        outcome = maintain(owner, owner.pyiceberg, "ns.t", served=other)["remove_orphans"]
+        assert outcome.status is Status.SUCCEEDED
+        assert staged.exists()
+
 
 class TestOneHead:
     @pytest.mark.parametrize("in_other_catalog", [False, True])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
 import time
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,6 +106,16 @@ class Lake:
 
     def register(self, catalog: int, name: str, location: str) -> None:
         self.writer(catalog).register_table((_NAMESPACE, name), location)
+
+    def lose(self, catalog: int, name: str, like: str) -> None:
+        """Register a table of its own that is like another one, and remove its metadata file."""
+        document = json.loads(Path(real_path(like)).read_text())
+        path = self.warehouse / name / "metadata" / "00000-lost.metadata.json"
+        path.parent.mkdir(parents=True)
+        location = {"table-uuid": str(uuid.uuid4()), "location": path.parents[1].as_uri()}
+        path.write_text(json.dumps({**document, **location}))
+        self.register(catalog, name, path.as_uri())
+        path.unlink()
 
     def rename(self, catalog: int, old: str, new: str) -> None:
         self.writer(catalog).rename_table((_NAMESPACE, old), (_NAMESPACE, new))

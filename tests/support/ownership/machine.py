@@ -17,14 +17,15 @@ from icekeeper.administration.pins import add_pin, remove_pin
 from icekeeper.clock import system_clock
 from icekeeper.errors import MaintenanceError
 from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState
 from support.ownership.doors import DOORS, Door, Interruption, Moment
 from support.ownership.lake import CATALOGS, Lake
 from support.ownership.passing import Passing, table_name
-from support.ownership.truth import Entry, Hold
+from support.ownership.truth import Entry, Hold, Lineage
 from support.ownership.witness import Rows, Witness, real_path
 from support.ownership.world import World
-from support.ownership.writing import Layout, Writing, chosen
+from support.ownership.writing import Care, Layout, Writing, chosen
 
 __all__ = ["OwnershipMachine"]
 
@@ -33,10 +34,13 @@ _picks = st.integers(0, 11)
 _catalogs = st.integers(0, len(CATALOGS) - 1)
 _doors = st.integers(0, DOORS - 1)
 _layouts = st.sampled_from(Layout)
+_care = st.sampled_from((Care.ALL, Care.ALL, *Care))
 _operations = st.sampled_from(
     ("all", "expire_snapshots", "remove_orphans", "compact,expire_snapshots", "expire_snapshots,remove_orphans")
 )
-_arrangements = st.sampled_from(("register again", "register again", "rename", "restore", "restore", "move data"))
+_arrangements = st.sampled_from(
+    ("register again", "register again", "rename", "restore", "restore", "move data", "lose")
+)
 _changes = st.sampled_from(("append", "overwrite", "delete a row", "tag", "roll back"))
 _moments = st.sampled_from(Moment)
 _interludes = st.sampled_from(("append", "overwrite", "pass", "pass", "pin"))
@@ -77,7 +81,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     def _clean_lonely(self) -> None:
         world = self.world
-        for lineage in [lineage for lineage in world.lineages.values() if lineage.is_lonely and world.is_whole()][:1]:
+        for lineage in [lineage for lineage in world.lineages.values() if self._is_to_be_clean(lineage)][:1]:
             (entry,) = world.entries_at_newest(lineage)
             self._pass(entry, 0, "expire_snapshots,remove_orphans")
             needed = world.newest(lineage).needed.union(*(hold.paths for hold in world.holds))
@@ -85,17 +89,20 @@ class OwnershipMachine(RuleBasedStateMachine):
             left = sorted(path for path in there - needed if not path.endswith(".metadata.json"))
             assert not left, f"LEFT {world.name(lineage)} keeps what nobody needs: {', '.join(map(world.short, left))}"
 
-    @initialize(layout=_layouts, catalog=_catalogs, spelling=st.integers(0, 15))
-    def begin(self, layout: Layout, catalog: int, spelling: int) -> None:
+    def _is_to_be_clean(self, lineage: Lineage) -> bool:
+        return lineage.is_lonely and not lineage.keeps_files and self.world.is_whole()
+
+    @initialize(layout=_layouts, catalog=_catalogs, spelling=st.integers(0, 15), care=_care)
+    def begin(self, layout: Layout, catalog: int, spelling: int, care: Care) -> None:
         self.writing.create(0, Layout.APART, 0, 0)
-        self.writing.create(catalog, layout, 0, spelling)
+        self.writing.create(catalog, layout, 0, spelling, care)
         self._check()
 
     # -- tables and writers
 
-    @rule(catalog=_catalogs, layout=_layouts, pick=_picks, spelling=st.integers(0, 15))
-    def create(self, catalog: int, layout: Layout, pick: int, spelling: int) -> None:
-        self.writing.create(catalog, layout, pick, spelling)
+    @rule(catalog=_catalogs, layout=_layouts, pick=_picks, spelling=st.integers(0, 15), care=_care)
+    def create(self, catalog: int, layout: Layout, pick: int, spelling: int, care: Care) -> None:
+        self.writing.create(catalog, layout, pick, spelling, care)
         self._check()
 
     @rule(how=_arrangements, pick=_picks, other=_picks, where=st.integers(0, 15))
@@ -106,6 +113,8 @@ class OwnershipMachine(RuleBasedStateMachine):
                 self.writing.register(pick, other % len(CATALOGS))
             case "rename":
                 self.writing.rename(pick)
+            case "lose":
+                self.writing.lose(pick, other % len(CATALOGS))
             case "restore":
                 self.writing.restore(pick, where)
             case _:
@@ -117,9 +126,21 @@ class OwnershipMachine(RuleBasedStateMachine):
         self._write(how, pick, which)
         self._check()
 
+    @rule(catalog=_catalogs, door=_doors)
+    def scan(self, catalog: int, door: int) -> None:
+        """Detection over one catalog: from now on it is served, whatever its tables are."""
+        self._scan(catalog, door)
+        self._check()
+
+    def _scan(self, catalog: int, door: int) -> None:
+        world = self.world
+        Runtime(Door(world.lake.ours(catalog), door), world.lake.state, environment={}).detect()
+        if any(entry.catalog == catalog and world.witness.look(at) for entry, at in world.pointers().items()):
+            world.served.add(catalog)
+
     @rule(pick=_picks, source=_picks, door=_doors, is_seen=st.booleans())
     def add_across(self, pick: int, source: int, door: int, is_seen: bool) -> None:
-        """Files of another table; mostly a pass looks at it afterwards."""
+        """Files of another table; perhaps a pass looks at it afterwards."""
         self.writing.add_across(pick, source)
         self._check()
         lineage = self.writing.lineage(pick)
@@ -176,6 +197,16 @@ class OwnershipMachine(RuleBasedStateMachine):
         self._write(how, pick, which)
         self._check()
         for entry in self.world.entries_at_newest(lineage)[:1]:
+            self._pass(entry, door, operations)
+
+    @rule(pick=_picks, catalog=_catalogs, door=_doors, operations=_operations)
+    def migrate_and_maintain(self, pick: int, catalog: int, door: int, operations: str) -> None:
+        """A second entry at the newest head, of a catalog that is served; the pass goes on through the first one."""
+        self.writing.overwrite(pick)
+        self.writing.register(pick, catalog)
+        self._scan(catalog, door)
+        self._check()
+        for entry in self.world.entries_at_newest(self.writing.lineage(pick))[:1]:
             self._pass(entry, door, operations)
 
     @rule(pick=_picks, door=_doors)

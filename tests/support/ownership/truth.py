@@ -4,14 +4,18 @@ A table is its UUID.  Its *newest* metadata file is the one its writers know; en
 older one.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.  So
 must what pins and pending loads hold.
 
-Two things cannot be known to a pass, and a loss through them is told apart (:func:`could_know`): files that a table
-references outside its own folders, until a pass has looked at it since; and a table of a catalog that the pass does not
-see, until any pass has looked at it.
+An *entry* of a served catalog needs the history of the metadata file at which it stands, newest or not, for as long as
+it stands there.
+
+What a pass can know (:func:`could_know`): every table of every served catalog, maintained or not, as it was when the
+pass began.  A catalog is served once a pass or a scan has met a table of it.  Two things cannot be known, and a loss
+through them is told apart: what a table references by a metadata file at which no entry of a served catalog stands; and
+files outside its own folders that it has taken in while the pass was at work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from pyiceberg.table.snapshots import Operation as SnapshotOperation
@@ -48,6 +52,12 @@ class Lineage:
     """By snapshot, from when it was new."""
     referenced: set[str] = field(default_factory=set)
     """All that any of its metadata files ever named."""
+    needed_before: frozenset[str] = frozenset()
+    """What its newest metadata file needed when the step began."""
+    is_off: bool = False
+    """Whether no pass over it does anything, or records where its files are."""
+    keeps_files: bool = False
+    """Whether no pass over it deletes anything."""
     seen: set[str] = field(default_factory=set)
     """What the newest metadata file needed whenever a pass looked at it."""
     is_seen: bool = False
@@ -132,11 +142,12 @@ def could_know(
     victim: Lineage,
     report: PassReport,
     entries: Mapping[Entry, str],
+    served: Set[int],
 ) -> bool:
     """Whether a pass could know that ``victim`` needs a file.
 
     ``entries`` are the pointers of the victim as they are now; what passes of this very step have seen of it does not
-    count yet.
+    count yet.  ``served``: the catalogs that were known when the step began.
     """
     culprit = report.table
     catalogs = {entry.catalog for entry, at in entries.items() if real_path(at) == real_path(victim.newest)}
@@ -149,6 +160,8 @@ def could_know(
         return report.deleted.get(path) is not Operation.EXPIRE_SNAPSHOTS  # which lists nothing
     if not (is_below(path, culprit.roots) or path in culprit.referenced):
         return True  # no business of its
+    if path in victim.needed_before and catalogs & {*served, report.entry.catalog}:
+        return True
     if path in victim.seen:
         return True
     if report.entry.catalog in catalogs and is_below(path, (victim.home, *victim.roots_now)):

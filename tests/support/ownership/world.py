@@ -27,6 +27,12 @@ class World:
         self.lineages: dict[str, Lineage] = {}
         self.uuids: dict[Entry, str] = {}
         """Which table an entry is of."""
+        self.served: set[int] = set()
+        """Catalogs of which a pass or a scan has met a table; what the step under way meets does not count yet."""
+        self.lost: set[Entry] = set()
+        """Entries whose metadata file is gone; nobody can read their tables, and they are of no interest."""
+        self._complete: dict[Entry, str] = {}
+        """Entries at metadata files whose history was complete when the step began."""
         self.holds: list[Hold] = []
         self.reports: list[PassReport] = []
         """Passes of the step that is being taken."""
@@ -41,7 +47,8 @@ class World:
     # -- what there is
 
     def pointers(self) -> dict[Entry, str]:
-        return {Entry(*entry): location for entry, location in self.lake.pointers().items()}
+        found = {Entry(*entry): location for entry, location in self.lake.pointers().items()}
+        return {entry: location for entry, location in found.items() if entry not in self.lost}
 
     def pointers_of(self, uuid: str) -> dict[Entry, str]:
         return {entry: at for entry, at in self.pointers().items() if self.uuids.get(entry) == uuid}
@@ -69,6 +76,9 @@ class World:
         at = self.pointers()[entry]
         self.uuids[entry] = uuid
         lineage = self.lineages[uuid] = Lineage(uuid, home, at, rows)
+        properties = self.newest(lineage).metadata.properties
+        lineage.is_off = properties.get("icekeeper.maintenance_enabled") == "false"
+        lineage.keeps_files = lineage.is_off or properties.get("gc.enabled") == "false"
         lineage.moves(at, self.newest(lineage))
         return lineage
 
@@ -103,12 +113,14 @@ class World:
         for lineage in list(self.lineages.values()):
             self._check_rows(lineage)
             self._check_complete(lineage, pointers)
+        self._check_entries(pointers)
         for hold in list(self.holds):
             gone = sorted(path for path in hold.paths if not os.path.exists(path))
             kind = "pin" if hold.is_pin else "load"
             if gone and self._blame(kind, self.lineages[hold.uuid], gone, pointers, hold):
                 self.holds.remove(hold)
         self._look()
+        self._begin_step()
 
     def _forfeit(self) -> None:
         """A single newer metadata file that no entry names may be a swap that crashed: once the table has gone on
@@ -139,6 +151,24 @@ class World:
         if gone and self._blame("newest", lineage, gone, pointers):
             self._retire(lineage)
 
+    def _check_entries(self, pointers: Mapping[Entry, str]) -> None:
+        """What stands at a metadata file needs its whole history, as long as it stands there."""
+        for entry, at in pointers.items():
+            sight = self.witness.look(at)
+            if self._complete.get(entry) != at or sight is None or not sight.missing:
+                continue
+            for path in sorted(sight.missing):
+                suspects = [r for r in self.reports if path in r.deleted] or self.reports
+                if all(entry.catalog in {*self.served, report.entry.catalog} for report in suspects):
+                    raise self.loss(f"history of {self.where(entry)}", self.lineages[self.uuids[entry]], path)
+            self.tally["histories that nobody could know of"] += 1
+
+    def _begin_step(self) -> None:
+        for lineage in self.lineages.values():
+            lineage.needed_before = self.newest(lineage).needed
+        sights = {entry: (at, self.witness.look(at)) for entry, at in self.pointers().items()}
+        self._complete = {entry: at for entry, (at, sight) in sights.items() if sight is not None and not sight.missing}
+
     def _blame(
         self, what: str, victim: Lineage, gone: Sequence[str], pointers: Mapping[Entry, str], hold: Hold | None = None
     ) -> bool:
@@ -157,7 +187,7 @@ class World:
     ) -> bool:
         if hold is not None and report.table is victim:
             return False
-        return not could_know(path, victim, report, entries)
+        return not could_know(path, victim, report, entries, self.served)
 
     def loss(self, what: str, victim: Lineage, path: str, hold: Hold | None = None) -> AssertionError:
         """Each kind of loss is a type of its own, so that hypothesis takes two kinds for two failures."""
@@ -205,6 +235,9 @@ class World:
         for report in self.reports:
             lineage = report.table
             sight = self.witness.look(report.start)
+            if lineage.is_off:
+                continue
+            self.served.add(report.entry.catalog)
             if report.was_newest and sight is not None:
                 lineage.seen |= sight.needed
                 lineage.is_seen = True

@@ -15,11 +15,19 @@ from support.ownership.truth import Entry, Lineage
 from support.ownership.witness import Rows, real_path
 from support.ownership.world import World
 
-__all__ = ["Layout", "Writing", "chosen"]
+__all__ = ["Care", "Layout", "Writing", "chosen"]
 
 _Chosen = TypeVar("_Chosen")
 _MOST_TABLES = 4
 _MOST_ENTRIES = 7
+
+
+class Care(StrEnum):
+    """What passes may do to a new table."""
+
+    ALL = "all"
+    NO_DELETION = "gc.enabled"
+    NOTHING = "icekeeper.maintenance_enabled"
 
 
 class Layout(StrEnum):
@@ -58,7 +66,7 @@ class Writing:
 
     # -- tables
 
-    def create(self, catalog: int, layout: Layout, pick: int, spelling: int) -> None:
+    def create(self, catalog: int, layout: Layout, pick: int, spelling: int, care: Care = Care.ALL) -> None:
         world, lake = self.world, self.world.lake
         if len(world.lineages) >= _MOST_TABLES or len(world.uuids) >= _MOST_ENTRIES:
             return
@@ -87,6 +95,8 @@ class Writing:
                 case Layout.APART:
                     pass
         properties = {} if data is None else {"write.data.path": lake.spelled(data, spelling // 4)}
+        if care is not Care.ALL:
+            properties[care.value] = "false"
         entry = Entry(catalog, name)
         table = lake.create(catalog, name, lake.spelled(home, spelling), properties)
         lineage = world.adopt(entry, str(table.metadata.table_uuid), home, ())
@@ -104,6 +114,14 @@ class Writing:
         entry = Entry(catalog, f"again{next(self._names)}")
         world.lake.register(catalog, entry.name, lineage.newest)
         world.uuids[entry] = lineage.uuid
+
+    def lose(self, pick: int, catalog: int) -> None:
+        """One more entry, whose metadata file goes at once."""
+        world = self.world
+        entry = Entry(catalog, f"lost{next(self._names)}")
+        if len(world.uuids) + len(world.lost) < _MOST_ENTRIES:
+            world.lost.add(entry)
+            world.lake.lose(catalog, entry.name, self.lineage(pick).newest)
 
     def rename(self, pick: int) -> None:
         world, old = self.world, self.entry(pick)

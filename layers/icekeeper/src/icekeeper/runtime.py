@@ -23,7 +23,7 @@ from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.open import open_state
-from icekeeper.state.store import StateStore
+from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 from icekeeper.table_policy import TablePolicies
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from icekeeper.report.outcome import PassOutcome
     from icekeeper.state.identity import TableIdentity
     from icekeeper.state.lake_stats import LakeStats
-    from icekeeper.state.unreadable_files import UnreadableFile
     from icekeeper.verification.findings import Verification
 
 __all__ = ["Runtime", "open_engine"]
@@ -270,6 +269,7 @@ class Runtime:
         from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
+        from icekeeper.sweep_rhythm import has_former_table
         from icekeeper.verification.footer_checks import mixed_footer_warning
 
         loaded = self.catalog.load(table)
@@ -286,6 +286,7 @@ class Runtime:
         # An old v1 snapshot without a list would have every manifest read.
         manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
         identity = identity_of(self.catalog, loaded)
+        memory = self._glance(identity)
         mixed_footers = None
         with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
             mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
@@ -296,17 +297,18 @@ class Runtime:
             now_ms=self.clock(),
             manifests=manifests,
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
-            unreadable=self._unreadable_files(identity),
+            unreadable=memory.unreadable,
             mixed_footers=mixed_footers,
+            has_former_table=has_former_table(memory.schedules),
         )
 
-    def _unreadable_files(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        """What passes could not read of a table; nothing where the state cannot be read, which health does without."""
+    def _glance(self, identity: TableIdentity) -> Glance:
+        """What is remembered of a table; nothing where the state cannot be read, which health does without."""
         try:
-            return self.state.unreadable_files.of_table(identity)
+            return self.state.glance(identity, now_ms=self.clock())
         except StorageError as error:
-            log.warning("whether passes met files that cannot be read is not known: %s", error)
-            return {}
+            log.warning("what passes have found is not known: %s", error)
+            return Glance((), None, ())
 
     def costs(self, table: TableName) -> TableCosts:
         """What each branch, tag and snapshot of a table holds alone; reads every manifest once.

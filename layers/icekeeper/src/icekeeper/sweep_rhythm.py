@@ -21,10 +21,12 @@ from icekeeper.state.schedules import ScheduleRun
 
 __all__ = [
     "FIRST_SWEEP",
+    "FORMER_TABLES",
     "SWEPT",
     "TRIED",
     "SweepMemory",
     "first_sweep_ms",
+    "has_former_table",
     "known_age_ms",
     "next_proposal_ms",
     "sweep_due_ms",
@@ -36,6 +38,8 @@ SWEPT = "#swept"
 """The last whole sweep; counted from when its pass began."""
 TRIED = "#tried-sweep"
 """The last sweep that failed, was refused, left files that it could not delete or, idle, was not possible."""
+FORMER_TABLES = "remove_orphans.former_tables"
+"""The metric of a sweep that was left out for a dropped table at the same location, and its mark in :data:`TRIED`."""
 FIRST_SWEEP = "#first-sweep"
 """No sweep: from when the first one is due."""
 
@@ -148,6 +152,14 @@ def why_no_sweep(
         return f"the first sweep is due in {wait}; first sweeps are spread over orphan_sweep_interval_hours {hours}"
     ago = age_text(now_ms - memory.swept_ms)
     return f"the last sweep was {ago} ago; orphan_sweep_interval_hours is {hours}"
+
+
+def has_former_table(turns: Mapping[str, ScheduleRun]) -> bool:
+    """Whether the last sweep was left out because of a dropped table at the same location."""
+    swept, tried = turns.get(SWEPT), turns.get(TRIED)
+    if tried is None or tried.fingerprint != FORMER_TABLES:
+        return False
+    return swept is None or swept.counted_ms < tried.counted_ms
 
 
 def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:

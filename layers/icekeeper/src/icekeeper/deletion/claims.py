@@ -19,6 +19,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.footprint import Footprint
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import StateStore
+from icekeeper.storage.paths import normalise
 
 __all__ = [
     "begin_claims",
@@ -107,14 +108,19 @@ def record_first_look(
 
 
 def first_look(catalog: Catalog, loaded: LoadedTable, recorded: TableClaims | None) -> TableClaims | None:
-    """What a table's document says of where it has files, where that is more than what is ``recorded`` of its entry.
+    """What to record of where a table has files by its document alone; ``None``: the same as is ``recorded`` already.
 
-    No manifest is read; ``None``: it is nothing new.
+    Of a table that is known only its own folders are compared: what its snapshots name, the next look records.
     """
-    now = _claims(catalog, loaded, (), () if recorded is None else (recorded,))
-    if recorded is None or now.copy != recorded.copy:
+    metadata = loaded.metadata
+    if recorded is None or recorded.copy != identity_of(catalog, loaded).copy:
         return _claims(catalog, loaded, (), ())
-    return now if now != recorded else None
+    home = metadata.location
+    own = (metadata.data_location, metadata.metadata_directory)
+    outside = [normalise(place) for place in own if not place.startswith(f"{home}/") or "/." in place]
+    if all(_is_inside(place, recorded.location) or place in recorded.folders for place in outside):
+        return None
+    return _claims(catalog, loaded, (), (recorded,))
 
 
 def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, TableClaims]:

@@ -14,9 +14,10 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
 from icekeeper.request_count import WorkThreads
+from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ForeignMetadata", "foreign_metadata", "metadata_owner", "refuse_foreign"]
+__all__ = ["ForeignMetadata", "foreign_metadata", "former_tables", "metadata_owner", "refuse_foreign"]
 
 _PARALLEL_READS = 16
 _BEGINNING_BYTES = 4096
@@ -65,6 +66,15 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
         except StorageError:
             pass  # the first failure tells more
         return ForeignMetadata(path, None, "", str(error), isinstance(error, MetadataUnreadable))
+
+
+def former_tables(table: TableMetadata, found: Iterable[ForeignMetadata]) -> list[ForeignMetadata]:
+    """Those of the metadata files that are of another table at the very location of this one.
+
+    That table was dropped, and this one created at its place: PyIceberg's default location has no part of its own.
+    """
+    home = normalise(table.location)
+    return [one for one in found if one.error is None and normalise(one.location) == home]
 
 
 def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[ForeignMetadata], bool]) -> None:

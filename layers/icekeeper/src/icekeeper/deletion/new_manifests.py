@@ -134,7 +134,7 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
     """The sequence number and the time (epoch milliseconds) up to which the table's manifests are read by now."""
-    return metadata.last_sequence_number, max((s.timestamp_ms for s in metadata.snapshots.values()), default=-1)
+    return metadata.last_sequence_number, max(metadata.snapshot_times_ms, default=-1)
 
 
 def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> bool:

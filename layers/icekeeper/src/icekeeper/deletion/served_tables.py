@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.deletion.claims import entry_of, is_seen, look_into, recorded_claims
+from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError, is_gone
@@ -138,8 +138,12 @@ def _look_at_table(
     try:
         loaded = catalog.load(name)
         location = normalise(loaded.metadata.location)
-        if not has_its_own_bucket(location) and not is_seen(recorded, loaded):
+        if has_its_own_bucket(location):
+            return None
+        if not is_seen(recorded, loaded):
             look_into(context, catalog, loaded)
+        elif (new := first_look(catalog, loaded, recorded)) is not None:  # properties may name other folders
+            context.state.claims.record(new, replaces=recorded)
         return None
     except PolicyError:
         return None  # dropped meanwhile, or no table

@@ -27,6 +27,7 @@ from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, StateStore
+from icekeeper.sweep_rhythm import has_former_table
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
 
@@ -201,9 +202,15 @@ class Scanner:
             loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
         ) -> None:
             seen.observe(loaded)
-            health.observe(
-                examine(identity, loaded.metadata, resolved, now_ms=self.now_ms, unreadable=memory.unreadable)
+            stats = examine(
+                identity,
+                loaded.metadata,
+                resolved,
+                now_ms=self.now_ms,
+                unreadable=memory.unreadable,
+                has_former_table=has_former_table(memory.schedules),
             )
+            health.observe(stats)
 
         whole = listed.tables if listed.left_out is None else None
         return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet)

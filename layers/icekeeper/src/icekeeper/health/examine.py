@@ -33,6 +33,7 @@ def examine(
     deletes_elsewhere: int = 0,
     unreadable: Mapping[str, UnreadableFile] | None = None,
     mixed_footers: str | None = None,
+    has_former_table: bool = False,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
@@ -40,6 +41,7 @@ def examine(
     default settings.  ``manifests`` are those of the head, if the caller has read them, and ``deletes_elsewhere``
     counts the deletes that stand under another spec or partition than the data file that they name; ``unreadable``
     files are those that passes could not read, and ``mixed_footers`` warns of footers that readers misread.
+    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -54,6 +56,11 @@ def examine(
         warnings["unreadable_files"] = told
     if mixed_footers is not None:
         warnings["mixed_footers"] = mixed_footers
+    if has_former_table:
+        warnings["former_table"] = (
+            "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
+            f"{identity.table} --operations remove_orphans says which, and what to do"
+        )
     if isinstance(resolved, ResolvedPolicy):
         warnings |= resolved.owners.warnings
     else:

@@ -7,7 +7,7 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import StateStore
-from icekeeper.sweep_rhythm import SWEPT, TRIED
+from icekeeper.sweep_rhythm import FORMER_TABLES, SWEPT, TRIED
 
 __all__ = ["remember_sweep"]
 
@@ -24,8 +24,12 @@ def remember_sweep(
     """
     if outcome.operation is not Operation.REMOVE_ORPHANS:
         return
-    # Of the reasons to skip a sweep only one is found out by trying it: a store that neither lists nor deletes.
-    is_impossible = outcome.status is Status.SKIPPED and "remove_orphans.orphans_known" in outcome.metrics
+    # Of the reasons to skip a sweep two are found out by trying it: a store that neither lists nor deletes, and what a
+    # dropped table has left at the same location.
+    is_former = FORMER_TABLES in outcome.metrics
+    is_impossible = outcome.status is Status.SKIPPED and (
+        is_former or "remove_orphans.orphans_known" in outcome.metrics
+    )
     if outcome.status is Status.SKIPPED and not is_impossible:
         return
     is_whole = outcome.status is Status.SUCCEEDED and not outcome.metrics.get("remove_orphans.files_failed", 0)
@@ -36,7 +40,7 @@ def remember_sweep(
             counted_ms=started_ms,
             finished_ms=finished_ms,
             snapshot_id=None,
-            fingerprint="",
+            fingerprint=FORMER_TABLES if is_former else "",
             idle=is_impossible,
         ),
     )

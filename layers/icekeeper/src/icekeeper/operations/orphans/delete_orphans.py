@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from icekeeper.amounts import counted
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, refuse_foreign
+from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
 from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
@@ -35,10 +36,11 @@ from icekeeper.operations.orphans.plan import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, succeeded
+from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
+from icekeeper.sweep_rhythm import FORMER_TABLES
 
 __all__ = ["TableCandidates", "delete_orphans"]
 
@@ -90,10 +92,12 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         MetadataUnreadable: a reference cannot be read; as above.
         StorageError: a store failed.
     """
-    return _delete(context, found, _ask_guards(context, found))
+    cleared = _ask_guards(context, found)
+    return cleared if isinstance(cleared, OperationOutcome) else _delete(context, found, cleared)
 
 
-def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
+def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared | OperationOutcome:
+    """What the guards have let through, or the outcome of a sweep that is left out."""
     table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
@@ -131,9 +135,25 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared:
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
-    refuse_foreign([one for one in foreign if one.path not in unparsed], neighbours.explain)
+    strangers = [one for one in foreign if one.path not in unparsed and not neighbours.explain(one)]
+    former = former_tables(table.metadata, strangers)
+    if former and len(former) == len(strangers):
+        return _left_to_a_former_table(former)
+    refuse_foreign(strangers, neighbours.explain)
     return _Cleared(
         table, candidates, plan, _missing(context, found, table) if plan.orphans else None, damaged, needs, folders
+    )
+
+
+def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcome:
+    """The outcome where the table lies at the place of one that was dropped: nothing goes, and nothing has failed."""
+    more = f" and {counted(len(found) - 1, 'more metadata file')} of dropped tables" if len(found) > 1 else ""
+    return skipped(
+        _OPERATION,
+        f"{found[0].path} belongs to a table that was dropped (UUID {found[0].uuid}), at whose location this one was "
+        "created: which files here it has left cannot be told, so no orphan was removed; if none of them is needed, "
+        f"delete that metadata file{more}, or name it in orphan_protected_prefixes: its data then counts as orphans",
+        metrics={FORMER_TABLES: len(found)},
     )
 
 

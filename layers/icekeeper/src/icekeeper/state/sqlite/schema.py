@@ -95,6 +95,7 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         PRIMARY KEY (table_key, place, path)) WITHOUT ROWID""",
         """CREATE TABLE catalog_looks (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, look TEXT NOT NULL,
         PRIMARY KEY (catalog, warehouse))""",
+        "CREATE INDEX claimed_folders_of_entry ON claimed_folders (catalog, warehouse, table_name)",
         f"INSERT INTO catalog_looks SELECT DISTINCT catalog, warehouse, '{NO_LOOK}' FROM claims",
     ),
 }
