@@ -57,6 +57,8 @@ class TableState:
     """The live entries of its data manifests.  They are read once, and only candidates are kept."""
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
     """Its live delete files."""
+    ordered_elsewhere: Container[int] = frozenset()
+    """Ids of the snapshots whose files another rhythm of the table has ordered, so that this one leaves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,23 @@ class PassedOver:
     """They were added less than ``min_data_age_hours`` ago."""
     under_deletes: Tally = field(default_factory=Tally)
     """They carry deletes, and ``delete_compaction_enabled`` is off."""
+    ordered_elsewhere: Tally = field(default_factory=Tally)
+    """Another rhythm of the table has ordered them."""
 
-    def takes(self, file: DataFile, *, under_deletes: bool, unreadable: str | None, too_young: bool) -> bool:
+    def takes(
+        self, file: DataFile, *, ordered_elsewhere: bool, under_deletes: bool, unreadable: str | None, too_young: bool
+    ) -> bool:
         """Whether there is a reason; the first one counts."""
-        if under_deletes:
+        if ordered_elsewhere:
+            self.ordered_elsewhere.add(file)
+        elif under_deletes:
             self.under_deletes.add(file)
         elif unreadable is not None:
             self.unsupported.add(file)
             self.first_unsupported = self.first_unsupported or f"{file.file_path} {unreadable}"
         elif too_young:
             self.too_young.add(file)
-        return under_deletes or unreadable is not None or too_young
+        return ordered_elsewhere or under_deletes or unreadable is not None or too_young
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +209,13 @@ def select_candidates(
             continue
         if passed.takes(
             file,
+            ordered_elsewhere=live.entry.snapshot_id in state.ordered_elsewhere,
             under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
             unreadable=why_unreadable(file, needed, types),
             too_young=not is_old_enough(metadata, live.entry, latest_ms),
         ):
             continue
-        to = destinations.destination(file, spec_id)
-        order = has_order(live, metadata, clustered_by, order_id)
+        to, order = destinations.destination(file, spec_id), has_order(live, metadata, clustered_by, order_id)
         candidate = _candidate(metadata, live, needed, to, has_debt, lacks, is_clustered=order, row_bytes=row_bytes)
         partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
