@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 
 from icekeeper.detection.proposal import Proposal
 from icekeeper.engines.local import LocalEngine
@@ -19,6 +20,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.schedules import ScheduleRun
 from support.clocks import same_clock
 from support.command import Command, one_sentence
+from support.deletes import commit_deletes, position_delete
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import IDENTITY
@@ -197,6 +199,82 @@ def test_what_a_clock_that_was_ahead_has_recorded_is_replaced(maintained: Mainta
     schedules.record(identity, ahead)
     maintained.maintain()
     assert schedules.of_table(identity)["hourly"].counted_ms == maintained.clock.now_ms < 2**43
+
+
+MERGED = {
+    "schedules.hourly.interval": "1h",
+    "schedules.hourly.operations": "compact",
+    "schedules.hourly.min_input_files": "2",
+}
+ZORDERED = {
+    "schedules.nightly.interval": "24h",
+    "schedules.nightly.operations": "compact",
+    "schedules.nightly.strategy": "zorder",
+    "schedules.nightly.zorder_columns": "id,part",
+    "schedules.nightly.min_input_files": "2",
+}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_what_one_schedule_has_ordered_another_that_merges_leaves(
+    local_catalog: SqlCatalog, tmp_path: Path, *, is_sorted: bool
+) -> None:
+    """Each turn rewrote all that the other had written, in a table with a sort order (rule 237)."""
+    kept = {f"icekeeper.{key}": value for key, value in {**REST, **MERGED, **ZORDERED}.items()}
+    maintained = Maintained(new_table(local_catalog, tmp_path, properties=kept))
+    table = maintained.table
+    if is_sorted:
+        with table.table.update_sort_order() as update:
+            update.asc("id", IdentityTransform())
+
+    def merged(schedule: str) -> int:
+        return int(maintained.maintain(schedule).operations[0].metrics.get("compact.files_merged", 0))
+
+    table.fill(3)
+    assert merged("hourly") == 3
+    table.fill(1, start=10)
+    assert [merged("nightly"), merged("hourly"), merged("nightly")] == [2, 0, 0]
+    (ordered,) = table.live_files()
+    table.fill(4, start=20)
+    assert merged("hourly") == 4
+    assert ordered in table.live_files()
+    assert [merged("hourly"), ordered in table.live_files()] == [0, True]
+    table.fill(1, start=30)
+    merged("nightly")
+    assert [merged("hourly"), merged("nightly"), merged("hourly")] == [0, 0, 0]
+    assert len(table.readers_agree()) == 18
+
+
+def test_deletes_of_ordered_files_wait_for_the_schedule_that_orders(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    kept = {f"icekeeper.{key}": value for key, value in {**REST, **MERGED, **ZORDERED}.items()}
+    maintained = Maintained(new_table(local_catalog, tmp_path, properties={**kept, "format-version": "2"}))
+    table = maintained.table
+    table.fill(2)
+    maintained.maintain("nightly")
+    (ordered,) = [file.file_path for file in table.data_files()]
+    content, more = position_delete(ordered, 0, "p")
+    commit_deletes(table, [(content, {**more, "partition": ()})])
+    assert maintained.maintain("hourly").operations[0].status is Status.SKIPPED
+    assert sum(table.live_deletes().values()) == 1
+    assert maintained.maintain("nightly").operations[0].status is Status.SUCCEEDED
+    assert sum(table.live_deletes().values()) == 0
+    assert len(table.readers_agree()) == 3
+
+
+def test_no_schedule_cuts_what_another_merges_to_a_larger_target(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Rule 235."""
+    targets = {"schedules.hourly.target_file_size_mb": "0.001", "schedules.hourly.expected_scans": "none"}
+    daily = {"schedules.daily.interval": "24h", "schedules.daily.operations": "compact"}
+    properties = {**REST, **MERGED, **targets, **daily, "write.parquet.row-group-limit": "1"}
+    kept = {key if key.startswith("write.") else f"icekeeper.{key}": value for key, value in properties.items()}
+    maintained = Maintained(new_table(local_catalog, tmp_path, properties=kept))
+    maintained.table.append(*range(10))
+    assert maintained.table.data_files()[0].file_size_in_bytes > 2000
+    assert maintained.maintain("hourly").operations[0].status is Status.SKIPPED
+    only = {f"icekeeper.schedules.daily.{key}": "none" for key in ("interval",)}
+    maintained.table.table.transaction().set_properties(only).commit_transaction()
+    assert maintained.maintain("hourly").operations[0].status is Status.SUCCEEDED
+    assert len(maintained.table.data_files()) > 1
 
 
 def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(

@@ -32,6 +32,42 @@ def test_what_does_not_fit_the_table_is_refused_when_it_is_set(
     assert command.contents() == before
 
 
+NIGHTLY = (
+    "schedules.nightly.interval=24h",
+    "schedules.nightly.strategy=zorder",
+    "schedules.nightly.zorder_columns=id,name",
+)
+HOURLY = ("schedules.hourly.interval=1h", "schedules.hourly.operations=compact")
+TODAY = "schedules.hourly.where=id > 5"
+
+
+@pytest.mark.parametrize(
+    ("hourly", "is_refused"),
+    [
+        (("schedules.hourly.sort_order=id",), True),
+        (("schedules.hourly.sort_order=id", TODAY), True),  # the night takes these, too
+        (("schedules.hourly.sort_order=id", TODAY, "schedules.nightly.where=id <= 5"), False),
+        (("schedules.hourly.sort_order=id", "schedules.hourly.rewrite_enabled=false"), False),
+        (("schedules.hourly.strategy=zorder", "schedules.hourly.zorder_columns=id,name"), False),  # the same
+        (("schedules.hourly.strategy=binpack",), False),
+        ((), False),
+    ],
+)
+def test_schedules_that_must_undo_each_other_are_refused(
+    command: Command, hourly: tuple[str, ...], *, is_refused: bool
+) -> None:
+    """Each turn would rewrite all that the other wrote (rule 237); one that only merges leaves it."""
+    command.table(appends=1)
+    answer = command("policy", "set", "ns.t", *NIGHTLY, *HOURLY, *hourly)
+    assert answer.code == (2 if is_refused else 0)
+    if is_refused:
+        assert one_sentence(answer.err).startswith(
+            "schedules hourly and nightly would rewrite the same files at every turn: hourly has strategy=auto "
+            "sort_order=id target_file_size_mb=256, nightly has strategy=zorder zorder_columns=id,name "
+            "target_file_size_mb=256; set"
+        )
+
+
 def test_what_has_come_to_misfit_is_told_by_health_and_can_be_taken_away(command: Command) -> None:
     table = command.table(appends=1, properties={"icekeeper.sort_order": "name", "icekeeper.strategy": "sort"})
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0

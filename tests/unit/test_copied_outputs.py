@@ -42,7 +42,9 @@ def planned(
 ) -> list[PlannedOutput] | None:
     told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
     told["full_row_group_memory"] = 40
-    return plan_outputs(sizes, outputs, copyable, Copying(entries={}, **told | bounds), OURS, row_group_bytes=100)
+    return plan_outputs(
+        sizes, outputs, copyable, Copying(entries={}, sizes=tuple(sizes), **told | bounds), OURS, row_group_bytes=100
+    )
 
 
 def test_copyable_files_are_copied_and_the_others_decoded_beside_them() -> None:

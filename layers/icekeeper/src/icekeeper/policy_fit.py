@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from itertools import combinations
 
-from icekeeper.errors import TableUnsupported
+from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.scope import file_scope
@@ -16,8 +17,9 @@ from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy.values import text_of
 
-__all__ = ["check_fit", "fitting"]
+__all__ = ["check_fit", "check_schedules", "fitting"]
 
 
 def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy:
@@ -47,3 +49,42 @@ def check_fit(metadata: TableMetadata, policy: Policy, operations: Collection[Op
     if Operation.COMPACT in operations:
         with suppress(TableUnsupported):  # that is for the operation to report
             choose_recipe(metadata, policy)
+
+
+def check_schedules(metadata: TableMetadata, resolved: ResolvedPolicy) -> None:
+    """Check that no two schedules must undo each other's work (rule 237).
+
+    They do where both order all rows of a scope, in different ways.  One that only merges leaves what the other has
+    ordered; of two different scopes nobody knows how they overlap.
+
+    Raises:
+        PolicyError: two of them would rewrite the same files at every turn.
+    """
+    compacting = [
+        (name, one.resolved.policy)
+        for name, one in sorted(resolved.schedules.items())
+        if one.resolved.runs(Operation.COMPACT) and one.resolved.policy.rewrite_enabled
+    ]
+    for (name, policy), (other_name, other) in combinations(compacting, 2):
+        if policy.names_an_order != other.names_an_order or not _share_files(policy, other):
+            continue
+        with suppress(TableUnsupported):
+            recipe, other_recipe = choose_recipe(metadata, policy), choose_recipe(metadata, other)
+            if recipe is not None and other_recipe is not None and recipe.text != other_recipe.text:
+                raise PolicyError(
+                    f"schedules {name} and {other_name} would rewrite the same files at every turn: {name} has "
+                    f"{_order(policy)}, {other_name} has {_order(other)}; set one order and target for both, another "
+                    "where for each, or no order for one of them, which then leaves what the other has ordered"
+                )
+
+
+def _order(policy: Policy) -> str:
+    keys = ["strategy", "sort_order", "zorder_columns", "target_file_size_mb"]
+    values = {key: text_of(getattr(policy, key)) for key in keys if getattr(policy, key)}
+    return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _share_files(one: Policy, other: Policy) -> bool:
+    """Whether two policies surely take the same files: their scope is one, or that of one is the whole table."""
+    scopes = [(policy.where, policy.min_partition_age_hours) for policy in (one, other)]
+    return scopes[0] == scopes[1] or (None, None) in scopes

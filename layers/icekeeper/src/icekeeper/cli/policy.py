@@ -114,7 +114,7 @@ def _change(
     """
     from icekeeper.operation_facts import Operation
     from icekeeper.policy.changes import setting_changes
-    from icekeeper.policy_fit import check_fit
+    from icekeeper.policy_fit import check_fit, check_schedules
     from icekeeper.report.terminal import print_changes
     from icekeeper.runtime import Runtime
 
@@ -130,6 +130,7 @@ def _change(
         if must_fit:
             for part in resolved.parts():
                 check_fit(loaded.metadata, part.policy, tuple(Operation))
+            check_schedules(loaded.metadata, resolved)
         return resolved
 
     after = change(handle, resolve_policy)

@@ -54,6 +54,8 @@ class FileReplacement:
     """The recipe by which the rows of every added file are clustered; it is recorded in the snapshot's summary."""
     clustering_depth: float | None = None
     """How many files a lookup opens after it, on average, among those that the plan chose from; recorded likewise."""
+    noted: Mapping[str, str] = field(default_factory=dict)
+    """What else the summary tells."""
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class SnapshotWriter:
                 for portion in portions(self.metadata, spec_id, entries, entry_bytes)
             ]
             extra = self._extra(written, carried, old)
+            extra.update(replacement.noted)
             if replacement.recipe is not None:
                 extra[RECIPE_KEY] = replacement.recipe
             if replacement.clustering_depth is not None:

@@ -20,6 +20,9 @@ DEFAULT_SOURCE = "default"
 # When a sweep is due decides nothing of what it finds.
 _UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
 
+# What of a schedule decides what others leave as it is.
+_OF_LAYOUT = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb", "min_file_size_ratio")
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -54,6 +57,8 @@ class ResolvedPolicy:
     """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """The named schedules, by name."""
+    beside: tuple[Policy, ...] = ()
+    """Of a schedule: the policies of the table's other schedules that compact."""
     known_as: str = ""
     """The fingerprint of the policy that this one is a part of; empty: it is a whole one."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -103,7 +108,9 @@ class ResolvedPolicy:
     def of_schedule(self, name: str) -> ResolvedPolicy:
         """The settings of one schedule, of the same owners and folders."""
         own = self.schedules[name].resolved
-        return replace(own, owners=self.owners, allowed_prefixes=self.allowed_prefixes)
+        others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
+        beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
+        return replace(own, owners=self.owners, allowed_prefixes=self.allowed_prefixes, beside=beside)
 
     def unscheduled(self) -> ResolvedPolicy:
         """The policy for the operations that no schedule names; the whole one where there are no schedules."""
@@ -142,6 +149,7 @@ class ResolvedPolicy:
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # An operation that was left to the bucket is work again once the bucket no longer does it.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
+        lines += [f"beside {key}={_exact_text(getattr(one, key))}" for one in self.beside for key in _OF_LAYOUT]
         for name, schedule in sorted(self.schedules.items()):
             lines.append(f"{SCHEDULE_PREFIX}{name}={schedule.interval_ms} {schedule.resolved.fingerprint()}")
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()

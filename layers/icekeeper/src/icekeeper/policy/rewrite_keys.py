@@ -133,6 +133,13 @@ class RewriteKeys(BaseModel):
     )
 
     @property
+    def names_an_order(self) -> bool:
+        """Whether it asks for rows in an order; without that files are merged, in a table with an order by that."""
+        return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
+            self.strategy is Strategy.AUTO and self.sort_order is not None
+        )
+
+    @property
     def target_file_size_bytes(self) -> int:
         """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
         return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))

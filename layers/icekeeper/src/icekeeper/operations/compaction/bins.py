@@ -29,6 +29,8 @@ from itertools import accumulate
 
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT, large_from, pieces
+from icekeeper.operations.compaction.likely_copied import output_bytes
+from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.policy import Policy
 
 __all__ = [
@@ -78,6 +80,8 @@ class Bin:
     reason: Reason = Reason.SMALL
     outputs: int = 1
     """How many files they become."""
+    output_bytes: int | None = None
+    """About how large these are together; ``None``: as large as the files."""
 
     @property
     def for_deletes(self) -> bool:
@@ -94,11 +98,14 @@ class Unpacked:
     """A small candidate that stays as it is."""
 
     size: int
+    """About what its rows take in an output."""
     is_rewritten: bool
+    bytes: int
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Unpacked:
-        return cls(candidate.file.file_size_in_bytes, candidate.identity.is_rewritten)
+    def of(cls, candidate: Candidate, size: int | None = None) -> Unpacked:
+        own = candidate.file.file_size_in_bytes
+        return cls(own if size is None else size, candidate.identity.is_rewritten, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ class Packing:
 class _Run:
     files: tuple[Candidate, ...]
     size: int
+    """About what its rows take in an output."""
     reason: Reason | None = None
     """Why the run is rewritten even if it stays alone; ``None``: it is one file, and needs not be."""
 
@@ -125,6 +133,11 @@ class _Run:
     def is_rewritten(self) -> bool:
         """Whether a rewrite wrote it, and this plan does not merge it with others of about its size."""
         return self.reason is not Reason.SMALL and any(c.identity.is_rewritten for c in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Of its files as they are."""
+        return sum(c.file.file_size_in_bytes for c in self.files)
 
     @property
     def weight(self) -> int:
@@ -164,16 +177,23 @@ class _Limits:
         return len(files) - 1 + sum(size // self.target for size in sizes if size >= (self.large or 0))
 
 
-def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False, cuts: bool = False) -> Packing:
+def binpacked(
+    files: list[Candidate],
+    policy: Policy,
+    *,
+    at_rest: bool = False,
+    cuts: bool = False,
+    sizes: OutputSizes = AS_THEY_ARE,
+) -> Packing:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last.
 
-    ``cuts``: large files may be cut.
+    ``cuts``: large files may be cut.  ``sizes``: how large outputs become.
     """
     limits = _Limits.of(policy, cuts=cuts)
     files.sort(key=lambda c: (c.age, c.file.file_path))
     chosen = _alone(files, policy, limits)
     alone = {id(c) for one in chosen for c in one.files}
-    runs = [_Run((c,), c.file.file_size_in_bytes) for c in files if id(c) not in alone]
+    runs = [_Run((c,), output_bytes(c, policy, sizes)) for c in files if id(c) not in alone]
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, limits)
         chosen += [*bins, *([_bin(_merged(rest), limits)] if rest else [])]
@@ -193,7 +213,7 @@ def binpacked(files: list[Candidate], policy: Policy, *, at_rest: bool = False, 
         else:
             runs.append(merged)
     chosen += [_bin(run, limits) for run in runs if run.reason is not None]
-    left = (Unpacked.of(run.files[0]) for run in runs if run.reason is None)
+    left = (Unpacked.of(run.files[0], run.size) for run in runs if run.reason is None)
     return Packing(tuple(chosen), tuple(left))
 
 
@@ -214,15 +234,16 @@ def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_
     """The full bins of runs in order of age, and the runs that are left."""
     bins: list[Bin] = []
     current: list[_Run] = []
-    size = most_outputs = 0
+    size = held = most_outputs = 0
     for run in runs:
         current.append(run)
         size += run.size
+        held += run.bytes
         most_outputs += limits.most_outputs(run.files) + 1
-        outputs = _outputs_if_full(size, most_outputs - 1, limits)
+        outputs = _outputs_if_full(size, held, most_outputs - 1, limits)
         if outputs is not None:
-            bins.append(Bin(_merged(current).files, outputs=outputs))
-            current, size, most_outputs = [], 0, 0
+            bins.append(Bin(_merged(current).files, outputs=outputs, output_bytes=size))
+            current, size, held, most_outputs = [], 0, 0, 0
     return bins, current
 
 
@@ -276,16 +297,17 @@ def _reason_alone(files: Sequence[Candidate]) -> Reason:
 
 
 def _bin(run: _Run, limits: _Limits) -> Bin:
-    return Bin(run.files, run.reason or Reason.SMALL, _output_count(run.size, limits.most_outputs(run.files), limits))
+    outputs = _output_count(run.size, limits.most_outputs(run.files), limits)
+    return Bin(run.files, run.reason or Reason.SMALL, outputs, run.size)
 
 
-def _outputs_if_full(size: int, most: int, limits: _Limits) -> int | None:
+def _outputs_if_full(size: int, held: int, most: int, limits: _Limits) -> int | None:
     """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
     outputs = _output_count(size, most, limits)
     # Fractions are as exact, and take ten times as long.
     is_not_too_large = size * LARGEST_OUTPUT.denominator <= outputs * LARGEST_OUTPUT.numerator * limits.target
     is_whole = outputs * limits.full <= size and is_not_too_large
-    return outputs if is_whole or size >= limits.largest_group else None
+    return outputs if is_whole or held >= limits.largest_group else None
 
 
 def full_bytes(policy: Policy) -> int:

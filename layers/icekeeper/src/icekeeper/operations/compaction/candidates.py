@@ -27,6 +27,7 @@ from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_en
 from icekeeper.operations.compaction.large_files import large_from, pieces
 from icekeeper.operations.compaction.misspelled_deletes import well_spelled
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
+from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec, RewriteReason
@@ -58,6 +59,8 @@ class TableState:
     """Its live delete files."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Data and delete files that are left alone because passes could not read them: path → a sentence that names it."""
+    ordered_elsewhere: Container[int] = frozenset()
+    """Ids of the snapshots whose files another rhythm of the table has ordered, so that this one leaves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +132,23 @@ class PassedOver:
     """They were added less than ``min_data_age_hours`` ago."""
     under_deletes: Tally = field(default_factory=Tally)
     """They carry deletes, and ``delete_compaction_enabled`` is off."""
+    ordered_elsewhere: Tally = field(default_factory=Tally)
+    """Another rhythm of the table has ordered them."""
 
-    def takes(self, file: DataFile, *, under_deletes: bool, unreadable: str | None, too_young: bool) -> bool:
+    def takes(
+        self, file: DataFile, *, ordered_elsewhere: bool, under_deletes: bool, unreadable: str | None, too_young: bool
+    ) -> bool:
         """Whether there is a reason; the first one counts.  ``unreadable`` is a sentence."""
-        if under_deletes:
+        if ordered_elsewhere:
+            self.ordered_elsewhere.add(file)
+        elif under_deletes:
             self.under_deletes.add(file)
         elif unreadable is not None:
             self.unsupported.add(file)
             self.first_unsupported = self.first_unsupported or unreadable
         elif too_young:
             self.too_young.add(file)
-        return under_deletes or unreadable is not None or too_young
+        return ordered_elsewhere or under_deletes or unreadable is not None or too_young
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,7 @@ def select_candidates(
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
     order_id: int | None = None,
     cuts: bool = False,
+    sizes: OutputSizes = AS_THEY_ARE,
 ) -> Candidates:
     """Pick files that are small, carry delete debt or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
 
@@ -184,7 +194,7 @@ def select_candidates(
     passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
-    sizes = _sizes_of_candidates(policy, clustered_by is not None, cuts)  # all that is asked of most files
+    is_by_size = _size_rule(policy, sizes, clusters=clustered_by is not None, cuts=cuts)  # all that is asked of most
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -197,17 +207,17 @@ def select_candidates(
             needed = _needed(index, live, types, needs)
             lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        if not ((has_debt or lacks or _is_by_size(file, needed, policy, sizes)) and in_scope(file, spec_id)):
+        if not ((has_debt or lacks or is_by_size(live.entry, needed)) and in_scope(file, spec_id)):
             continue
         if passed.takes(
             file,
+            ordered_elsewhere=live.entry.snapshot_id in state.ordered_elsewhere,
             under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
             unreadable=_why_left(file, needed, types, state.unreadable),
             too_young=not is_old_enough(metadata, live.entry, latest_ms),
         ):
             continue
-        to = destinations.destination(file, spec_id)
-        order = has_order(live, metadata, clustered_by, order_id)
+        to, order = destinations.destination(file, spec_id), has_order(live, metadata, clustered_by, order_id)
         candidate = _candidate(metadata, live, needed, to, has_debt, lacks, is_clustered=order, row_bytes=row_bytes)
         partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
     return Candidates(
@@ -289,17 +299,22 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
 
 
-def _sizes_of_candidates(policy: Policy, may_be_clustered: bool, cuts: bool) -> tuple[float, float]:
-    """Below which size in bytes every file is a candidate, and from which on those that can be cut."""
+def _size_rule(
+    policy: Policy, sizes: OutputSizes, *, clusters: bool, cuts: bool
+) -> Callable[[ManifestEntry, Sequence[ManifestEntry]], bool]:
+    """Whether a file is a candidate for its size or order alone, by its entry and the deletes that it needs."""
     large = large_from(policy) if cuts else math.inf
-    if policy.rewrite_all or (policy.rewrite_enabled and may_be_clustered):
-        return math.inf, large
-    return policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf, large
+    small: float = policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
+    if policy.rewrite_all or (policy.rewrite_enabled and clusters):
+        small = math.inf
 
+    def is_by_size(entry: ManifestEntry, needed: Sequence[ManifestEntry]) -> bool:
+        size = entry.file.file_size_in_bytes
+        if size < small:
+            return sizes.is_small(entry, small)
+        return size >= large and not needed and bool(pieces(entry.file, policy))
 
-def _is_by_size(file: DataFile, needed: Sequence[ManifestEntry], policy: Policy, sizes: tuple[float, float]) -> bool:
-    size, (small, large) = file.file_size_in_bytes, sizes
-    return size < small or (size >= large and not needed and bool(pieces(file, policy)))
+    return is_by_size
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:

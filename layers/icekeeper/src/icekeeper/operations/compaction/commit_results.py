@@ -13,6 +13,7 @@ from icekeeper.commit.transaction import Committed
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileKey, Nothing
 from icekeeper.operations.compaction.depth_metrics import depth_with
+from icekeeper.operations.compaction.output_sizes import SIZES_KEY, recorded_sizes
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.task import RewriteResult
 from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
@@ -102,6 +103,7 @@ def commit_results(
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
             clustering_depth=depth,
+            noted=_noted(plan, kept, done),
         )
         return replacement, rebased.affected
 
@@ -137,6 +139,18 @@ def _note(
             for key, count in _needed(group).items():
                 if key in outcomes.delete_needs:
                     outcomes.delete_needs[key] -= count
+
+
+def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
+    """How much smaller files came out that were decoded as writers had left them, all rows kept and in their order."""
+    shown = [
+        (len(group.files), group.total_bytes, sum(file.file_size_in_bytes for file in done[group.group_id].written))
+        for group in kept
+        if not (done[group.group_id].bytes_copied or done[group.group_id].rows_deleted)
+        and not any(c.identity.is_rewritten for c in group.files)
+    ]
+    text = None if plan.recipe is not None else recorded_sizes(plan.sizes, shown)
+    return {} if text is None else {SIZES_KEY: text}
 
 
 def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]]:

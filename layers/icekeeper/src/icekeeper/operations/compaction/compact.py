@@ -11,7 +11,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.errors import OperationRefused, PolicyError
+from icekeeper.errors import OperationRefused, PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
@@ -76,6 +76,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
             delete_index(reader, manifests if context.policy.apply_deletes else ()),
             unreadable.waiting(),
+            _ordered_elsewhere(context, metadata, recipe),
         )
         plan = plan_compaction(
             state,
@@ -84,7 +85,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             in_scope=in_scope,
             clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
             lacking=lacking,
-            cuts=context.resolved.is_set("target_file_size_mb"),
+            cuts=_may_cut(context),
         )
         if not context.dry_run:
             unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)
@@ -123,6 +124,26 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     """Ids of the snapshots that added files clustered by a recipe: remembered ones, and those whose summary says so."""
     said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
     return context.memory.clustered_by(recipe.text) | said
+
+
+def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: ClusterRecipe | None) -> frozenset[int]:
+    """Ids of the snapshots whose files another schedule has ordered, where this one only merges (rule 237)."""
+    found: frozenset[int] = frozenset()
+    if context.policy.names_an_order or context.policy.rewrite_all:
+        return found
+    for other in context.resolved.beside:
+        with suppress(PolicyError, TableUnsupported):  # which its own turn reports
+            recipe = choose_recipe(metadata, other) if other.names_an_order else None
+            if recipe is not None and (own is None or recipe.text != own.text):
+                found |= _clustered_by(context, metadata, recipe)
+    return found
+
+
+def _may_cut(context: OperationContext) -> bool:
+    """Whether somebody has set the target, and no other schedule merges files to a larger one (rule 235)."""
+    policy, beside = context.policy, context.resolved.beside
+    is_largest = all(other.target_file_size_bytes <= policy.target_file_size_bytes for other in beside)
+    return context.resolved.is_set("target_file_size_mb") and is_largest
 
 
 def _entries(

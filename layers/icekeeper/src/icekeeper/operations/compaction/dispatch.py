@@ -15,7 +15,7 @@ from icekeeper.operations.compaction.bins import Reason
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.group_batches import in_batches, rewrite_batch
 from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT, pieces
-from icekeeper.operations.compaction.likely_copied import may_be_copied
+from icekeeper.operations.compaction.likely_copied import may_be_copied, output_bytes
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
@@ -144,6 +144,7 @@ def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying 
         return None
     return Copying(
         entries=likely,
+        sizes=tuple(output_bytes(candidate, policy, plan.sizes) for candidate in group.files),
         # What is cut has no other row groups than before, however small they are.
         min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
         full_row_group_memory=policy.full_row_group_memory_bytes,

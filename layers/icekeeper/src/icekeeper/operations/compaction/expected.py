@@ -22,7 +22,7 @@ def expected_result(group: FileGroup, stem: str, types: Mapping[int, str]) -> Re
     """
     inputs = [candidate.file for candidate in group.files]
     rows = sum(c.file.record_count - known_deleted_rows(c.file, c.deletes) for c in group.files)
-    size = group.total_bytes - (0 if group.worth is None else int(group.worth.bytes_saved))
+    size = group.expected_bytes
     count = min(group.output_count, rows)
     written = tuple(
         DataFile(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.output_sizes import OutputSizes
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
 
-__all__ = ["is_likely_copied", "may_be_copied"]
+__all__ = ["is_likely_copied", "may_be_copied", "output_bytes"]
 
 # A file of another spec can be copied: its rows all belong to the output's partition.
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
@@ -20,6 +21,13 @@ _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
     """Whether nothing is known of a file that forbids to copy its row groups into a file of unsorted rows."""
     return not candidate.deletes and _has_fit_row_groups(candidate, policy)
+
+
+def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
+    """About how many bytes the rows of a file take in an output."""
+    is_rewritten = candidate.identity.is_rewritten
+    is_copied = not is_rewritten and is_likely_copied(candidate, policy)
+    return sizes.expected(candidate.file, is_rewritten=is_rewritten, is_copied=is_copied)
 
 
 def may_be_copied(candidate: Candidate, policy: Policy) -> bool:

@@ -32,7 +32,7 @@ def missing_files_and_bytes(left: Sequence[Unpacked], policy: Policy, *, in_orde
         size = sum(one.size for one in light)
         pairs.append((max(1, least - len(light)), max(0, light_bytes(policy) - size)))
     was_tried = in_order and count >= least
-    pairs.append((max(1, least - count), _bytes_to_fill(sum(one.size for one in left), policy, was_tried=was_tried)))
+    pairs.append((max(1, least - count), _bytes_to_fill(left, policy, was_tried=was_tried)))
     return least_pairs(pairs)
 
 
@@ -66,10 +66,14 @@ def least_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]
     return tuple(kept)
 
 
-def _bytes_to_fill(size: int, policy: Policy, *, was_tried: bool) -> int:
-    """The fewest bytes after which files of this size may be a full bin; ``was_tried``: no part of them is one."""
+def _bytes_to_fill(left: Sequence[Unpacked], policy: Policy, *, was_tried: bool) -> int:
+    """The fewest bytes after which these files may be a full bin; ``was_tried``: no part of them is one.
+
+    New files take as many bytes in an output as they have, at most.
+    """
+    size, held = sum(one.size for one in left), sum(one.bytes for one in left)
     full, largest = full_bytes(policy), LARGEST_OUTPUT * policy.target_file_size_bytes
     outputs = size // full
     if outputs and not (was_tried and size > outputs * largest):
         return 0
-    return max(0, min((outputs + 1) * full, policy.max_file_group_size_bytes) - size)
+    return max(0, min((outputs + 1) * full - size, policy.max_file_group_size_bytes - held))

@@ -24,6 +24,7 @@ from icekeeper.operations.compaction.large_files import is_large
 from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
 from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.operations.compaction.partition_rest import PartitionRest
 from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
 from icekeeper.operations.compaction.recipe import ClusterRecipe
@@ -65,6 +66,8 @@ class FileGroup:
     reason: Reason = Reason.SMALL
     worth: Worth | None = None
     """What the rewrite saves and costs."""
+    output_bytes: int | None = None
+    """About how large the outputs are together, deletes apart; ``None``: as large as the files."""
 
     @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
@@ -78,6 +81,12 @@ class FileGroup:
     @property
     def total_bytes(self) -> int:
         return sum(candidate.file.file_size_in_bytes for candidate in self.files)
+
+    @property
+    def expected_bytes(self) -> int:
+        """About how large the outputs are together."""
+        size = self.total_bytes if self.output_bytes is None else self.output_bytes
+        return max(0, size - (0 if self.worth is None else int(self.worth.bytes_saved)))
 
     @property
     def record_count(self) -> int:
@@ -115,6 +124,8 @@ class CompactionPlan:
     """What is not rewritten although it could be, and why."""
     recipe: ClusterRecipe | None = None
     """How the rows of every group are to be ordered; ``None``: they keep their order."""
+    sizes: OutputSizes = AS_THEY_ARE
+    """How large outputs become, as the plan reckons."""
     depth: ClusteringDepth | None = None
     """Where the files lie in the clustering columns; ``None``: there are none."""
     slack: Slack | None = None
@@ -154,10 +165,11 @@ def plan_compaction(
     layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
     cuts = cuts and recipe is None and _may_cut(policy)
     clustered_by = None if clustering is None else clustering.clustered_by
+    sizes = OutputSizes.of(metadata, snapshot) if recipe is None else AS_THEY_ARE
     select = partial(select_candidates, state, policy, now_ms=now_ms, in_scope=in_scope, lacking=lacking, cuts=cuts)
-    found = select(clustered_by=clustered_by, order_id=None if recipe is None else recipe.order_id)
+    found = select(clustered_by=clustered_by, order_id=None if recipe is None else recipe.order_id, sizes=sizes)
     rest = PartitionRest.of(metadata, policy, now_ms)
-    partitions = [_planned(files, policy, clustering, layout, rest, cuts=cuts) for files in found.partitions]
+    partitions = [_planned(files, policy, clustering, layout, rest, cuts, sizes) for files in found.partitions]
     bins = [chosen for partition in partitions for chosen in partition.bins]
     worthy, unpaid = _by_worth(bins, policy, found)
     allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
@@ -183,6 +195,7 @@ def plan_compaction(
         groups_waiting=len(waiting),
         left=left,
         recipe=recipe,
+        sizes=sizes,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
         slack=slack,
     )
@@ -215,8 +228,8 @@ def _planned(
     clustering: Clustering | None,
     layout: Layout | None,
     rest: PartitionRest,
-    *,
     cuts: bool,
+    sizes: OutputSizes,
 ) -> PlannedPartition:
     if clustering is not None and layout is not None:
         groups = clustering_groups(files, policy, layout)
@@ -224,7 +237,7 @@ def _planned(
     # What is cut is no small file of the partition, neither now nor then.
     rests_ms = rest.rests_ms([c for c in files if not (cuts and not c.is_due and is_large(c.file, policy))])
     at_rest = rests_ms is None or rests_ms <= rest.now_ms
-    packing = binpacked(files, policy, at_rest=at_rest, cuts=cuts)
+    packing = binpacked(files, policy, at_rest=at_rest, cuts=cuts, sizes=sizes)
     return PlannedPartition(files, packing.bins, packing.left, None if at_rest else rests_ms)
 
 
@@ -250,6 +263,7 @@ def _group(number: int, chosen: WeighedBin, route_to: int | None, specs_to_leave
         route_to=route_to if may_move else None,
         reason=chosen.bin.reason,
         worth=chosen.worth,
+        output_bytes=chosen.bin.output_bytes,
     )
 
 

@@ -45,7 +45,7 @@ def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | No
         "files": len(group.files),
         "outputs": group.output_count,
         "bytes_in": group.total_bytes,
-        "bytes_out": group.total_bytes - (0 if worth is None else int(worth.bytes_saved)),
+        "bytes_out": group.expected_bytes,
         "delete_files": len(deletes),
         "requests": 0 if worth is None else worth.requests,
         "saving_usd": 0.0 if worth is None else round(worth.saving, 9),

@@ -111,6 +111,8 @@ class Copying:
 
     entries: Mapping[int, DataFile]
     """Their manifest entries, by their number among the inputs."""
+    sizes: tuple[int, ...]
+    """About how many bytes of an output each input takes, those that are decoded too."""
     min_row_group_bytes: int
     """The least average size of the row groups of an input that is copied, and of an output."""
     full_row_group_memory: int

@@ -72,7 +72,7 @@ def write_copied(
         return _write_all([(writer, PlannedOutput((), (0,))) for writer in cuts], task, storage) if cuts else None
     copyable = without_deleted_rows(judged, task, target, deletes, storage)
     outputs = plan_outputs(
-        [source.file_size_in_bytes for source in task.inputs],
+        copying.sizes,
         task.output_count,
         copyable,
         copying,
