@@ -28,6 +28,16 @@ def test_detection_in_json(command: Command) -> None:
     assert answer.err.startswith("2 tables scanned, 1 needs work\n")
 
 
+def test_tables_beyond_the_limit_of_a_scan_need_work_too(command: Command) -> None:
+    for name in ("ns.a", "ns.b", "ns.c"):
+        command.table(name, appends=7)
+    answer = command("detect", "--json", *arguments_of({"max_jobs_per_detection": "1"}))
+    assert (len(answer.json["proposals"]), answer.json["beyond_limit"]) == (1, 2)
+    assert answer.err.startswith("3 tables scanned, 3 need work, 2 of them beyond max_jobs_per_detection\n")
+    once = command("run", "--once", "--engine", "local", *arguments_of({"max_jobs_per_detection": "1"}))
+    assert "3 tables looked at, 3 need maintenance, 2 of them beyond max_jobs_per_detection\n" in once.out
+
+
 def test_detection_goes_quiet_after_a_pass(command: Command) -> None:
     command.table()
     settings = EVERYTHING_IS_OLD

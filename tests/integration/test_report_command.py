@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +48,21 @@ def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pyte
     assert main(["report", "--catalog", "lake", "--output", str(page)]) == 1
     assert capsys.readouterr().err == "error: 1 table cannot be read: shop.calm\n"
     assert "1 of 2 tables is in trouble, 0 need work." in page.read_text()
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_page_shows_more_tables_than_one_scan_proposes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
+        table = catalog.load_table("shop.calm")
+        for _ in range(11):
+            table.append(pa.table({"id": [1, 2]}))
+    monkeypatch.setenv("ICEKEEPER_MAX_JOBS_PER_DETECTION", "1")
+    page = tmp_path / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 2 need work\n"
+    assert "max_jobs_per_detection" not in page.read_text()
 
 
 @pytest.mark.usefixtures("lake")

@@ -221,7 +221,7 @@ def test_a_request_that_cannot_be_served_is_told_once(command: Command) -> None:
 
 def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=3)
-    monkeypatch.setattr("icekeeper.cycle.maintain_proposal._RETRY_PAUSE_S", 0)
+    monkeypatch.setattr("icekeeper.maintenance.attempts._RETRY_PAUSE_S", 0)
     attempts: list[int] = []
     maintain = Runtime.maintain
 

@@ -99,6 +99,39 @@ def test_a_change_is_told_from_what_to_what(command: Command) -> None:
     )
 
 
+def test_changes_of_schedules_are_told_and_later_ones_claim_no_loss(command: Command) -> None:
+    command.table(appends=1)
+    prefix = "icekeeper.schedules.nightly"
+    said = ("schedules.nightly.interval=24h", "schedules.nightly.operations=compact")
+    assert command("policy", "set", "ns.t", *said).out.splitlines() == [
+        f"ns.t: schedules.nightly.interval: not set → 24h (table property {prefix}.interval)",
+        f"ns.t: schedules.nightly.operations: not set → compact (table property {prefix}.operations)",
+    ]
+    assert command("policy", "set", "ns.t", *said).out == "ns.t: nothing changed, its settings were so already\n"
+    other = command("policy", "set", "ns.t", "min_input_files=9")
+    assert other.out == "ns.t: min_input_files: 5 (default) → 9 (table property icekeeper.min_input_files)\n"
+    assert command("policy", "set", "ns.t", "schedules.nightly.interval=12h").out == (
+        f"ns.t: schedules.nightly.interval: 24h (table property {prefix}.interval) → "
+        f"12h (table property {prefix}.interval)\n"
+    )
+    gone = command("policy", "unset", "ns.t", "schedules.nightly.interval", "schedules.nightly.operations", "--json")
+    assert [(change["key"], change["after"]) for change in gone.json["changes"]] == [
+        ("schedules.nightly.interval", None),
+        ("schedules.nightly.operations", None),
+    ]
+
+
+def test_schedules_that_stay_are_no_change_where_wrong_settings_are_mended(command: Command) -> None:
+    scheduled = {"icekeeper.schedules.nightly.interval": "24h", "icekeeper.min_input_files": "1"}
+    command.table(appends=1, properties=scheduled)
+    assert command("policy", "set", "ns.t", "min_input_files=3", "schedules.nightly.operations=compact").out == (
+        "ns.t: min_input_files: 1 (table property icekeeper.min_input_files) → "
+        "3 (table property icekeeper.min_input_files)\n"
+        "ns.t: schedules.nightly.operations: not set → compact (table property "
+        "icekeeper.schedules.nightly.operations)\n"
+    )
+
+
 def test_the_mending_of_wrong_settings_is_told(command: Command) -> None:
     command.table(appends=1, properties={"icekeeper.min_input_file": "3", "icekeeper.min_input_files": "1"})
     assert command("policy", "reset", "ns.t").out.splitlines() == [

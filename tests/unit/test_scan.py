@@ -41,6 +41,7 @@ def test_proposals_of_all_catalogs_are_ordered_by_need(state: CountedState) -> N
         proposals=(FleetProposal("D", "s3://other/", many),),
         skipped=(FleetSkip("C", "ns.few", "beyond max_jobs_per_detection 1"), FleetSkip("C", "ns.quiet", IDLE)),
         cursor=None,
+        beyond_limit=1,
     )
     assert report.proposals[0].to_json() == {
         "catalog": "D",

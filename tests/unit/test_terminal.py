@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from icekeeper.policy import Layer, Operation, resolve
@@ -88,6 +89,17 @@ def test_detection_shows_proposals_then_what_was_left_out() -> None:
         "ns.a   priority 0.89  one; two",
         "ns.bb                 no sign of work",
     ]
+
+
+@pytest.mark.parametrize(
+    ("proposed", "beyond", "told"),
+    [(2, 8, "10 need work, 8 of them beyond max_jobs_per_detection"), (0, 0, "0 need work")],
+)
+def test_detection_counts_the_tables_beyond_the_limit_too(proposed: int, beyond: int, told: str) -> None:
+    target, stream = console()
+    proposals = [{"table": f"ns.t{n}", "reasons": ["one"], "priority": 0.5} for n in range(proposed)]
+    print_detection(target, {"scanned": 12, "proposals": proposals, "skipped": [], "beyond_limit": beyond})
+    assert lines(stream)[0] == f"12 tables scanned, {told}"
 
 
 def test_verification_shows_what_was_checked_and_every_problem() -> None:

@@ -31,6 +31,7 @@ from icekeeper.table_policy import TablePolicies
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
     from icekeeper.engines.engine import Engine
+    from icekeeper.maintenance.attempts import AttemptLimits
     from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
@@ -161,6 +162,17 @@ class Runtime:
             self.state.require_writable()  # before anything is changed, not when it is to be recorded
         turn = None if dry_run else turn or Turn()
         return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
+
+    def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> AttemptLimits:
+        """How long a pass may take that a person begins, and how often it is tried.
+
+        Raises:
+            PolicyError: settings that are wrong.
+            StorageError: the policy file cannot be read.
+        """
+        from icekeeper.maintenance.attempts import AttemptLimits
+
+        return AttemptLimits.said(self._policies.deployment(overrides, unsafe=unsafe))
 
     def context(
         self,

@@ -136,8 +136,9 @@ def maintain(
 
     One run at a time maintains a table.
     """
+    from icekeeper.maintenance.attempts import AttemptLimits, attempted
     from icekeeper.maintenance.table_lease import Turn
-    from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.outcome import PassOutcome, PassStatus
     from icekeeper.report.planned_order import order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
@@ -147,16 +148,21 @@ def maintain(
     turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-        outcome = runtime.maintain(
-            name,
-            chosen,
-            started,
-            schedule=schedule,
-            dry_run=dry_run,
-            unsafe=unsafe,
-            progress=progress,
-            turn=turn,
-        )
+
+        def one_pass(limited: Turn) -> PassOutcome:
+            return runtime.maintain(
+                name,
+                chosen,
+                started,
+                schedule=schedule,
+                dry_run=dry_run,
+                unsafe=unsafe,
+                progress=progress,
+                turn=limited,
+            )
+
+        limits = AttemptLimits() if dry_run else runtime.limits(chosen, unsafe=unsafe)
+        outcome, _ = attempted(one_pass, turn, limits, tell=tell, wait=runtime.sleep)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})

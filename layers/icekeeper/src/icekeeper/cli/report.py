@@ -47,7 +47,8 @@ def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     from icekeeper.health.totals import lake_totals
     from icekeeper.report.page import Page
 
-    found = runtime.detect(chosen)
+    # The page shows every table that needs work, not only as many as one scan proposes.
+    found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
     catalog = runtime.catalog
     lake = runtime.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
     known = {str(stats.identity.table): stats for stats in lake}

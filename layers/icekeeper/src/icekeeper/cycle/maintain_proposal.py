@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
@@ -15,10 +15,11 @@ from icekeeper.cycle.settings import CycleSettings
 from icekeeper.cycle.told import TableResult, what_was_done
 from icekeeper.detection.proposal import FleetProposal
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, StorageError
+from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale
+from icekeeper.maintenance.attempts import AttemptLimits, attempted
 from icekeeper.maintenance.served_request import why_needless
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, holder_name
-from icekeeper.report.outcome import PassOutcome, PassStatus
+from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.state.held_lease import HeldLease, kept_alive
 from icekeeper.state.identity import TableIdentity
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 COMMAND = "icekeeper run"
 _SLOT_PAUSE_S = 2.0
-_RETRY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,36 +110,21 @@ def _why_not(state: StateStore, work: Work) -> str | None:
 
 
 def _attempts(work: Work) -> tuple[str, str]:
-    deadline_s = time.monotonic() + work.settings.timeout_s
-
-    def why_stop() -> str | None:
-        if work.stop.is_set():
-            return "the process is about to end"
-        is_late = time.monotonic() > deadline_s
-        return f"job_timeout_s {work.settings.timeout_s:g} is over" if is_late else None
-
+    table = work.identity.table
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),
-        why_stop=why_stop,
+        why_stop=lambda: "the process is about to end" if work.stop.is_set() else None,
         is_proposed=not work.proposal.is_requested,
     )
-    for attempt in range(1 + work.settings.retries):
-        is_last = attempt == work.settings.retries
-        if attempt:
-            turn = replace(turn, why_not=lambda: None)  # what it would see is the attempt before
-            work.stop.wait(_RETRY_PAUSE_S)
-        try:
-            outcome = work.runtime.maintain(work.identity.table, work.chosen, work.engine, turn=turn)
-        except StorageError as error:
-            if is_last or why_stop():
-                raise
-            log.warning("%s failed and is tried again: %s", work.identity.table, error)
-            continue
-        if is_last or outcome.status is not PassStatus.FAILED or why_stop():
-            return outcome.status.value, _told(outcome, why_stop())
-        log.warning("%s failed and is tried again: %s", work.identity.table, outcome.summary)
-    raise AssertionError("the last attempt returns or raises")
+    outcome, stopped = attempted(
+        lambda limited: work.runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        turn,
+        AttemptLimits(work.settings.timeout_s, work.settings.retries),
+        tell=partial(log.warning, "%s: %s", table),
+        wait=work.stop.wait,
+    )
+    return outcome.status.value, _told(outcome, stopped)
 
 
 def _told(outcome: PassOutcome, stopped: str | None) -> str:

@@ -210,9 +210,11 @@ class Service:
             if warning not in self._warned:  # it is the same with every detection
                 self._say(warning)
         self._warned = frozenset(report.warnings)
-        need = "needs" if len(report.proposals) == 1 else "need"
+        needy = len(report.proposals) + report.beyond_limit
+        need = f"{needy} {'needs' if needy == 1 else 'need'} maintenance"
+        beyond = f", {report.beyond_limit} of them beyond max_jobs_per_detection" if report.beyond_limit else ""
         late = f", {report.not_reached} not reached" if report.not_reached else ""
-        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {len(report.proposals)} {need} maintenance")
+        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {need}{beyond}")
 
     def _say(self, sentence: str) -> None:
         self._tell(f"{iso_utc(self._options.clock())} {sentence}")

@@ -19,7 +19,7 @@ class CycleSettings:
     slots: int
     """Tables that all processes sharing the state maintain at once."""
     timeout_s: float
-    """A pass that has taken so long begins no further operation."""
+    """A pass that has taken so long begins no further operation or round of file groups."""
     retries: int
     """Further attempts at a pass that failed."""
 

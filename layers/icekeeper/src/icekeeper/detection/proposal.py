@@ -117,6 +117,8 @@ class FleetReport:
     cursor: tuple[str, str] | None
     not_reached: int = 0
     """How many tables were not reached within the time budget."""
+    beyond_limit: int = 0
+    """How many tables need work, and were not proposed for ``max_jobs_per_detection``."""
     warnings: tuple[str, ...] = ()
     """What is wrong with listings, in sentences: a catalog without tables, or one that leaves some out."""
     empty_catalogs: int = 0
@@ -138,6 +140,8 @@ class CatalogReport:
     scanned: int
     proposals: tuple[Proposal, ...]
     skipped: tuple[Skip, ...]
+    beyond_limit: int = 0
+    """How many tables need work beside those proposed, which are as many as one scan proposes."""
     note: str | None = None
     """Why no table was scanned, where none was."""
     requested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -160,6 +164,7 @@ class CatalogReport:
             report.scanned,
             tuple(found.proposal for found in report.proposals),
             tuple(Skip(skip.table, skip.reason, skip.is_error, warning=skip.warning) for skip in report.skipped),
+            beyond_limit=report.beyond_limit,
             requested={found.proposal.table: found.settings for found in report.proposals if found.is_requested},
         )
 
@@ -179,6 +184,7 @@ class CatalogReport:
                 }
                 for proposal in self.proposals
             ],
+            **({"beyond_limit": self.beyond_limit} if self.beyond_limit else {}),
             "skipped": [{"table": skip.table, "reason": skip.reason, **_warning_of(skip)} for skip in self.skipped],
             **({} if self.note is None else {"note": self.note}),
         }

@@ -127,7 +127,7 @@ class Scanner:
             place.health.finish()
             place.seen.finish(place.whole, self.run)
         self._drop_stale_requests(reached)
-        proposals, more = _ranked(reached, places, self.settings, self.store, self.now_ms)
+        proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
         missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
         late = _late_reason(self.settings)
@@ -139,6 +139,7 @@ class Scanner:
             skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
+            beyond_limit=beyond_limit,
             warnings=tuple(listing_warnings(catalogs)),
             empty_catalogs=len(empty_catalogs(catalogs)),
         )
@@ -256,8 +257,10 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
 
 def _ranked(
     reached: Reached[FleetTable, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
-) -> tuple[list[FleetProposal], list[FleetSkip]]:
+) -> tuple[list[FleetProposal], list[FleetSkip], int]:
     """The proposals, in order of need, without tables that are being maintained, and a skip for each of the others.
+
+    The number is how many of these need work, and are beyond the limit.
 
     Where there are too many, those that waited long for a pass are chosen before those that had one just now.  The
     lease of a table is looked up only until there are enough proposals.
@@ -277,10 +280,12 @@ def _ranked(
         by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
         wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, item))
     proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
+    beyond_limit = 0
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
         key, warning = item.identity.key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
+            beyond_limit += 1
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
         elif (first := chosen.get(key)) is not None:
             # Both would have the run's one lease, and be maintained at once.
@@ -291,7 +296,7 @@ def _ranked(
         else:
             proposals.append((by_need, item))
             chosen[key] = item
-    return [item for _, item in sorted(proposals, key=lambda one: one[0])], skipped
+    return [item for _, item in sorted(proposals, key=lambda one: one[0])], skipped, beyond_limit
 
 
 def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:

@@ -132,7 +132,8 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         log.warning("%s", warning)
     _tell(deployment, event.run_id, report)
     items = tuple(_item(proposal, event.input, started_ms) for proposal in report.proposals if _fits(proposal))
-    reason = f"{len(items)} of {report.scanned} table(s) need maintenance"
+    beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
+    reason = f"{len(items)} of {report.scanned} table(s) need maintenance{beyond}"
     errors = report.errors + len(unlisted)
     return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
 

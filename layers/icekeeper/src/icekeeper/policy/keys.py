@@ -142,13 +142,13 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one job or pass may take; set by the stack's parameter JobTimeoutMinutes",
+        "seconds that one job or pass may take, of maintain only where set; the stack's parameter JobTimeoutMinutes",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
     job_retry_limit: int = key(
         1,
-        "retries of a failed job or pass; set by the stack's parameter JobRetryLimit",
+        "retries of a failed job or pass, of maintain only where set; the stack's parameter JobRetryLimit",
         ge=0,
         json_schema_extra=_DEPLOYMENT,
     )

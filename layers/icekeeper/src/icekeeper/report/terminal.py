@@ -123,8 +123,10 @@ def trouble(outcome: PassOutcome) -> str:
 def print_detection(console: Console, report: Mapping[str, Any]) -> None:
     """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
     proposals, left_out = report["proposals"], report["skipped"]
-    need = "needs" if len(proposals) == 1 else "need"
-    console.print(Text(f"{counted(report['scanned'], 'table')} scanned, {len(proposals)} {need} work"))
+    beyond = report.get("beyond_limit", 0)
+    needy = len(proposals) + beyond
+    told = f"{counted(report['scanned'], 'table')} scanned, {needy} {'needs' if needy == 1 else 'need'} work"
+    console.print(Text(f"{told}, {beyond} of them beyond max_jobs_per_detection" if beyond else told))
     if report.get("note"):
         console.print(Text(report["note"], style="yellow"), soft_wrap=True)
     rows = [

@@ -46,6 +46,7 @@ class GroupOutcomes:
     failed_groups: int = 0
     groups_left: int = 0
     """Groups that there was no time for; the next run has them."""
+    why_left: str = ""
     snapshot_ids: list[int] = field(default_factory=list)
     table: TableMetadata | None = None
     """The table after the last commit."""

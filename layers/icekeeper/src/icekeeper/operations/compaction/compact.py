@@ -258,7 +258,7 @@ def _outcome(
     summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
     summary += cut_sentence(cut, properties, policy)
     if outcomes.groups_left:
-        summary += f"; {outcomes.groups_left} bin(s) wait for the next run, for want of time"
+        summary += f"; {outcomes.groups_left} bin(s) wait for the next run, {outcomes.why_left}"
     if not plan.groups:
         summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
     if plan.files_unsupported:

@@ -19,6 +19,9 @@ from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 __all__ = ["commits_of", "rewrite_and_commit"]
 
+# Input of groups that are rewritten before anybody asks whether the pass is to stop: some minutes' work, of which the
+# end, where not every worker has a group, is a small part.
+_ROUND_BYTES = 4 * 1024**3
 # The worker finds all that cannot be read at once, a sort in two steps: more attempts mean that files are vanishing.
 _ATTEMPTS_WITHOUT = 3
 
@@ -30,6 +33,7 @@ class _Rewritten:
     results: list[RewriteResult]
     unstarted: int = 0
     """Groups that there was no time for."""
+    why_unstarted: str = "for want of time"
     broken: int = 0
     """The groups that were under way when the engine broke, and those behind them."""
     error: MaintenanceError | None = None
@@ -49,6 +53,9 @@ def rewrite_and_commit(
     time_left = None if context.time_left_s is None else TimeLeft(context.time_left_s)
     for number, groups in enumerate(commits):
         behind = sum(len(later) for later in commits[number + 1 :])
+        if number and (reason := context.why_stop()) is not None:
+            outcomes.groups_left, outcomes.why_left = len(groups) + behind, f"as {reason}"
+            break
         try:
             done = _rewritten(context, loaded, plan, groups, time_left)
             plan, done = _without_unreadable(context, loaded, plan, done, time_left, outcomes)
@@ -68,6 +75,7 @@ def rewrite_and_commit(
             break
         if done.unstarted:
             outcomes.groups_left = done.unstarted + behind
+            outcomes.why_left = done.why_unstarted
             break
     return plan, outcomes
 
@@ -121,7 +129,7 @@ def _rewritten(
     time_left: TimeLeft | None,
 ) -> _Rewritten:
     if time_left is None:
-        return _Rewritten(rewrite_groups(context, loaded, plan, groups))
+        return _in_rounds(context, loaded, plan, groups)
     results: list[RewriteResult] = []
     # By the first one, alone, the time of the others is judged.
     waiting = deque([groups[:1], *small_together(groups[1:], _input_bytes)] if groups else ())
@@ -141,6 +149,37 @@ def _rewritten(
             return _Rewritten(results, broken=len(together) + sum(map(len, waiting)), error=error)
         time_left.note(size)
     return _Rewritten(results)
+
+
+def _in_rounds(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
+) -> _Rewritten:
+    """Rewrite the groups with all workers, so many bytes at a time, until the pass is to begin nothing further."""
+    results: list[RewriteResult] = []
+    rounds = _rounds(groups)
+    for number, together in enumerate(rounds):
+        left = sum(map(len, rounds[number:]))
+        if number and (reason := context.why_stop()) is not None:
+            return _Rewritten(results, unstarted=left, why_unstarted=f"as {reason}")
+        try:
+            results += rewrite_groups(context, loaded, plan, together)
+        except MaintenanceError as error:
+            if not results:
+                raise
+            return _Rewritten(results, broken=left, error=error)
+    return _Rewritten(results)
+
+
+def _rounds(groups: Sequence[FileGroup]) -> list[list[FileGroup]]:
+    rounds: list[list[FileGroup]] = []
+    room = 0
+    for group in groups:
+        if room <= 0:
+            rounds.append([])
+            room = _ROUND_BYTES
+        rounds[-1].append(group)
+        room -= group.total_bytes
+    return rounds
 
 
 def _input_bytes(group: FileGroup) -> int:
