@@ -56,3 +56,17 @@ def test_credentials_that_are_none_are_told(server: _Foreign, more: Mapping[str,
     server.path, server.body = "/tables/t", json.dumps(answer).encode()
     with pytest.raises(MetadataUnreadable, match="answered with credentials or configuration that are not understood"):
         catalog.load(NAME)
+
+
+def test_table_metadata_of_another_shape_are_refused_with_their_file(server: _Foreign) -> None:
+    catalog = server.open()
+    loaded = catalog.load(NAME)
+    document = {**loaded.metadata.document, "snapshots": [{"snapshot-id": "1"}]}
+    answer = {"metadata-location": loaded.metadata_location, "metadata": document}
+    server.path, server.body = "/tables/t", json.dumps(answer).encode()
+    with pytest.raises(MetadataUnreadable) as caught:
+        catalog.load(NAME)
+    told = str(caught.value)
+    assert (
+        f"metadata file {loaded.metadata_location}, which is not an Iceberg table's: snapshots[0].snapshot-id" in told
+    )

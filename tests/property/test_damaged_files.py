@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import copy
 import io
 import json
 import struct
 import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,15 +22,21 @@ from pyroaring import BitMap64
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.avro_files import read_avro
+from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.puffin import decode_deletion_vector, encode_deletion_vector
+from icekeeper.model import TableName
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
+from icekeeper.runtime import Runtime
 from icekeeper.storage.storage import Storage
 from support.damaged_json import damaged
+from support.deletes import create_by_region
 from support.examples import examples
+from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.rewrites import struct as iceberg_struct
+from support.tables import new_document
 
-SOON = timedelta(seconds=2)
+SOON = timedelta(seconds=5)
 WRITTEN: dict[str, Any] = {
     "type": "record",
     "name": "table",
@@ -146,6 +156,60 @@ def test_a_number_of_items_that_cannot_be_is_not_counted_to(items: Any, count: i
             list(read_avro(broken, "s3://b/m.avro")[2])
 
 
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path_factory.mktemp("damaged")) as made:
+        create_by_region(made, 2)
+        made.table.manage_snapshots().create_tag(made.metadata.refs["main"].snapshot_id, "kept").commit()
+        yield made
+
+
+def rich(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with what PyIceberg does not write."""
+    rich = copy.deepcopy(document)
+    kinds = {"type": "list", "element-id": 4, "element": "timestamptz", "element-required": False}
+    prices = {"type": "map", "key-id": 6, "key": "string", "value-id": 7, "value": "int", "value-required": False}
+    fields = [{"id": n, "name": f"f{n}", "required": False, "type": kind} for n, kind in ((3, kinds), (5, prices))]
+    point = {"id": 8, "name": "p", "required": False, "type": {"type": "struct", "fields": fields}}
+    rich["schemas"][0]["fields"].append(point)
+    rich["last-column-id"] = 8
+    order = {"source-id": 1, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}
+    rich["sort-orders"].append({"order-id": 1, "fields": [order]})
+    rich["default-sort-order-id"] = 1
+    statistics = {"snapshot-id": rich["snapshots"][-1]["snapshot-id"], "statistics-path": "file:///nowhere/s.puffin"}
+    sizes = {"file-size-in-bytes": 100, "file-footer-size-in-bytes": 50, "blob-metadata": []}
+    rich["statistics"] = [statistics | sizes]
+    rich["properties"] = {"write.parquet.compression-codec": "zstd", "history.expire.max-snapshot-age-ms": "1000"}
+    return rich
+
+
+@settings(max_examples=examples(25), deadline=SOON)
+@given(st.data())
+def test_a_damaged_metadata_document(table: MaintainedTable, data: st.DataObject) -> None:
+    """Whoever looks at the table, or plans its maintenance, says what is wrong, and where, in one sentence."""
+    path = Path(table.metadata_location.removeprefix("file://"))
+    sound = path.read_bytes()
+    path.write_text(json.dumps(data.draw(damaged(rich(json.loads(sound))))))
+    try:
+        told = [refusal(look, table) for look in (Runtime.verify, Runtime.health)]
+        with suppress(MaintenanceError):
+            told += [outcome.reason or "" for outcome in table.maintain(dry_run=True).operations]
+    finally:
+        path.write_bytes(sound)
+    for sentence in told:
+        assert "\n" not in sentence
+        assert sentence.partition(":")[0] not in vars(builtins), "an error of Python"
+
+
+def refusal(look: Callable[[Runtime, TableName], object], table: MaintainedTable) -> str:
+    """What a look at the table is refused with; nothing else may be raised."""
+    try:
+        look(table.runtime, NAME)
+    except MaintenanceError as error:
+        return str(error)
+    return ""
+
+
 VECTORS = [BitMap64(), BitMap64(range(5)), BitMap64([1, 5, 70_000, 1 << 33]), BitMap64(range(0, 20_000, 2))]
 
 
@@ -168,3 +232,48 @@ def test_a_vector_with_the_right_checksum_of_a_damaged_bitmap(
     assert told.startswith("the deletion vector in s3://b/d.puffin is damaged: ")
     assert positions == sorted(set(positions))
     assert len(positions) == len(vector)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"snapshots": [{"snapshot-id": 1, "timestamp-ms": "x"}]},
+            r"snapshots\[0\].timestamp-ms is 'x'; input should be",
+        ),
+        ({"snapshots": [{"snapshot-id": 1, "timestamp-ms": 10**18}]}, r"snapshots\[0\].timestamp-ms is 10{18}; "),
+        ({"snapshots": {}}, r"snapshots is \{\}; input should be a valid list"),
+        ({"schemas": []}, "schemas is missing"),
+        (
+            {"schemas": [{"fields": [{"id": 1, "name": "a", "required": False}]}]},
+            r"schemas\[0\].fields\[0\].type is missing",
+        ),
+        (
+            {"schemas": [{"fields": [{"id": 1, "name": "a", "required": False, "type": {"type": "list"}}]}]},
+            r"schemas\[0\].fields\[0\].type.element-id is missing",
+        ),
+        ({"current-schema-id": 7}, "current-schema-id is 7, which is no schema of the document"),
+        ({"default-spec-id": 7}, "default-spec-id is 7, which is no partition spec of the document"),
+        (
+            {"partition-specs": [{"spec-id": 0, "fields": [{"name": "p", "transform": "identity"}]}]},
+            "partition field p has no source-id",
+        ),
+        ({"refs": {"main": {"type": "branch"}}}, "refs.main.snapshot-id is missing"),
+        ({"properties": {"a": 1}}, "properties.a is 1; input should be a valid string"),
+        ({"format-version": True}, "format-version is True; input should be a valid integer"),
+    ],
+    ids=str,
+)
+def test_a_document_of_another_shape_is_refused_with_the_place(change: dict[str, Any], said: str) -> None:
+    sound = new_document("s3://b/t", 2)
+    assert parse_document(json.dumps(sound).encode(), "m.json").document == sound
+    with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not an Iceberg table's: {said}"):
+        parse_document(json.dumps({**sound, **change}).encode(), "m.json")
+
+
+def test_what_verify_reports_is_no_matter_of_shape() -> None:
+    """Java refuses these tables, and their owners want to hear all that is wrong with them."""
+    odd = {"snapshot-id": 1, "timestamp-ms": 2, "sequence-number": 9, "summary": {"operation": "append", "n": 1}}
+    changed = {**new_document("s3://b/t", 2), "snapshots": [odd], "refs": {"x": {"snapshot-id": 5}}, "unknown": [1]}
+    summary: Mapping[str, Any] = parse_document(json.dumps(changed).encode(), "m.json").snapshots[1].summary
+    assert summary["n"] == 1

@@ -26,8 +26,8 @@ WORK = tuple(
     ("role", "most", "needless", "ahead"),
     [
         ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 971, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 991, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("report", 972, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 992, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

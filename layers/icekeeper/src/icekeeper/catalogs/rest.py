@@ -27,6 +27,7 @@ from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_shape import require_shape
 from icekeeper.metadata.requirements import same_table
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import (
@@ -189,6 +190,11 @@ class RestCatalog:
                     f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
                 ) from error
             remember_vendor(io_properties, lambda: self.load(table).io_properties)
+        try:
+            require_shape(document)
+        except MetadataUnreadable as error:
+            what = f"metadata file {location}, which is not an Iceberg table's: {error}"
+            raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
         return LoadedTable(table, TableMetadata(document), location, location, io_properties)
 
     def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:

@@ -278,7 +278,7 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
     except OutputLost:
         raise
     except Exception as error:
-        # Table metadata are read unchecked: a document breaks the specification, or this is a bug.
+        # A bug: documents, manifests and files that break the specification raise errors of ours (rule 248).
         log.exception("unexpected")
         kind = type(error).__name__
         print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)

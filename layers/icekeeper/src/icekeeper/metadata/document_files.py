@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_shape import require_shape
 
 __all__ = ["is_metadata_file", "leading_uuid", "parse_document", "render_document"]
 
@@ -43,6 +44,7 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
     if not isinstance(document, dict):
         raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
     try:
+        require_shape(document)
         return TableMetadata(document)
     except MetadataUnreadable as error:
         raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
