@@ -109,6 +109,7 @@ def _without_unreadable(
             done,
             results=[*(result for result in done.results if result.group_id not in bad), *again.results],
             unstarted=done.unstarted + again.unstarted,
+            why_unstarted=again.why_unstarted if again.unstarted else done.why_unstarted,
             broken=done.broken + again.broken,
             error=done.error or again.error,
         )
