@@ -105,9 +105,7 @@ class Scanner:
         catalogs, skipped = self._opened(sources, deadline_s)
         places = self._places(catalogs, assessor_of, skipped)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
-        asked = [
-            FleetTable(name, str(table), table) for name, place in places.items() for table in place.requests.tables
-        ]
+        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requests.tables]
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
