@@ -17,7 +17,7 @@ from icekeeper.operations.compaction.writing.parquet_options import writer_optio
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import leaf_columns
-from support.maintained_table import new_table
+from support.maintained_table import MaintainedTable, new_table
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
 SCHEMA = struct((1, "id", "long"), (2, "text", "string"))
@@ -154,10 +154,25 @@ def test_a_java_class_that_decides_where_files_go_leaves_the_table_alone(
     tmp_path: Path, local_catalog: SqlCatalog
 ) -> None:
     table = new_table(local_catalog, tmp_path)
-    table.fill(3)
+    table.fill(6)
     table.table.transaction().set_properties({"write.location-provider.impl": "com.example.Here"}).commit_transaction()
-    before = table.loaded.metadata_location
+    assert_left_alone(table, "names the Java class com.example.Here")
+
+
+def test_a_column_that_cannot_be_rewritten_leaves_the_table_alone(tmp_path: Path, local_catalog: SqlCatalog) -> None:
+    table = new_table(local_catalog, tmp_path)
+    table.fill(6)
+    column = {"id": 3, "name": "v", "type": "variant", "required": False}
+    table.rewrite_document(lambda document: document["schemas"][0]["fields"].append(column))
+    assert_left_alone(table, "column v is of type variant")
+
+
+def assert_left_alone(table: MaintainedTable, reason: str) -> None:
+    """No pass has failed, and detection proposes none."""
+    before, only = table.loaded.metadata_location, {"operations": "compact"}
+    (skip,) = table.runtime.detect(only).skipped
+    assert reason in skip.reason
     outcome = table.run(Operation.COMPACT)
-    assert outcome.status is Status.REFUSED
-    assert "names the Java class com.example.Here" in (outcome.reason or "")
+    assert (outcome.status, outcome.summary) == (Status.SKIPPED, outcome.reason)
+    assert reason in (outcome.reason or "")
     assert table.loaded.metadata_location == before

@@ -46,6 +46,7 @@ def table(
         {
             "format-version": version,
             "location": "s3://b/t",
+            "schema": {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]},
             "snapshots": raw,
             "current-snapshot-id": snapshots or -1,
             "properties": {name.replace("_", "."): value for name, value in properties.items()},

@@ -98,6 +98,24 @@ def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
     assert check(table(small_files(3, 1000 * MB))) == QUIET  # nobody has set a target
 
 
+@pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)"])
+def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) -> None:
+    """Every pass would end without a change, and every scan would propose it again (rule 23, rule 28)."""
+    small = table(small_files(400, 1.2 * MB))
+    fields = [{"id": 1, "name": "v", "type": kind, "required": False}]
+    odd = TableMetadata({**small.document, "schema": {"type": "struct", "fields": fields}})
+    assert check(odd, policy(operations="compact")) == Skip(
+        "ns.t", f"column v is of type {kind}, which this version of Icekeeper cannot rewrite; the table was left alone"
+    )
+    manifests = reasons(odd, manifest_count=5000)  # which can be rewritten
+    assert manifests == ("5000 manifests reach min_manifests_to_rewrite 5",)
+    of_java = {"write.location-provider.impl": "com.example.Here"}
+    placed = TableMetadata({**small.document, "properties": of_java})
+    found = check(placed, policy(operations="compact"))
+    assert isinstance(found, Skip)
+    assert "names the Java class com.example.Here" in found.reason
+
+
 def test_compaction_that_would_not_run_is_no_reason() -> None:
     metadata = table(small_files(400, MB))
     assert reasons(metadata, policy(rewrite_enabled="false")) == ()

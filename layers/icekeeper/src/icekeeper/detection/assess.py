@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from icekeeper.detection.layout_signals import clustering_signals, partition_signals
 from icekeeper.detection.moving_scope import scope_has_moved
@@ -23,6 +24,7 @@ from icekeeper.detection.statistics_signals import statistics_signals
 from icekeeper.health.counters import summary_counters
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
+from icekeeper.operations.compaction.scope import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
@@ -94,8 +96,15 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
             if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not found.has_unreadable):
                 signals.extend(statistics_signals(metadata, head, resolved.policy))
             clusters = found.clustering is not None and resolved.runs(Operation.COMPACT)
-            ahead = outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)
-            signals.extend(_layout_signals(metadata, head, resolved, found, ahead, seen))
+            look = partial(outlook, metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)
+            ahead = look()
+            of_layout = _layout_signals(metadata, head, resolved, found, ahead, seen)
+            # Asked last, for it goes through the schema.
+            why = why_not_rewritten(metadata) if of_layout and resolved.runs(Operation.COMPACT) else None
+            if why is not None:
+                ahead = look(refused={Operation.COMPACT: why})
+                of_layout = _layout_signals(metadata, head, resolved, found, ahead, seen)
+            signals.extend(of_layout)
     signals.extend(found.due)
     if signals:
         return _proposal(table, signals, uuid)

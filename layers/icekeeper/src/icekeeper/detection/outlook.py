@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from icekeeper.amounts import counted, size_text
 from icekeeper.detection.came_since import Came, came_since
@@ -67,15 +68,16 @@ def outlook(
     *,
     clusters: bool,
     now_ms: int,
+    refused: Mapping[Operation, str] = MappingProxyType({}),
 ) -> Outlook:
     """The outlook at ``now_ms`` (epoch milliseconds); ``seen`` is what the last pass under these settings left.
 
-    ``clusters``: compaction would cluster files.
+    ``clusters``: compaction would cluster files.  ``refused``: operations that leave this table alone, and why.
     """
-    settled: dict[Operation, str] = {}
+    settled = dict(refused)
     looks: list[Signal] = []
     for operation, judge in _JUDGES.items():
-        if not resolved.runs(operation):
+        if not resolved.runs(operation) or operation in refused:
             continue
         slack = None if seen is None else seen.slack.get(operation.value)
         if slack is None:

@@ -1,4 +1,4 @@
-"""Refuses folders for new files that are other folders on other machines (rule 182) (pure).
+"""Refuses folders for new files that are other folders on other machines (rule 182), or are not known (rule 28) (pure).
 
 A path that is relative belongs to the process that writes, and a local one of a table in a store to its machine: what a
 rewrite commits there no other reader finds, and expiry then deletes the files that it replaced.
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 from icekeeper.errors import TableUnsupported
 
-__all__ = ["DATA_FOLDER_KEYS", "METADATA_FOLDER_KEY", "require_known_folders"]
+__all__ = ["DATA_FOLDER_KEYS", "METADATA_FOLDER_KEY", "require_known_folders", "require_known_layout"]
 
 DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 """The first one that is set is the folder of new data files; the others are its older names."""
 METADATA_FOLDER_KEY = "write.metadata.path"
+_CUSTOM_PROVIDER = "write.location-provider.impl"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -34,6 +35,16 @@ def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
                 f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
                 f"address, as the table's location {location} is one; the table was left alone"
             )
+
+
+def require_known_layout(properties: Mapping[str, str]) -> None:
+    """Raises TableUnsupported when a class that only Java can load decides where the table's data files go."""
+    provider = properties.get(_CUSTOM_PROVIDER)
+    if provider:
+        raise TableUnsupported(
+            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
+            "cannot be asked; the table was left alone"
+        )
 
 
 def _is_local(path: str) -> bool:

@@ -30,17 +30,16 @@ from icekeeper.operations.compaction.plan import (
 from icekeeper.operations.compaction.preview import left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
-from icekeeper.operations.compaction.scope import file_scope
+from icekeeper.operations.compaction.scope import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.settings_preview import FileSample, order_document, settings_document
 from icekeeper.operations.compaction.unreadable import UnreadableFiles
-from icekeeper.operations.compaction.writing.output_names import require_known_layout
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
-from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
+from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.slack import Slack
 
 __all__ = ["compact"]
@@ -60,6 +59,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         loaded = context.load()
         metadata = loaded.metadata
         require_writable(metadata)
+        if (why := why_not_rewritten(metadata)) is not None:
+            return skipped(_OPERATION, why, metrics={"compact.duration_ms": elapsed_ms()})
         snapshot = branch_head(metadata, context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)
@@ -94,8 +95,6 @@ def compact(context: OperationContext) -> OperationOutcome:
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
             nothing = replace(nothing, slack=slack)
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
-        stored_schema(metadata.current_schema)  # refuses column types that this version cannot rewrite
-        require_known_layout(metadata)
         context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)

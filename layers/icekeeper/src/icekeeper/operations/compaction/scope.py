@@ -1,19 +1,36 @@
 """Which data files a rewrite may take at all: by the filter ``where``, and by when their partition ended (pure).
 
-Both go by the partition that the file is in, under its own spec, not by the one that its rows may move to.
+None, where this version cannot write the table's data files.  Filter and time go by the partition that the file is in,
+under its own spec, not by the one that its rows may move to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.new_file_folders import require_known_layout
 from icekeeper.model import DataFile, Nothing
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.partition_time import partition_times
 from icekeeper.policy import Policy
+from icekeeper.rows.arrow_schema import stored_schema
 
-__all__ = ["file_scope"]
+__all__ = ["file_scope", "why_not_rewritten"]
+
+
+def why_not_rewritten(metadata: TableMetadata) -> str | None:
+    """Why this version rewrites no data file of a table; ``None``: it does.
+
+    A column has a type that it cannot carry (rule 23), or a class that only Java has places the files (rule 28).
+    """
+    try:
+        stored_schema(metadata.current_schema)
+        require_known_layout(metadata.properties)
+    except TableUnsupported as unsupported:
+        return str(unsupported)
+    return None
 
 
 def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:

@@ -13,30 +13,19 @@ from decimal import Context, Decimal
 from typing import Any
 from urllib.parse import quote_plus
 
-from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.new_file_folders import require_known_layout
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.task import Layout, OutputNames
 from icekeeper.operations.compaction.writing.civil_date import civil_date
 from icekeeper.storage.paths import split_path
 
-__all__ = ["output_names", "partition_path", "require_known_layout"]
+__all__ = ["output_names", "partition_path"]
 
-_CUSTOM_PROVIDER = "write.location-provider.impl"
 _DECIMALS = Context(prec=76)
-
-
-def require_known_layout(metadata: TableMetadata) -> None:
-    """Raises TableUnsupported when a class that only Java can load decides where the table's files go."""
-    provider = metadata.properties.get(_CUSTOM_PROVIDER)
-    if provider:
-        raise TableUnsupported(
-            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
-            "cannot be asked; the table was left alone"
-        )
 
 
 def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
@@ -45,7 +34,7 @@ def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[Part
     Raises:
         TableUnsupported: the table's layout, or a partition transform, is unknown.
     """
-    require_known_layout(metadata)
+    require_known_layout(metadata.properties)
     spec = metadata.specs[spec_id]
     path = "" if is_unpartitioned(spec) else partition_path(spec, partition, metadata.schemas_current_first)
     folder = metadata.data_location
