@@ -91,6 +91,7 @@ def test_a_missing_object_is_named(place: Place) -> None:
         with pytest.raises(StorageError) as caught:
             read(path)
         assert str(caught.value) == f"{path} does not exist"
+        assert place.storage.shows_missing(path, caught.value)
 
 
 @pytest.mark.parametrize("place", ALL, indirect=True)
