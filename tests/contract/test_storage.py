@@ -16,7 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.errors import StorageError
+from icekeeper.errors import FileUnreadable, StorageError
+from icekeeper.rows.arrow_schema import arrow_schema
+from icekeeper.rows.read import Tally, read_rows, unreadable_files
+from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 
@@ -91,6 +94,23 @@ def test_a_missing_object_is_named(place: Place) -> None:
         with pytest.raises(StorageError) as caught:
             read(path)
         assert str(caught.value) == f"{path} does not exist"
+        assert place.storage.shows_missing(path, caught.value)
+
+
+@pytest.mark.parametrize("size", [1000, 10**8], ids=["small", "large"])
+@pytest.mark.parametrize("place", ALL, indirect=True)
+def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int) -> None:
+    """Whether it would be read at once or by row groups (rule 215); the bytes are those of another size than told."""
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
+    inputs = [InputFile(f"{place.location}/data/{number}.parquet", 1, size) for number in range(3)]
+    for source in (inputs[0], inputs[2]):
+        with place.storage.open_output(source.path) as sink:
+            pq.write_table(pa.table({"id": [1]}, schema=arrow_schema(schema)), sink)
+    task = ReadTask(inputs=tuple(inputs), schema=schema, io_properties={})
+    with pytest.raises(FileUnreadable) as caught:
+        list(read_rows(task, place.storage, Tally()))
+    missing = {inputs[1].path: f"{inputs[1].path} does not exist"}
+    assert {caught.value.path: str(caught.value)} == unreadable_files(task, place.storage) == missing
 
 
 @pytest.mark.parametrize("place", ALL, indirect=True)

@@ -21,6 +21,15 @@ def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> No
             ask("s3://no-such-bucket/t")
 
 
+def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
+    """It may be back tomorrow with all of them: none is taken for lost (rule 215)."""
+    storage = Storage(moto_server.s3_properties)
+    for read in (storage.read, lambda path: storage.open_input(path, 10), storage.open_input):
+        with pytest.raises(StorageError, match="s3://no-such-bucket/t/x") as caught:
+            read("s3://no-such-bucket/t/x")
+        assert not storage.shows_missing("s3://no-such-bucket/t/x", caught.value)
+
+
 def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: MotoServer) -> None:
     with closed_port() as endpoint:
         storage = Storage({**moto_server.s3_properties, "s3.endpoint": endpoint})

@@ -58,7 +58,13 @@ def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> N
     told = json.loads((pipeline.control / "runs" / RUN / "detection.json").read_text())
     assert [one["proposal"]["table"] for one in told["proposals"]] == ["ns.t"]
     assert told["skipped"] == [
-        {"catalog": "local", "table": "ns.quiet", "reason": "no current snapshot", "is_error": False}
+        {
+            "catalog": "local",
+            "table": "ns.quiet",
+            "reason": "no current snapshot",
+            "is_error": False,
+            "warning": None,
+        }
     ]
 
 

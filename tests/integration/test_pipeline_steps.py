@@ -56,6 +56,28 @@ def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
     )
 
 
+def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None:
+    """All steps succeed, the next run has none for it, and detection proposes nothing (rule 186, rule 216)."""
+    bad = pipeline.table.data_files()[2].file_path
+    Path(bad.removeprefix("file://")).unlink()
+    item, plan = pipeline.begin()
+    answers = {step: pipeline.run(item, plan, step) for step in STEPS if plan.routes[step] == "function"}
+    told = f"left 1 file(s) out: {bad} does not exist"
+    assert answers["compact"] == {
+        "status": "succeeded",
+        "summary": f"compacted 4 files into 1 (across 1 bins); {told}",
+    }
+    assert {answer["status"] for answer in answers.values()} == {"succeeded"}
+    assert pipeline.report(item, plan).status == "succeeded"
+    assert release_table_lease(pipeline.deployment, RUN, item)
+    assert pipeline.detect("run-2") == ({**pipeline.detect("run-2")[0]}, [])
+    item, plan = pipeline.begin("run-3")
+    assert plan.routes["compact"] == "none"
+    assert pipeline.document(item, "plan.json", "run-3")["outcomes"]["compact"]["reason"] == (
+        f"no files eligible for compaction (1 file(s) are left alone: {bad} does not exist)"
+    )
+
+
 def test_a_step_that_ended_is_not_done_again(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     first = pipeline.run(item, plan, "compact")

@@ -134,7 +134,7 @@ def test_partial_progress_commits_group_by_group(table: MaintainedTable) -> None
 
 
 def test_a_failed_group_does_not_take_the_others_along(table: MaintainedTable) -> None:
-    """The first of two commits lands; the second has an input that is gone, and says so."""
+    """The first of two commits lands; the second has an input that its store refuses, and says so."""
     plan = table.runtime.maintain(table.loaded.name, {"operations": "compact"}, table.engine, dry_run=True)
     assert plan.operations[0].status is Status.SKIPPED  # five files are the least by default
     paths = outcome_of(
@@ -144,11 +144,13 @@ def test_a_failed_group_does_not_take_the_others_along(table: MaintainedTable) -
         Operation.COMPACT,
     ).files_planned
     local_path(paths[-1]).rename(table.folder / "away")
+    local_path(paths[-1]).mkdir()
     outcome = compacted(table, partial_progress="1")
     assert outcome.status is Status.FAILED
     assert outcome.summary == "compacted 3 files into 1 (across 1 bins)"
     assert len(outcome.snapshot_ids) == 1
     assert outcome.metrics["compact.bins_failed"] == 1
+    local_path(paths[-1]).rmdir()
     (table.folder / "away").rename(local_path(paths[-1]))
     assert compacted(table, partial_progress="1").summary == "compacted 3 files into 1 (across 1 bins)"
     assert len(rows(table)) == 60

@@ -16,6 +16,7 @@ from icekeeper.model import FileContent
 from icekeeper.rows.file_rows import reading
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
+from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, struct
 from support.rewrites import rows as made_rows
@@ -48,8 +49,7 @@ def translated(error: Exception) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("read", "told"),
     [
-        (translated(FileNotFoundError(2, "no such file")), f"{PATH} does not exist"),
-        (translated(answered(404, "NoSuchKey")), f"{PATH} failed with NoSuchKey"),
+        (translated(NoSuchObject(PATH)), f"{PATH} does not exist"),
         (raising(pa.ArrowInvalid("two\nlines")), f"file {PATH} cannot be read: two lines"),
         (raising(OSError("Unexpected end of stream")), f"file {PATH} cannot be read: Unexpected end of stream"),
         (raising(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")), f"file {PATH} cannot be read: 'utf-8' codec "),

@@ -19,7 +19,7 @@ from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
-from icekeeper.storage.failures import failed_by_store, is_missing
+from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
@@ -153,6 +153,6 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
         text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
         raise FileUnreadable(text if path in text else f"file {path} cannot be read: {text}", path=path) from error
     except StorageError as error:
-        if isinstance(error, FileUnreadable) or not is_missing(error):
+        if isinstance(error, FileUnreadable) or not storage.shows_missing(path, error):
             raise
         raise FileUnreadable(str(error), path=path) from error

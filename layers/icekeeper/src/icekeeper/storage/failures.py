@@ -24,7 +24,6 @@ __all__ = [
     "failed_by_store",
     "failure_in_words",
     "is_denied",
-    "is_missing",
     "is_missing_bucket",
     "is_refused",
     "is_transient",
@@ -89,14 +88,6 @@ def is_missing_bucket(error: BaseException) -> bool:
     """Whether a failure to read or write an object was raised because its whole bucket is not there (rule 192)."""
     cause = error.__cause__
     return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
-
-
-def is_missing(error: BaseException) -> bool:
-    """Whether a failure to read an object was raised because it, and it alone, is not there."""
-    cause = error.__cause__
-    if isinstance(cause, ClientError):
-        return cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404 and not is_missing_bucket(error)
-    return isinstance(cause, FileNotFoundError)
 
 
 def failed_by_store(error: BaseException) -> bool:

@@ -33,7 +33,15 @@ from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, d
 from icekeeper.storage.local import local_level, local_status, walk, write_whole
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
-from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, can_boto3_read, read_beginning, read_end, read_object
+from icekeeper.storage.s3_reads import (
+    ONE_READ_BYTES,
+    NoSuchObject,
+    ObjectEnd,
+    can_boto3_read,
+    read_beginning,
+    read_end,
+    read_object,
+)
 
 __all__ = ["Storage"]
 
@@ -142,6 +150,18 @@ class Storage:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
+
+    def shows_missing(self, path: str, error: StorageError) -> bool:
+        """Whether a failure to read an object shows that it is not there, and not that its whole bucket is gone."""
+        if not isinstance(error.__cause__, FileNotFoundError):
+            return False
+        if isinstance(error.__cause__, NoSuchObject) or not self.uses_boto3(path):
+            return True
+        try:
+            self.read_end(path, 1)  # PyArrow says the same of both
+        except StorageError as again:
+            return isinstance(again.__cause__, NoSuchObject)
+        return False
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Every object under a directory, in no particular order; paths are spelled as the prefix is.

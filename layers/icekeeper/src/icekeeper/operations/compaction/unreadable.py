@@ -40,8 +40,11 @@ class UnreadableFiles:
         """The files that are not yet to be tried again: path → a sentence that names it."""
         return self.memory.waiting_of(self.known, self.schema_digest)
 
-    def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterable[LiveEntry]:
         """The live entries of data files, all of them; those of known files are noted."""
+        return self._noting(entries) if self.known else entries
+
+    def _noting(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         for live in entries:
             if live.entry.file.file_path in self.known:
                 self.live.add(live.entry.file.file_path)
@@ -50,7 +53,7 @@ class UnreadableFiles:
 
     def forget_gone(self, delete_files: Iterable[str]) -> None:
         """Forget what the table has no more; ``delete_files`` are the paths of all of its live delete files."""
-        if self.saw_all and self.known:
+        if self.saw_all:
             self._forget(self.known.keys() - self.live - set(delete_files))
 
     def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
