@@ -153,23 +153,24 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
 
 
 @pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_an_input_that_cannot_be_read_is_left_out_of_a_sort_of_all_workers(
-    table: MaintainedTable, engine: Engine
+    table: MaintainedTable, engine: Engine, *, gone: bool
 ) -> None:
-    """The sample reads another file first; the split that meets the damage is reported, what lanes wrote is removed
-    (rule 186)."""
+    """A file that is gone is met by the sample, damage in another column by a split, after which what lanes wrote is
+    removed (rule 186)."""
     fill(table, 6, 20_000)
     victim = Path(normalise(table.data_files()[3].file_path))
     chunk = pq.ParquetFile(victim).metadata.row_group(0).column(1)  # not the one that is sampled
     data = bytearray(victim.read_bytes())
     start = chunk.dictionary_page_offset
     data[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
-    victim.write_bytes(data)
+    victim.unlink() if gone else victim.write_bytes(data)
     before, paths = table.unreferenced(), {file.file_path for file in table.data_files()}
     outcome = table.run(Operation.COMPACT, engine=engine, min_input_files="5", target_file_size_mb="0.1", **BY_ID)
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics["compact.files_merged"] == 5
-    assert f"{victim.name} cannot be read: " in outcome.summary
+    assert f"{victim.name} {'does not exist' if gone else 'cannot be read: '}" in outcome.summary
     left = [file for file in table.data_files() if file.file_path in paths]
     assert [normalise(file.file_path) for file in left] == [str(victim)]
     assert table.unreferenced() == before
