@@ -157,7 +157,7 @@ def test_a_stray_metadata_file_is_refused_until_it_is_protected(table: Maintaine
     assert stray in table.files()
 
 
-def test_a_table_created_again_in_place_is_not_swept_until_its_old_metadata_is_protected(
+def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_protected(
     table: MaintainedTable,
 ) -> None:
     old = {path for path in table.files() if path.endswith(".metadata.json")}
