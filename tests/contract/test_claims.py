@@ -133,7 +133,9 @@ def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
     assert list(open_store().claims.looks()) == never
     assert sorted(found(open_store, OWNER.location)) == ["ns.guest", "ns.nested", "ns.owner"]
     unseen = UnseenEntry(table=TableName.parse("ns.lost"), reason="why", location="s3://b/wh/lost", is_gone=True)
-    looked = CatalogLook(catalog="lake", warehouse="s3://wh", run="r1", unseen=(unseen,), failure="because")
+    looked = CatalogLook(
+        catalog="lake", warehouse="s3://wh", run="r1", looked_ms=7, unseen=(unseen,), failure="because"
+    )
     open_store().claims.record_look(looked)
     open_store().claims.record(AROUND)
     assert list(open_store().claims.looks()) == [looked, never[1]]

@@ -36,7 +36,7 @@ def test_workers_see_the_roots_that_this_process_would_see(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_engine = context_of(table)
-    new_manifests.read_new_manifests(by_engine, table.loaded, ())
+    assert new_manifests.read_new_manifests(by_engine, table.loaded, ())
     monkeypatch.setattr(new_manifests, "_BY_ENGINE_BYTES", 2**40)
     here = context_of(table)
     new_manifests.read_new_manifests(here, table.loaded, ())
@@ -44,12 +44,20 @@ def test_workers_see_the_roots_that_this_process_would_see(
     assert {root.rpartition("/")[2] for root in here.footprint.roots()} == {"data", "elsewhere"}
 
 
-def test_a_manifest_that_no_worker_can_read_leaves_the_table_unknown(table: MaintainedTable) -> None:
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_manifest_that_no_worker_can_read_leaves_the_table_unknown(table: MaintainedTable, *, is_gone: bool) -> None:
+    """One that is gone hides none of the others."""
     assert table.metadata.current_snapshot is not None
     (lost, *_) = table.reader.manifests(table.metadata.current_snapshot)
-    Path(lost.manifest_path.removeprefix("file://")).unlink()
-    with pytest.raises(MetadataUnreadable, match=r"^manifest [^ ]* does not exist$"):
-        new_manifests.read_new_manifests(context_of(table), table.loaded, ())
+    path, context = Path(lost.manifest_path.removeprefix("file://")), context_of(table)
+    if is_gone:
+        path.unlink()
+        assert not new_manifests.read_new_manifests(context, table.loaded, ())
+        assert {root.rpartition("/")[2] for root in context.footprint.roots()} == {"data"}
+    else:
+        path.write_bytes(b"no manifest")
+        with pytest.raises(MetadataUnreadable, match=r"^manifest [^ ]*"):
+            new_manifests.read_new_manifests(context, table.loaded, ())
     table.maintain("expire_snapshots")
     (claims,) = table.state.claims.touching(table.metadata.location.removeprefix("file://"))
     assert (str(claims.table), claims.seen_sequence_number) == (str(NAME), -1)

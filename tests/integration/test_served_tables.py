@@ -169,6 +169,15 @@ class TestOneLook:
         assert command(*RUN).code == 0
         assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
 
+    def test_what_a_run_that_lasts_for_hours_has_seen_is_old(self, owner: MaintainedTable, loads: Counter[str]) -> None:
+        """The same run id: steps of one execution, or an execution that is begun anew days later."""
+        owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART).append(owner.new_rows(1))
+        for hours, looks in ((0, 1), (5, 1), (7, 2)):
+            owner.late_ms = hours * HOUR_MS
+            owner.plant("data/orphan.parquet")
+            owner.maintain("remove_orphans", run_id="r1")
+            assert loads["ns.quiet"] == looks
+
     def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
         for number in range(3):
             owner.pyiceberg.create_table(f"ns.quiet{number}", schema=ID_AND_PART).append(owner.new_rows(1))
@@ -211,6 +220,20 @@ class TestUnreadable:
         assert command("claims", "exclude", "ns.broken").code == 0
         done = {one["operation"]: one["status"] for one in command(*pass_over).json["operations"]}
         assert (done["expire_snapshots"], done["remove_orphans"]) == ("succeeded", "succeeded")
+
+    def test_what_lies_under_an_excluded_one_stays(self, command: Command) -> None:
+        table = command.table(appends=1)
+        nested = command.catalog.create_table("ns.nested", table.schema(), location=f"{table.location()}/sub/nested")
+        nested.append(table.scan().to_arrow())
+        theirs = {path for path in command.contents() if "/sub/nested/" in path}
+        Path(normalise(nested.metadata_location)).write_text("{")
+        assert command("claims", "exclude", "ns.nested").code == 0
+        orphan = Path(normalise(table.location())) / "data/orphan.parquet"
+        orphan.write_bytes(b"1")
+        swept = ("maintain", "ns.t", *EVERYTHING_IS_OLD, "--set", f"orphan_sweep_prefixes={table.location()}/sub")
+        assert command(*swept, "--set", "orphan_max_delete_ratio=1").code == 0
+        assert not orphan.exists()
+        assert theirs <= command.contents().keys()
 
     def test_a_table_that_can_be_loaded_is_not_excluded(self, command: Command) -> None:
         command.table()

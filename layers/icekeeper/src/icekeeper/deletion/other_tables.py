@@ -21,6 +21,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.store import StateStore
+from icekeeper.storage.path_set import may_be_under
 
 __all__ = ["CatalogTables", "NearTables", "load_all", "near_tables"]
 
@@ -112,6 +113,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     tables: list[TableFolders] = []
     unreadable: list[tuple[TableClaims, str]] = []
     given_up = [one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders)]
+    given_up = [one for one in given_up if not _is_excluded_around(context, own, one[0])]
     for entry, one in sorted(claimed.items()):
         if entry[:2] not in opened:
             opened[entry[:2]] = _opened(context, one)
@@ -135,6 +137,14 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     return NearTables(
         tuple(table for entry, table in others.items() if entry != own_entry), tuple(unreadable), tuple(given_up)
     )
+
+
+def _is_excluded_around(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
+    """Whether a person has excluded an entry whose location is, or contains, that of ``own``: then it stops nothing."""
+    if not may_be_under(own.metadata.location, lost.location):
+        return False
+    recorded = context.state.claims.of_entry(lost.entry)
+    return recorded is not None and recorded.is_excluded
 
 
 def _looked_into(

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
@@ -32,8 +33,10 @@ log = logging.getLogger(__name__)
 
 # An item of DynamoDB holds 400 KB.
 _MOST_BYTES = 300_000
-_PARALLEL_LOOKS = 8
+_PARALLEL_LOOKS = 16
 _TABLE_BUCKET = "arn:"
+# A run that is begun anew after days (a redriven execution), or that lasts so long, looks again.
+_HOLDS_MS = 6 * HOUR_MS
 
 
 def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[CatalogLook]:
@@ -87,7 +90,8 @@ def _is_near_nobody(context: OperationContext, look: CatalogLook) -> bool:
 
 def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLook:
     """The look that this run has taken at a catalog; what it left for later, or all, is looked at now."""
-    is_begun = before.run == run
+    now_ms = context.clock()
+    is_begun = before.run == run and abs(now_ms - before.looked_ms) <= _HOLDS_MS
     if is_begun and all(one.reason for one in before.unseen):
         return before
     unseen: list[UnseenEntry] = []
@@ -103,9 +107,8 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
             unseen += _look_at_tables(context, catalog, list(catalog.list_tables()))
     except MaintenanceError as error:
         failure = f"its tables cannot be listed: {error}"
-    look = CatalogLook(
-        catalog=before.catalog, warehouse=before.warehouse, run=run, unseen=tuple(unseen), failure=failure
-    )
+    looked_ms = before.looked_ms if is_begun else now_ms
+    look = replace(before, run=run, looked_ms=looked_ms, unseen=tuple(unseen), failure=failure)
     if not fits(look):
         failure = f"{len(unseen)} of its tables cannot be read, as {unseen[0].table}: {unseen[0].reason}"
         look = replace(look, unseen=(), failure=failure)
@@ -152,13 +155,16 @@ def _look_at_table(
         failed = UnseenEntry(
             table=name, reason=str(error), location=location or _location_of(pointer), is_gone=is_lost(error)
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # documents are read as they are; one that breaks the specification stops no other
         reason = f"its metadata does not follow the specification: {type(error).__name__} {error}"
         failed = UnseenEntry(table=name, reason=reason, location=location)
     log.warning("%s: %s cannot be looked at: %s", context.table, name, failed.reason)
+    if recorded is None:
+        return failed
+    if recorded.is_excluded:  # it stops nothing; what lies under its location stays
+        return replace(failed, is_gone=True)
     # What its last look recorded is spared where the table is asked for (``near_tables``).
-    is_known = recorded is not None and (recorded.is_looked_into or recorded.is_excluded)
-    return None if is_known else failed
+    return None if recorded.is_looked_into else failed
 
 
 def _location_of(pointer: str | None) -> str:

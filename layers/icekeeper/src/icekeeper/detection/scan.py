@@ -123,7 +123,7 @@ class Scanner:
         )
         for place in places.values():
             place.health.finish()
-            place.seen.finish(place.whole, self.run)
+            place.seen.finish(place.whole, self.run, self.now_ms)
         self._drop_stale_requests(reached)
         proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}

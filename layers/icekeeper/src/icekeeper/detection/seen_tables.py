@@ -34,49 +34,51 @@ class SeenTables:
     def __init__(self, state: StateStore, catalog: Catalog) -> None:
         self._state, self._catalog = state, catalog
         self._lock, self._seen = Lock(), set[TableName]()
-        self._is_well, self._are_alone = True, True
+        self._is_well = True
         self._news = Gathered(state.claims.record_first_looks)
-        self._known: Mapping[TableName, TableClaims] = {}
-        try:
-            self._known = recorded_claims(state, catalog)
-        except StorageError as error:
-            self._give_up("read", error)
+        self._known: Mapping[TableName, TableClaims] | None = None
+        """What is recorded, once there is a table that has no bucket of its own."""
 
     def observe(self, loaded: LoadedTable) -> None:
         """Take note of a table as it is now."""
         if not self._is_well or has_its_own_bucket(loaded.metadata.location):
             return
-        recorded = self._known.get(loaded.name)
-        with self._lock:
-            self._are_alone = False
+        try:
+            recorded = self._recorded().get(loaded.name)
             if is_seen(recorded, loaded):
-                self._seen.add(loaded.name)
-        new = first_look(self._catalog, loaded, recorded)
-        if new is not None:
-            try:
+                with self._lock:
+                    self._seen.add(loaded.name)
+            new = first_look(self._catalog, loaded, recorded)
+            if new is not None:
                 self._news.add(new)
-            except StorageError as error:
-                self._give_up("written", error)
+        except StorageError as error:
+            self._give_up(error)
 
-    def finish(self, tables: Collection[TableName] | None, run: str) -> None:
+    def finish(self, tables: Collection[TableName] | None, run: str, now_ms: int) -> None:
         """Record what is left; ``tables`` are all that the catalog has, ``None`` where that is not known.
 
-        ``run`` is the run whose passes go on from here; empty: there are none.
+        ``run`` is the run whose passes go on from here; empty: there are none.  ``now_ms``: when the scan began.
         """
         try:
             self._news.write_rest()
-            if not (self._is_well and run) or self._are_alone or tables is None:
+            if not (self._is_well and run) or self._known is None or tables is None:
                 return
             unseen = tuple(UnseenEntry(table=table) for table in sorted(set(tables) - self._seen, key=str))
             name, warehouse = self._catalog.name, self._catalog.warehouse
-            look = CatalogLook(catalog=name, warehouse=warehouse, run=run, unseen=unseen)
+            look = CatalogLook(catalog=name, warehouse=warehouse, run=run, looked_ms=now_ms, unseen=unseen)
             if fits(look):
                 self._state.claims.record_look(look)
         except StorageError as error:
-            self._give_up("written", error)
+            self._give_up(error)
 
-    def _give_up(self, what: str, error: StorageError) -> None:
+    def _recorded(self) -> Mapping[TableName, TableClaims]:
+        with self._lock:
+            if self._known is None:
+                self._known = recorded_claims(self._state, self._catalog)
+            return self._known
+
+    def _give_up(self, error: StorageError) -> None:
         with self._lock:
             if self._is_well:
-                log.warning("where tables have files cannot be %s, so passes look for themselves: %s", what, error)
+                log.warning("where tables have files cannot be recorded, so passes look for themselves: %s", error)
             self._is_well = False

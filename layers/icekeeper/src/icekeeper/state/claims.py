@@ -92,6 +92,8 @@ class CatalogLook:
     warehouse: str
     run: str = ""
     """The run whose passes share the look; empty: no run has looked yet."""
+    looked_ms: int = 0
+    """When the look began, in epoch milliseconds by the clock of whoever looked."""
     unseen: tuple[UnseenEntry, ...] = ()
     failure: str = ""
     """Why not all of its tables could be looked at."""
@@ -103,7 +105,7 @@ class CatalogLook:
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
         unseen = [[str(one.table), one.reason, one.location, one.is_gone] for one in self.unseen]
-        return {"run": self.run, "unseen": unseen, "failure": self.failure}
+        return {"run": self.run, "looked_ms": self.looked_ms, "unseen": unseen, "failure": self.failure}
 
     @classmethod
     def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
@@ -112,9 +114,9 @@ class CatalogLook:
             UnseenEntry(table=TableName.parse(table), reason=reason, location=location, is_gone=is_gone)
             for table, reason, location, is_gone in document["unseen"]
         )
-        return cls(
-            catalog=catalog, warehouse=warehouse, run=document["run"], unseen=unseen, failure=document["failure"]
-        )
+        run, looked_ms = document["run"], int(document["looked_ms"])
+        failure = document["failure"]
+        return cls(catalog=catalog, warehouse=warehouse, run=run, looked_ms=looked_ms, unseen=unseen, failure=failure)
 
 
 class ClaimStore(Protocol):

@@ -10,7 +10,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 __all__ = ["NO_LOOK", "SCHEMA_VERSION", "upgrade"]
 
 SCHEMA_VERSION = 14
-NO_LOOK = '{"run": "", "unseen": [], "failure": ""}'
+NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": ""}'
 """The look of a catalog that no run has looked at yet."""
 # The key of a table up to version 8.
 _NAMES = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL, uuid TEXT NOT NULL"
