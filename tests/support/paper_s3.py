@@ -24,6 +24,8 @@ class PaperS3:
 
     def __init__(self, fails: Callable[[str, int], None] = lambda call, number: None) -> None:
         self.objects: dict[str, bytes] = {"other/t/a b": b"0123456789"}
+        self.etag = '"etag"'
+        """Of every object, as answers tell it; conditions of requests are ignored, as moto does (platform 111)."""
         self.parts: dict[int, bytes] = {}
         self.calls: list[str] = []
         self.open_uploads = 0
@@ -54,7 +56,7 @@ class PaperS3:
 
     def get_object(self, **asked: Any) -> dict[str, Any]:
         self._called("get")
-        return {"Body": io.BytesIO(self._range(asked, asked["Range"]))}
+        return {"Body": io.BytesIO(self._range(asked, asked["Range"])), "ETag": self.etag}
 
     def put_object(self, **asked: Any) -> None:
         self._called("put")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -15,6 +16,7 @@ from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart
 from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
 TO = "s3://bucket/t/new"
@@ -76,6 +78,46 @@ def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
     assert assemble(storage, TO, PARTS) == NotAssembled(SOURCE.path, "changed after its footer was read", True)
     assert may_copy_ranges(storage, TO)
     assert client.open_uploads == 0
+
+
+@pytest.mark.parametrize("parts", [(SOURCE, PARTS[-1]), PARTS[1:2]], ids=["copied", "sent"])
+def test_a_source_that_was_exchanged_is_seen_where_conditions_are_ignored(parts: Sequence[Part]) -> None:
+    """By the ETag of what the store answers (platform 111)."""
+    client = PaperS3()
+    client.etag = '"another"'
+    assert assemble(storage_over(client), TO, parts) == NotAssembled(
+        SOURCE.path, "changed after its footer was read", True
+    )
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+def test_an_etag_without_quotes_is_the_same() -> None:
+    client = PaperS3()
+    client.etag = "etag"
+    assert isinstance(assemble(storage_over(client), TO, PARTS), AssembledObject)
+
+
+@pytest.fixture(scope="module")
+def bucket(moto_server: MotoServer) -> tuple[Storage, str]:
+    name = f"exchanged-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=name)
+    return Storage(moto_server.s3_properties), f"s3://{name}"
+
+
+@pytest.mark.parametrize("is_copied", [True, False], ids=["copied", "sent"])
+@pytest.mark.parametrize("longer", [0, 7, -7])
+def test_moto_gives_bytes_of_another_object_and_none_of_them_is_taken(
+    bucket: tuple[Storage, str], is_copied: bool, longer: int
+) -> None:
+    (storage, root), size = bucket, 5 * 1024 * 1024
+    source, new = f"{root}/{uuid.uuid4()}", f"{root}/{uuid.uuid4()}"
+    storage.write(source, bytes(size))
+    etag = storage.s3.head_object(Bucket=root[5:], Key=source[len(root) + 1 :])["ETag"]
+    storage.write(source, b"x" * (size + longer))
+    piece = CopiedRange(source, etag, 4, size - 8)
+    made = assemble(storage, new, (piece if is_copied else SentPart((piece,)),))
+    assert made == NotAssembled(source, "changed after its footer was read", True)
+    assert storage.size(new) is None
 
 
 def test_an_interruption_leaves_no_upload() -> None:

@@ -59,6 +59,13 @@ def test_a_large_object_is_read_in_parts_of_one_state() -> None:
     assert [request.get("IfMatch") for request in client.asked] == [None, "e"]
 
 
+def test_parts_of_two_states_are_no_object() -> None:
+    """Also where the store ignores conditions (platform 111)."""
+    client = Client(bytes(ONE_READ_BYTES + 1), lambda answer, number: {**answer, "ETag": f"e{number}"})
+    with pytest.raises(OSError, match=f"{PATH} was replaced while it was read"):
+        read_object(client, PATH)
+
+
 def test_an_object_without_bytes_is_empty() -> None:
     assert read_object(Client(b""), PATH) == b""
     assert read_end(Client(b""), PATH, 10) == ObjectEnd(b"", 0)

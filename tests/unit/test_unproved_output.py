@@ -101,7 +101,7 @@ def assembled(layout: Layout, path: str, schema: Any, storage: Storage) -> Store
     """As if a store had put the file together."""
     written = write_copy(layout, path, schema, storage)
     assert not isinstance(written, NotCopyable)
-    return StoredCopy(written, AssembledObject(path, written.size, "etag", ()), ())
+    return StoredCopy(written, AssembledObject(path, written.size, "etag", (), {}), ())
 
 
 @pytest.mark.parametrize("by_store", [False, True])

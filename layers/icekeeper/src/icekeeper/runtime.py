@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.report.bucket_outcome import BucketOutcome
+    from icekeeper.report.listings import ListingWriter
     from icekeeper.report.outcome import PassOutcome
     from icekeeper.state.identity import TableIdentity
     from icekeeper.state.lake_stats import LakeStats
@@ -335,6 +336,33 @@ class Runtime:
 
         loaded = self.catalog.load(table)
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
+
+    def safety_bounds(
+        self,
+        table: TableName,
+        overrides: Mapping[str, str],
+        listing: ListingWriter,
+        *,
+        schedule: str | None = None,
+        unsafe: bool = False,
+    ) -> Mapping[str, Any]:
+        """What no deletion of the table's files may touch now, whoever deletes; changes nothing.
+
+        Raises:
+            PolicyError: unknown table or schedule, or settings that are wrong.
+            StorageError: the catalog or the state store does not answer, or a list cannot be written.
+        """
+        from icekeeper.administration.safety_bounds import safety_bounds
+        from icekeeper.pass_context.stores import Stores
+        from icekeeper.state.table_memory import TableMemory
+
+        loaded = self.catalog.load(table)
+        resolved = self.policy(loaded, overrides, unsafe=unsafe)
+        if schedule is not None:
+            resolved = resolved.of_schedule(schedule)
+        now_ms = Stores(self.clock, self.store_clock, may_write=False).now_ms(loaded)
+        memory = TableMemory(self.state, identity_of(self.catalog, loaded), lambda: now_ms)
+        return safety_bounds(loaded, resolved, memory, now_ms, listing)
 
     def verify(self, table: TableName) -> Verification:
         """Check that every file the table refers to is there and that its metadata is consistent.

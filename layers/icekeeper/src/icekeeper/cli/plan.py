@@ -62,7 +62,9 @@ def plan(
     reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)}
-        print_json({**outcome.to_json(listings()), **order, "reclaimable_bytes": reclaimable, "costs": costs})
+        bounds = runtime.safety_bounds(name, chosen, listings(), schedule=schedule, unsafe=unsafe)
+        found = {**order, "reclaimable_bytes": reclaimable, "costs": costs, "bounds": bounds}
+        print_json({**outcome.to_json(listings()), **found})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
     if outcome.engine is not None and outcome.engine.reason is not None:

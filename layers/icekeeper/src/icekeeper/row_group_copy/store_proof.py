@@ -2,7 +2,8 @@
 
 It rests on the store: that it copied each range from the object with the ETag that was seen when its footer was read,
 and put the parts together in order.  What can be seen of that is compared: the ETags of the parts and of the object
-where they tell something, its size, and of every range some bytes within, in its source and in the new file.
+where they tell something, its size, and of every range some bytes within, as its source had them after it was copied
+and as they are in the new file.
 
 That the ranges lie where the new footer says is shown by reading that back: Arrow must see the row groups of the inputs
 in order, with the same rows, sizes, values, encodings and bounds, every column chunk in a place of its own; and columns
@@ -41,9 +42,6 @@ __all__ = ["store_disproof"]
 
 _DECODED = 0.01
 """Of the bytes of an input, at least one column chunk."""
-_COMPARED_BYTES = 1024
-_PLACE = 0.382
-"""Of a range: a place where files of the same schema differ.  At its ends and halves, row groups begin and end."""
 _READ_AT_ONCE = 8
 
 
@@ -82,29 +80,22 @@ def store_disproof(stored: StoredCopy, schema: ParquetSchema, storage: Storage) 
 def _other_bytes(stored: StoredCopy, storage: Storage) -> str | None:
     """Whether bytes within a copied range are not those of its source; the new file begins with the magic."""
     made = stored.made
-    pairs: list[tuple[Read, Read | None]] = [(Read(made.path, made.etag, 0, len(MAGIC)), None)]
+    expected: list[tuple[Read, CopiedRange | None]] = [(Read(made.path, made.etag, 0, len(MAGIC)), None)]
     position = 0
     for part in stored.parts:
         if isinstance(part, CopiedRange):
-            start = part.start + int(part.size * _PLACE)
-            end = min(start + _COMPARED_BYTES, part.end)
-            moved = position - part.start
-            pairs.append(
-                (Read(made.path, made.etag, start + moved, end + moved), Read(part.path, part.etag, start, end))
-            )
+            sample, moved = part.sample, position - part.start
+            expected.append((Read(made.path, made.etag, sample.start + moved, sample.end + moved), part))
         position += part.size
     read = direct_reads(storage)
-
-    def differs(pair: tuple[Read, Read | None]) -> bool:
-        here, there = pair
-        return read(here) != (MAGIC if there is None else read(there))
-
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="compared-bytes") as pool:
-        for (here, there), unlike in zip(pairs, pool.map(differs, pairs), strict=True):
-            if unlike and there is None:
+        found = pool.map(read, [here for here, _ in expected])
+        for (here, copied), data in zip(expected, found, strict=True):
+            if bytes(data) == (MAGIC if copied is None else made.samples.get(copied)):
+                continue
+            if copied is None:
                 return "it does not begin as a Parquet file"
-            if unlike and there is not None:
-                return f"byte {here.start} and those that follow are not those from {there.start} of {there.path}"
+            return f"byte {here.start} and those that follow are not those from {copied.sample.start} of {copied.path}"
     return None
 
 

@@ -44,6 +44,8 @@ class AssembledObject:
     size: int
     etag: str
     part_etags: tuple[PartEtag, ...]
+    samples: Mapping[CopiedRange, bytes]
+    """Of each range that the store copied its :attr:`~CopiedRange.sample`, read from the source after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def may_copy_ranges(storage: Storage, path: str) -> bool:
 def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
     """Make an object of parts as :func:`.plan_parts` gives them; where it was not made, nothing is left of it.
 
-    A range is copied and read only while its object has the ETag that the range names.
+    A range is copied and read only while its object has the ETag that the range names.  Requests say so as a condition,
+    which not every store heeds; so the ETag in each answer is compared, and of a range that the store has copied some
+    bytes are read afterwards, for the answer about a copy tells nothing of its source (rule 131).
 
     Raises:
         StorageError: there are no credentials, the path is not on S3, or the object may still appear there.
@@ -122,10 +126,13 @@ def _is_for_good(error: ClientError) -> bool:
 
 def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledObject:
     sending = Semaphore(_SENT_AT_ONCE)
+    samples: dict[CopiedRange, bytes] = {}
 
     def transfer(number: int, part: Part) -> PartEtag:
         if isinstance(part, CopiedRange):
-            return _copied(upload, number, part)
+            copied, sample = _copied(upload, number, part), part.sample
+            samples[part] = read_s3_range(upload.client, sample.path, sample.start, sample.end, sample.etag)
+            return copied
         with sending:
             return _sent(upload, number, part)
 
@@ -137,7 +144,7 @@ def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledOb
             # What has begun ends before the upload is aborted: a part that comes later would stay.
             pool.shutdown(wait=True, cancel_futures=True)
     named = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
-    return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags)
+    return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags, samples)
 
 
 def _complete(upload: _Upload, parts: Sequence[dict[str, Any]]) -> str:

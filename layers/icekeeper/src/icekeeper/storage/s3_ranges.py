@@ -11,6 +11,7 @@ from typing import Any
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.storage.paths import split_path
+from icekeeper.storage.s3_reads import tells_other_etag
 
 __all__ = ["ObjectChanged", "is_of_another_object", "read_s3_range"]
 
@@ -46,6 +47,8 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
             if is_of_another_object(error):
                 raise ObjectChanged(path) from error
             raise
+        if etag is not None and tells_other_etag(answer, etag):
+            raise ObjectChanged(path)
         try:
             data: bytes = answer["Body"].read()
         except (HTTPClientError, IncompleteReadError):  # boto3 itself repeats only until an answer begins

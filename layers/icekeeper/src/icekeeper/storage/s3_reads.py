@@ -16,7 +16,16 @@ from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadErro
 from icekeeper.aws.settings import identity_in, is_anonymous
 from icekeeper.storage.paths import split_path
 
-__all__ = ["ONE_READ_BYTES", "NoSuchObject", "ObjectEnd", "can_boto3_read", "read_beginning", "read_end", "read_object"]
+__all__ = [
+    "ONE_READ_BYTES",
+    "NoSuchObject",
+    "ObjectEnd",
+    "can_boto3_read",
+    "read_beginning",
+    "read_end",
+    "read_object",
+    "tells_other_etag",
+]
 
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
@@ -100,6 +109,12 @@ def read_end(client: Any, path: str, length: int) -> ObjectEnd:
     return ObjectEnd(part.data[-length:], part.size, part.etag)
 
 
+def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
+    """Whether an answer is about an object with another ETag; not every store heeds ``If-Match`` (platform 111)."""
+    told = answer.get("ETag")
+    return told is not None and str(told).strip('"') != etag.strip('"')
+
+
 def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part:
     parts = split_path(path)
     request: dict[str, str] = {"Bucket": parts.authority, "Key": parts.key, "Range": wanted}
@@ -113,6 +128,8 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
             if _is_empty(error) and etag is None:
                 return _Part(b"", 0, 0, None)
             raise _known(error, path) from error
+        if etag is not None and tells_other_etag(answer, etag):
+            raise OSError(f"{path} was replaced while it was read")
         try:
             data = answer["Body"].read()
         except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
