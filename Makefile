@@ -26,6 +26,10 @@ SAM_STAMP := $(SAM)/.installed-$(subst ==,-,$(subst $() ,-,$(SAM_PACKAGES)))
 RUNTIME_PACKAGES := awslambdaric==4.2.2 boto3==1.40.4
 RUNTIME := build/lambda-runtime
 RUNTIME_STAMP := $(RUNTIME)/.installed-$(subst ==,-,$(subst $() ,-,$(RUNTIME_PACKAGES)))
+# Readers in Rust and ClickHouse, which judge our tables, and DuckDB 2 ask for other versions than ours, too.
+JUDGES_PACKAGES := tests/support/judges/packages.txt
+JUDGES := build/judges
+JUDGES_STAMP := $(JUDGES)/.installed-$(shell cksum < $(JUDGES_PACKAGES) | tr ' ' '-')
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,11 +48,11 @@ smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
 	$(BIN)/python -m pytest -q -r fE -n 2 --quick --in-memory tests/unit tests/property tests/contract
 
-test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
+test: $(STAMP) $(JUDGES_STAMP) ## run all tests
+	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
 
-nightly: $(STAMP) ## 2,000 random cases of every property, and what takes minutes
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
+nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
+	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
 
 glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
 	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py
@@ -100,6 +104,12 @@ $(RUNTIME_STAMP): $(STAMP)
 	@rm -rf $(RUNTIME)
 	@$(BIN)/uv pip install --quiet --target $(RUNTIME) --only-binary :all: --python-version 3.12 \
 	  --python-platform $(shell uname -m)-manylinux_2_28 $(RUNTIME_PACKAGES)
+	@touch $@
+
+$(JUDGES_STAMP): $(STAMP)
+	@echo "setting up $(JUDGES)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(JUDGES)
+	@$(BIN)/uv pip install --quiet --python $(JUDGES)/bin/python -r $(JUDGES_PACKAGES)
 	@touch $@
 
 # $(call new_environment,FOLDER): an environment with uv, of the first Python that fits.

@@ -1,0 +1,122 @@
+"""Asks readers about tables, and says what they answer wrongly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+from support.arrow_rows import arrow_rows
+from support.duckdb_session import shared_duckdb
+from support.iceberg_java import IcebergJava
+from support.judges.environment import served
+from support.judges.questions import COLUMNS, QUESTIONS, Question
+from support.judges.served import plain
+from support.judges.tables import Judged
+
+__all__ = ["READERS", "UNREAD", "problems"]
+
+SERVED = ("iceberg-rust", "datafusion", "polars", "chdb")
+"""Those of the judges' environment."""
+HERE = ("duckdb", "pyiceberg")
+READERS = (*SERVED, *HERE)
+Answers = Mapping[str, Mapping[str, Any]]
+"""By table and query: rows, or an error as text."""
+UNREAD: Mapping[tuple[str, str], str | None] = {
+    # It reads the data files alone.
+    ("datafusion", "positions"): None,
+    ("datafusion", "vectors"): None,
+    # ClickHouse has no deletion vectors (platform 105).
+    ("chdb", "vectors"): "Position deletes are supported only for parquet format",
+    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to (platform 104).
+    ("polars", "partition-wide deletes"): "position delete file not limited to one data file",
+    # polars' files ask for Arrow's views of texts (platform 106); ours do not.
+    ("pyiceberg", "string views"): "string_view",
+    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform 38); ours tell none.
+    ("pyiceberg", "equal zeros"): "price IN (0.0, 7.25, 8.5): 1 rows",
+    # Rust readers refuse or misread footers of several writers.
+    ("iceberg-rust", "copied row groups"): None,
+    ("datafusion", "copied row groups"): None,
+}
+"""Reader and what it cannot read → what its error says; ``None``: it is not asked, for it would not notice."""
+
+
+def problems(reader: str, tables: Sequence[Judged], folder: Path, java: IcebergJava | None = None) -> list[str]:
+    """What a reader answers otherwise than the rows say; one process, or session, for all tables."""
+    asked = [table for table in tables if not any(UNREAD.get((reader, thing), "") is None for thing in table.has)]
+    if reader in SERVED:
+        questions = {question.sql: question.sql for question in QUESTIONS}
+        task = {"reader": reader, "questions": questions, "tables": [_task(table) for table in asked]}
+        answers: Answers = served(task, folder)
+    else:
+        ask = {"duckdb": _duckdb, "pyiceberg": _pyiceberg}.get(reader) or _spark(java)
+        answers = {table.name: ask(table) for table in asked}
+    return [problem for table in asked for problem in _problems_of(reader, table, answers[table.name])]
+
+
+def _task(table: Judged) -> dict[str, Any]:
+    return {key: value for key, value in asdict(table).items() if key in ("name", "metadata", "folder", "data")}
+
+
+def _problems_of(reader: str, table: Judged, answers: Mapping[str, Any]) -> list[str]:
+    refusals = [text for thing in table.has if (text := UNREAD.get((reader, thing))) is not None]
+    failed: Counter[str] = Counter()
+    found = []
+    for question in QUESTIONS:
+        answer = answers.get(question.sql, [])
+        if isinstance(answer, str):
+            failed[answer] += 1
+        elif question.sql in answers and (problem := question.problem(table.rows, answer)) is not None:
+            found.append(problem)
+    found += [f"{count} questions: {error}" for error, count in failed.items()]
+    wrong = [one for one in found if not any(text in one for text in refusals)]
+    wrong += [f"no question fails with: {text}" for text in refusals if not any(text in one for one in found)]
+    return [f"{reader}: {table.name}: {one}" for one in wrong]
+
+
+def _duckdb(table: Judged) -> dict[str, Any]:
+    asked = [question for question in QUESTIONS if question.condition is not None]
+    conditions = [question.condition or "" for question in asked]
+    found = shared_duckdb().ids_where(table.metadata, conditions)
+    answers = {q.sql: a if isinstance(a, str) else [[i] for i in a] for q, a in zip(asked, found, strict=True)}
+    answers[QUESTIONS[0].sql] = _plain_rows(shared_duckdb().rows(table.metadata))
+    return answers
+
+
+def _pyiceberg(table: Judged) -> dict[str, Any]:
+    """It has filters, and no orders."""
+    static = StaticTable.from_metadata(table.metadata)
+
+    def answer(condition: str | None) -> Any:
+        try:
+            if condition is None:
+                return _plain_rows(arrow_rows(static.scan().to_arrow()))
+            scan = static.scan(row_filter=condition.replace("DATE '", "'"), selected_fields=("id",))
+            return [[i] for i in scan.to_arrow()["id"].to_pylist()]
+        except pa.ArrowException as error:
+            return str(error)
+
+    asked = [question for question in QUESTIONS if question.condition is not None and not question.ordered]
+    return {question.sql: answer(question.condition) for question in (QUESTIONS[0], *asked)}
+
+
+def _spark(java: IcebergJava | None) -> Callable[[Judged], dict[str, Any]]:
+    assert java is not None, "no session of Spark was given"
+
+    def ask(table: Judged) -> dict[str, Any]:
+        java.session.read.format("iceberg").load(table.metadata).createOrReplaceTempView("t")
+        return {question.sql: _collected(question) for question in QUESTIONS}
+
+    def _collected(question: Question) -> list[list[Any]]:
+        return [[plain(value) for value in row] for row in java.session.sql(question.sql).collect()]
+
+    return ask
+
+
+def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    return [[plain(row[name]) for name in COLUMNS.names] for row in rows]

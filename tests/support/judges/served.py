@@ -1,0 +1,158 @@
+"""Runs in the judges' environment: a reader answers all questions about all tables, or a writer makes Parquet files.
+
+A document with the task comes on standard input; the answers are the last line of standard output.  Nothing of this
+project or of the environment of the tests is imported.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__: list[str] = []
+
+Task = Mapping[str, Any]
+Ask = Callable[[str], list[dict[str, Any]]]
+"""The rows that a query over the table ``t`` finds."""
+
+
+def iceberg_rust(table: Task) -> Ask:
+    """iceberg-rust's table provider in DataFusion."""
+    from datafusion import SessionContext  # type: ignore[import-not-found]
+    from pyiceberg_core.datafusion import IcebergDataFusionTable  # type: ignore[import-not-found]
+
+    context = SessionContext()
+    location = f"file://{table['metadata']}"
+    provider = IcebergDataFusionTable(identifier=["ns", "t"], metadata_location=location, file_io_properties={})
+    context.register_table("t", provider)
+    return lambda sql: context.sql(sql).to_arrow_table().to_pylist()
+
+
+def datafusion(table: Task) -> Ask:
+    """DataFusion alone, over the data files, with all that it can leave out by their footers and page indexes."""
+    from datafusion import SessionConfig, SessionContext
+
+    folder = Path(tempfile.mkdtemp(dir=table["folder"]))
+    for number, path in enumerate(table["data"]):
+        os.link(path, folder / f"{number}.parquet")
+    context = SessionContext(SessionConfig({"datafusion.execution.parquet.pushdown_filters": "true"}))
+    # Writers say in which Arrow type texts are to be read; one table needs one.
+    schema = context.read_parquet(str(folder / "0.parquet")).schema()
+    context.register_parquet("t", f"{folder}/", schema=schema)
+    return lambda sql: context.sql(sql).to_arrow_table().to_pylist()
+
+
+def polars(table: Task) -> Ask:
+    """polars' own reader, with its planner in Rust."""
+    import polars as pl  # type: ignore[import-not-found]
+
+    context = pl.SQLContext(t=pl.scan_iceberg(table["metadata"], reader_override="native"))
+    return lambda sql: context.execute(sql).collect().to_arrow().to_pylist()
+
+
+def chdb(table: Task) -> Ask:
+    """ClickHouse, which reads below the working folder only; the table function would open the table for each query."""
+    from chdb.session import Session  # type: ignore[import-not-found]
+
+    session = Session(":memory:")
+    metadata = Path(table["metadata"]).relative_to(table["folder"])
+    session.query("DROP TABLE IF EXISTS t")
+    session.query(
+        f"CREATE TABLE t ENGINE = IcebergLocal('{table['folder']}/') SETTINGS iceberg_metadata_file_path = '{metadata}'"
+    )
+    return lambda sql: session.query(f"{sql} SETTINGS max_threads = 1", "ArrowTable").to_pylist()
+
+
+READERS: dict[str, Callable[[Task], Ask]] = {
+    "iceberg-rust": iceberg_rust,
+    "datafusion": datafusion,
+    "polars": polars,
+    "chdb": chdb,
+}
+
+
+def read(task: Task) -> dict[str, dict[str, Any]]:
+    """By table and question: the rows as lists, or the error as text."""
+    answers: dict[str, dict[str, Any]] = {}
+    for table in task["tables"]:
+        found = answers[table["name"]] = {}
+        ask: Ask | None = None
+        for name, sql in task["questions"].items():
+            try:
+                ask = ask or READERS[task["reader"]](table)
+                found[name] = [[plain(value) for value in row.values()] for row in ask(sql)]
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}"[:500]
+    return answers
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, whichever reader gave it."""
+    if isinstance(value, float):
+        return "nan" if value != value else repr(value + 0.0)  # -0.0 equals 0.0
+    if isinstance(value, decimal.Decimal):
+        return f"{value:.2f}"
+    if isinstance(value, datetime.datetime):
+        return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def duckdb_2(source: str, path: str) -> None:
+    """``COPY`` of DuckDB 2."""
+    import duckdb
+    import pyarrow.feather
+
+    table = pyarrow.feather.read_table(source)
+    ids = ", ".join(f"{field.name}: {field.metadata[b'PARQUET:field_id'].decode()}" for field in table.schema)
+    connection = duckdb.connect()
+    connection.register("rows", table)
+    options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{ids}}}, ROW_GROUP_SIZE 2048"
+    connection.execute(f"SET timezone = 'UTC'; COPY (SELECT * FROM rows) TO '{path}' ({options})")
+
+
+def rust(source: str, path: str) -> None:
+    """DataFusion's writer, which is that of arrow-rs."""
+    import pyarrow.feather
+    from datafusion import SessionContext
+
+    folder = Path(tempfile.mkdtemp(dir=Path(path).parent))
+    SessionContext().from_arrow(pyarrow.feather.read_table(source)).write_parquet(folder, "zstd", 3)
+    (made,) = folder.glob("*.parquet")
+    made.rename(path)
+
+
+def polars_writer(source: str, path: str) -> None:
+    """polars' own writer, which takes field ids from an Arrow schema in its own text type."""
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.feather
+
+    table = pyarrow.feather.read_table(source)
+    fields = [field.with_type(pa.string_view()) if pa.types.is_string(field.type) else field for field in table.schema]
+    frame = pl.from_arrow(table)
+    frame.write_parquet(path, arrow_schema=pa.schema(fields), compression="zstd", row_group_size=100)
+
+
+WRITERS: dict[str, Callable[[str, str], None]] = {"duckdb 2": duckdb_2, "rust": rust, "polars": polars_writer}
+
+
+def main() -> None:
+    task = json.load(sys.stdin)
+    if "reader" in task:
+        answers = read(task)
+    else:
+        answers = {}
+        for writer, source, path in task["files"]:
+            WRITERS[writer](source, path)
+    print("\n" + json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Tables by every writer, each maintained by one operation, and the rows that are left of those that were written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.feather
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from icekeeper.model import FileContent
+from icekeeper.report.outcome import Status
+from support import v3
+from support.deletes import commit_deletes, equality_delete, position_delete
+from support.files_on_disk import local_path
+from support.java_writer import JavaTables
+from support.judges.environment import served
+from support.judges.questions import COLUMNS, FILES, Row, arrow_table, file_rows
+from support.maintained_table import MaintainedTable, new_table, registered_table
+
+__all__ = ["ARROW", "DELETES", "FOREIGN", "OPERATIONS", "Judged", "SourceFiles", "judged_table"]
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "text", StringType()),
+    NestedField(3, "price", DoubleType()),
+    NestedField(4, "day", DateType()),
+    NestedField(5, "amount", DecimalType(10, 2)),
+    NestedField(6, "seen", TimestamptzType()),
+    NestedField(7, "ratio", FloatType()),
+)
+ARROW: dict[str, dict[str, Any]] = {
+    "arrow": {},
+    "arrow with page index": {"write_page_index": True, "max_rows_per_page": 20, "row_group_size": 100},
+    "arrow, sorted": {
+        "sorting_columns": [pq.SortingColumn(4)],
+        "data_page_version": "2.0",
+        "use_dictionary": False,
+        "write_page_checksum": True,
+    },
+}
+"""pyarrow with options of its writer."""
+FOREIGN = ("duckdb 2", "rust", "polars")
+"""Writers of the judges' environment."""
+# Of a pass over all small files, copied as far as possible, unless the operation says otherwise.
+_COPY = {"min_row_group_copy_bytes": "1"}
+OPERATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "copy": ("compact", _COPY),
+    "copy beside decoded": ("compact", {"min_row_group_copy_bytes": "2000"}),
+    "decode": ("compact", {"rewrite_all": "true"}),
+    "sort": ("compact", {"strategy": "sort", "sort_order": "price desc nulls last, id asc nulls first"}),
+    "z-order": ("compact", {"strategy": "zorder", "zorder_columns": "id,price"}),
+    "position deletes": ("compact", _COPY),
+    "equality deletes": ("compact", _COPY),
+    "vectors": ("compact", _COPY),
+    "rewrite position deletes": ("rewrite_position_deletes", {}),
+    "rewrite manifests": ("rewrite_manifests", {}),
+    "manifests under position deletes": ("rewrite_manifests", {}),
+    "manifests under vectors": ("rewrite_manifests", {}),
+    "expire": ("expire_snapshots", {}),
+}
+"""What is done to a table: an operation of Icekeeper and its settings."""
+DELETES = {
+    "position deletes": "positions",
+    "equality deletes": "equality",
+    "vectors": "vectors",
+    "rewrite position deletes": "positions",
+    "manifests under position deletes": "positions",
+    "manifests under vectors": "vectors",
+}
+"""Which deletes a table has before its operation."""
+_DELETED = (0, 17, 250, 600, 615)
+"""The ids that they delete: the first and last row of files, some between, and none of the third file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A table after its operation; ``has`` what not every reader can read (:data:`support.judges.readers.UNREAD`)."""
+
+    name: str
+    metadata: str
+    folder: str
+    data: tuple[str, ...]
+    rows: tuple[Row, ...]
+    has: frozenset[str] = frozenset()
+
+
+@dataclass
+class SourceFiles:
+    """Parquet files of every writer, made once, to be put into any number of tables."""
+
+    folder: Path
+    made: dict[str, list[Path]] = field(default_factory=dict)
+
+    def of(self, writer: str) -> list[Path]:
+        """One file for each of :data:`.FILES`."""
+        if writer not in self.made:
+            if writer in FOREIGN:
+                self._make_foreign()
+            else:
+                self.made[writer] = [self._arrow_file(writer, number) for number in range(len(FILES))]
+        return self.made[writer]
+
+    def keep_javas(self, tables: JavaTables) -> None:
+        """Those of Iceberg-Java, for tables of several writers."""
+        java = _java_table(tables, self.folder / "java", 2)
+        files = [java.data_file(_java_rows(file_rows(n)), 0, (), "PARQUET") for n in range(len(FILES))]
+        self.made["java"] = [local_path(str(file.location())) for file in files]
+
+    def _arrow_file(self, writer: str, number: int) -> Path:
+        path = self.folder / f"{writer}-{number}.parquet"
+        options = {"compression": "zstd", "store_decimal_as_integer": True, **ARROW[writer]}
+        table = arrow_table(file_rows(number))
+        pq.write_table(table.sort_by("amount") if "sorting_columns" in options else table, path, **options)
+        return path
+
+    def _make_foreign(self) -> None:
+        """All in one process."""
+        files = []
+        for number in range(len(FILES)):
+            source = self.folder / f"{number}.feather"
+            pyarrow.feather.write_feather(arrow_table(file_rows(number)), source)
+            for writer in FOREIGN:
+                path = self.folder / f"{writer}-{number}.parquet"
+                self.made.setdefault(writer, []).append(path)
+                files.append((writer, str(source), str(path)))
+        served({"files": files}, self.folder)
+
+
+def judged_table(
+    writers: Sequence[str], operation: str, sources: SourceFiles, folder: Path, java: JavaTables | None = None
+) -> Judged:
+    """A table whose files are by these writers in turn, after the operation, which must have done what it is for.
+
+    ``java`` makes the whole table, where it is the only writer.
+    """
+    folder.mkdir(parents=True)
+    deletes = DELETES.get(operation)
+    if set(writers) == {"java"} and java is not None:
+        table = _of_java(java, deletes, folder)
+    else:
+        table = _of_files(writers, deletes, sources, folder)
+    name, settings = OPERATIONS[operation]
+    before = _row_groups(table)
+    (outcome,) = table.maintain(operations=name, **settings).operations
+    assert outcome.status is Status.SUCCEEDED, outcome
+    if "min_row_group_copy_bytes" in settings:
+        assert outcome.metrics["compact.bytes_copied"] > 0, outcome
+    if operation == "copy":  # of every file, else some row groups would have become one
+        assert _row_groups(table) == before >= len(FILES), outcome
+    gone = _DELETED if deletes else ()
+    rows = [row for number in range(len(FILES)) for row in file_rows(number) if row["id"] not in gone]
+    files = table.data_files()
+    return Judged(
+        name=f"{' and '.join(writers)}: {operation}",
+        metadata=str(local_path(table.metadata_location)),
+        folder=str(table.folder),
+        data=tuple(str(local_path(f.file_path)) for f in files if f.content is FileContent.DATA),
+        rows=tuple(rows),
+        has=frozenset(_has(writers, operation)),
+    )
+
+
+def _row_groups(table: MaintainedTable) -> int:
+    files = [file.file_path for file in table.data_files() if file.content is FileContent.DATA]
+    return sum(pq.read_metadata(local_path(path)).num_row_groups for path in files)
+
+
+def _has(writers: Sequence[str], operation: str) -> Iterator[str]:
+    name, settings = OPERATIONS[operation]
+    if "min_row_group_copy_bytes" in settings:
+        yield "copied row groups"
+    if name != "compact":
+        if operation in DELETES:
+            yield DELETES[operation]
+            if name == "rewrite_position_deletes":
+                yield "partition-wide deletes"
+        elif writers[0] in ("pyiceberg", "rust", *ARROW):
+            yield "equal zeros"
+        if "polars" in writers:
+            yield "string views"
+
+
+def _of_files(writers: Sequence[str], deletes: str | None, sources: SourceFiles, folder: Path) -> MaintainedTable:
+    catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=folder.as_uri())
+    table = new_table(catalog, folder, schema=SCHEMA)
+    for number in range(len(FILES)):
+        writer = writers[number % len(writers)]
+        if writer == "pyiceberg":
+            table.table.append(arrow_table(file_rows(number)))
+            continue
+        path = table.folder / "data" / f"{number}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sources.of(writer)[number], path)
+        _add(table, path)
+    _delete(table, deletes)
+    return table
+
+
+def _add(table: MaintainedTable, path: Path) -> None:
+    """In a commit of its own, with the entry that PyIceberg makes of the footer."""
+    with table.table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(parquet_file_to_data_file(table.table.io, table.table.metadata, path.as_uri()))
+
+
+def _delete(table: MaintainedTable, deletes: str | None) -> None:
+    """All ids of :data:`_DELETED`, in one commit."""
+    if deletes == "equality":
+        rows = [equality_delete(i, "") for i in _DELETED]
+        commit_deletes(table, [(content, {**more, "partition": ()}) for content, more in rows])
+    elif deletes is not None:
+        places = _places([file.file_path for file in table.data_files()])
+        if deletes == "vectors":
+            v3.upgrade(table)
+            v3.delete_positions(table, places)
+        else:
+            found = [position_delete(path, position, "") for path, all_of in places.items() for position in all_of]
+            commit_deletes(table, [(content, {**more, "partition": ()}) for content, more in found])
+
+
+def _of_java(tables: JavaTables, deletes: str | None, folder: Path) -> MaintainedTable:
+    java = _java_table(tables, folder / "table", 3 if deletes == "vectors" else 2)
+    files = [java.data_file(_java_rows(file_rows(number)), 0, (), "PARQUET") for number in range(len(FILES))]
+    for file in files:
+        java.append([file])
+    places = _places([str(file.location()) for file in files])
+    if deletes == "vectors":
+        java.delete_by_vectors(places)
+    elif deletes == "positions":
+        named = [java.position_deletes({path: found}, 0, (), "PARQUET") for path, found in places.items()]
+        java.row_delta(deletes=named)
+    elif deletes == "equality":
+        java.row_delta(deletes=[java.equality_deletes([{"1": i} for i in _DELETED], [1], 0, (), "PARQUET")])
+    return registered_table(java.metadata_location, folder)
+
+
+def _java_table(tables: JavaTables, folder: Path, format_version: int) -> Any:
+    schema = {
+        "type": "struct",
+        "schema-id": 0,
+        "fields": [
+            {"id": f.field_id, "name": f.name, "required": False, "type": str(f.field_type)} for f in SCHEMA.fields
+        ],
+    }
+    properties = {"format-version": str(format_version), "write.parquet.compression-codec": "zstd"}
+    return tables.create(schema, {"spec-id": 0, "fields": []}, properties, folder)
+
+
+def _java_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    ids = {name: str(number) for number, name in enumerate(COLUMNS.names, 1)}
+    return [{ids[name]: value for name, value in row.items()} for row in rows]
+
+
+def _places(data: Sequence[str]) -> dict[str, list[int]]:
+    """Where the deleted rows are: positions by data file."""
+    found: dict[str, list[int]] = {}
+    for path in data:
+        ids = pq.read_table(local_path(path), columns=["id"])["id"].to_pylist()
+        positions = [position for position, i in enumerate(ids) if i in _DELETED]
+        if positions:
+            found[path] = positions
+    return found
