@@ -126,7 +126,10 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
     assert isinstance(waiting, Nothing)
     plan = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3)
     assert isinstance(plan, CompactionPlan)
-    assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 5)]
+    assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 6)]
+    whole = planned(data_file("f", 12 * MB, records=100), deletes_of=["f"], delete_compaction_min_deletes=3)
+    assert isinstance(whole, CompactionPlan)
+    assert [group.output_count for group in whole.groups] == [1]  # nothing says where it could be cut
     whole = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3, cuts=False)
     assert isinstance(whole, CompactionPlan)
     assert [group.output_count for group in whole.groups] == [1]
