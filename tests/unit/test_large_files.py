@@ -93,6 +93,17 @@ def outputs_of(group: FileGroup) -> list[DataFile]:
     return [file_of(sizes[start:end], name) for name, (start, end) in zip(names, bounds, strict=True)]
 
 
+def test_what_lies_behind_the_row_groups_is_none_of_their_bytes() -> None:
+    """Bloom filters of all of them, for example: as part of the last one they would make a small piece look large."""
+    sizes, settings_of = [2 * MB, 2 * MB, MB, 3 * MB], policy(target_file_size_mb=2)
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 5 * MB // 2}), settings_of) == (1, 3)
+    sizes = [2 * MB, 2 * MB, 2 * MB, 2 * MB]
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 1, 1)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 7 * MB // 2}), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: MB}), settings_of) == (1, 1, 1, 1)  # of some columns only
+
+
 def test_what_no_entry_allows_to_cut_is_left_alone() -> None:
     sizes = [MB] * 12
     for more in ({"file_format": "ORC"}, {"key_metadata": b"k"}):
