@@ -130,6 +130,16 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     assert isinstance(planned(*large, price_per_gb_copied=2, expected_scans=None), CompactionPlan)
 
 
+def test_that_a_large_file_cannot_be_cut_is_said() -> None:
+    nothing = planned(file_of([12 * MB], "f"), file_of([12 * MB], "g"))
+    assert isinstance(nothing, NothingToCompact)
+    assert nothing.reason == (
+        "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
+    )
+    reason = "they are far above the target, and their row groups leave no place to cut them"
+    assert [(part.reason, part.files, part.bytes) for part in nothing.left] == [(reason, 2, 24 * MB)]
+
+
 def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
     """Until then it stays: cut, its row groups would be copied with the deleted rows in them."""
     large = file_of([MB] * 12, records=100)
