@@ -93,6 +93,17 @@ def outputs_of(group: FileGroup) -> list[DataFile]:
     return [file_of(sizes[start:end], name) for name, (start, end) in zip(names, bounds, strict=True)]
 
 
+def test_what_lies_behind_the_row_groups_is_none_of_their_bytes() -> None:
+    """Bloom filters of all of them, for example: as part of the last one they would make a small piece look large."""
+    sizes, settings_of = [2 * MB, 2 * MB, MB, 3 * MB], policy(target_file_size_mb=2)
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 5 * MB // 2}), settings_of) == (1, 3)
+    sizes = [2 * MB, 2 * MB, 2 * MB, 2 * MB]
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 1, 1)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 7 * MB // 2}), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: MB}), settings_of) == (1, 1, 1, 1)  # of some columns only
+
+
 def test_what_no_entry_allows_to_cut_is_left_alone() -> None:
     sizes = [MB] * 12
     for more in ({"file_format": "ORC"}, {"key_metadata": b"k"}):
@@ -119,6 +130,16 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     assert isinstance(planned(*large, price_per_gb_copied=2, expected_scans=None), CompactionPlan)
 
 
+def test_that_a_large_file_cannot_be_cut_is_said() -> None:
+    nothing = planned(file_of([12 * MB], "f"), file_of([12 * MB], "g"))
+    assert isinstance(nothing, NothingToCompact)
+    assert nothing.reason == (
+        "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
+    )
+    reason = "they are far above the target, and their row groups leave no place to cut them"
+    assert [(part.reason, part.files, part.bytes) for part in nothing.left] == [(reason, 2, 24 * MB)]
+
+
 def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
     """Until then it stays: cut, its row groups would be copied with the deleted rows in them."""
     large = file_of([MB] * 12, records=100)
@@ -126,7 +147,10 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
     assert isinstance(waiting, Nothing)
     plan = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3)
     assert isinstance(plan, CompactionPlan)
-    assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 5)]
+    assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 6)]
+    whole = planned(data_file("f", 12 * MB, records=100), deletes_of=["f"], delete_compaction_min_deletes=3)
+    assert isinstance(whole, CompactionPlan)
+    assert [group.output_count for group in whole.groups] == [1]  # nothing says where it could be cut
     whole = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3, cuts=False)
     assert isinstance(whole, CompactionPlan)
     assert [group.output_count for group in whole.groups] == [1]

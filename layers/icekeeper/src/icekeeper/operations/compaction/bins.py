@@ -223,10 +223,11 @@ def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[
     bins = []
     for one in files:
         size = one.file.file_size_in_bytes
+        cut = pieces(one.file, policy) if limits.large is not None and size >= limits.large else ()
         if one.is_due and size >= limits.smallest:
-            bins.append(Bin((one,), _reason_alone((one,)), _output_count(size, limits.most_outputs((one,)), limits)))
-        elif limits.large is not None and not policy.rewrite_all and size >= limits.large:
-            bins.append(Bin((one,), Reason.LARGE, len(pieces(one.file, policy))))
+            bins.append(Bin((one,), _reason_alone((one,)), max(1, len(cut))))
+        elif cut and not policy.rewrite_all:
+            bins.append(Bin((one,), Reason.LARGE, len(cut)))
     return bins
 
 

@@ -134,6 +134,8 @@ class PassedOver:
     """They carry deletes, and ``delete_compaction_enabled`` is off."""
     ordered_elsewhere: Tally = field(default_factory=Tally)
     """Another rhythm of the table has ordered them."""
+    uncut: Tally = field(default_factory=Tally)
+    """They are far above a target that was set, and their row groups leave no place to cut them."""
 
     def takes(
         self, file: DataFile, *, ordered_elsewhere: bool, under_deletes: bool, unreadable: str | None, too_young: bool
@@ -194,7 +196,7 @@ def select_candidates(
     passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
-    is_by_size = _size_rule(policy, sizes, clusters=clustered_by is not None, cuts=cuts)  # all that is asked of most
+    is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=clustered_by is not None, cuts=cuts)
     asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -207,7 +209,7 @@ def select_candidates(
             needed = _needed(index, live, types, needs)
             lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        if not ((has_debt or lacks or is_by_size(live.entry, needed)) and in_scope(file, spec_id)):
+        if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
             continue
         if passed.takes(
             file,
@@ -300,19 +302,28 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
 
 
 def _size_rule(
-    policy: Policy, sizes: OutputSizes, *, clusters: bool, cuts: bool
-) -> Callable[[ManifestEntry, Sequence[ManifestEntry]], bool]:
-    """Whether a file is a candidate for its size or order alone, by its entry and the deletes that it needs."""
+    policy: Policy, sizes: OutputSizes, in_scope: FileScope, passed: PassedOver, *, clusters: bool, cuts: bool
+) -> Callable[[LiveEntry, Sequence[ManifestEntry]], bool]:
+    """Whether a file is a candidate for its size or order alone, which is all that is asked of most files.
+
+    Also given are the deletes that it needs.  ``passed`` counts large files that cannot be cut.
+    """
     large = large_from(policy) if cuts else math.inf
     small: float = policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
     if policy.rewrite_all or (policy.rewrite_enabled and clusters):
         small = math.inf
 
-    def is_by_size(entry: ManifestEntry, needed: Sequence[ManifestEntry]) -> bool:
-        size = entry.file.file_size_in_bytes
-        if size < small:
-            return sizes.is_small(entry, small)
-        return size >= large and not needed and bool(pieces(entry.file, policy))
+    def is_by_size(live: LiveEntry, needed: Sequence[ManifestEntry]) -> bool:
+        file = live.entry.file
+        if file.file_size_in_bytes < small:
+            return sizes.is_small(live.entry, small)
+        if file.file_size_in_bytes < large or needed:
+            return False
+        if not pieces(file, policy):
+            if in_scope(file, live.manifest.partition_spec_id):
+                passed.uncut.add(file)
+            return False
+        return True
 
     return is_by_size
 

@@ -39,12 +39,18 @@ def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
     offsets = file.split_offsets or ()
     if not is_large(file, policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
         return ()
-    sizes = [end - start for start, end in pairwise((*offsets, file.file_size_in_bytes))]
+    sizes = [end - start for start, end in pairwise((*offsets, _end_of_rows(file, offsets)))]
     if min(sizes) < 0 or file.key_metadata is not None:
         return ()
     least = int(_MARGIN * policy.min_file_size_bytes)
     cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
     return tuple(map(len, cut)) if len(cut) > 1 else ()
+
+
+def _end_of_rows(file: DataFile, offsets: Sequence[int]) -> int:
+    """Where the last row group ends: page indexes, filters and footer behind it are no part of it, if that is known."""
+    end = offsets[0] + sum((file.column_sizes or {}).values())
+    return end if offsets[-1] < end < file.file_size_in_bytes else file.file_size_in_bytes
 
 
 def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:

@@ -42,6 +42,7 @@ def left_alone(
         _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
         _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
         _counted("they were added less than min_data_age_hours ago", passed.too_young),
+        _counted("they are far above the target, and their row groups leave no place to cut them", passed.uncut),
         _counted("another schedule of the table has ordered them", passed.ordered_elsewhere),
         _counted("deletes apply to them, and delete_compaction_enabled is false", passed.under_deletes),
         _counted(f"they cannot be read: {passed.first_unsupported}", passed.unsupported),

@@ -279,6 +279,10 @@ def _nothing_reason(
     passed = found.passed_over
     if passed.unsupported.files:
         return f"{NOTHING_ELIGIBLE} ({passed.unsupported.files} file(s) are left alone: {passed.first_unsupported})"
+    if passed.uncut.files and not unpaid:
+        return (
+            f"{NOTHING_ELIGIBLE} ({passed.uncut.files} file(s) far above the target cannot be cut between row groups)"
+        )
     if unpaid:
         files = sum(len(one.bin.files) for one in unpaid)
         return f"{NOTHING_ELIGIBLE} (merging {files} file(s) costs more than it saves)"
