@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
@@ -262,6 +262,7 @@ class Runtime:
             MetadataUnreadable: the manifest list cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.detection.assessor import idle_by_memory
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
@@ -276,11 +277,19 @@ class Runtime:
             resolved = error
         head = health_head(loaded.metadata, resolved)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
+        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
+
+        def idle() -> Collection[Operation]:
+            if isinstance(resolved, PolicyError):
+                return ()
+            return idle_by_memory(loaded, resolved, self.state.glance(identity, now_ms=now_ms), now_ms)
+
         return examine(
-            identity_of(self.catalog, loaded),
+            identity,
             loaded.metadata,
             resolved,
-            now_ms=self.clock(),
+            now_ms=now_ms,
+            idle=idle,
             # An old v1 snapshot without a list would have every manifest read.
             manifests=None if head is None or head.manifest_list is None else reader.manifests(head),
         )

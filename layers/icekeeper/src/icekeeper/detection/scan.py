@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
 from icekeeper.model import TableName
-from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
@@ -189,8 +189,13 @@ class Scanner:
         if listed.tables is not None and listed.left_out is None:
             health.forget_all_but(listed.tables)
 
-        def observe(loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError) -> None:
-            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms))
+        def observe(
+            loaded: LoadedTable,
+            identity: TableIdentity,
+            resolved: ResolvedPolicy | PolicyError,
+            idle: Callable[[], Collection[Operation]],
+        ) -> None:
+            health.observe(examine(identity, loaded.metadata, resolved, now_ms=self.now_ms, idle=idle))
 
         return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, requests, fleet)
 

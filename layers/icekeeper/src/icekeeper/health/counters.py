@@ -90,6 +90,8 @@ def lake_counters(
     if head is not None:
         counters |= _of_summary(metadata, summary_counters(head))
         counters |= _clustering_depth(metadata, head)
+        if (history := _history_bytes(metadata, head)) is not None:
+            counters["lake_history_bytes"] = history
     if manifests is not None:
         counters["lake_manifests"] = len(manifests)
         counters["lake_delete_manifests"] = sum(m.content is ManifestContent.DELETES for m in manifests)
@@ -105,6 +107,29 @@ def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, floa
         if text is not None and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", str(text)):
             return {DEPTH_COUNTER: float(str(text))}
     return {}
+
+
+def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
+    """The size of the data and delete files that other snapshots than the head hold alone; ``None``: it is not told.
+
+    What a snapshot removed, its parent still holds; of another branch, what its snapshots added.
+    """
+    size, own = 0, set[int]()
+    child: Mapping[object, object] | None = None
+    for snapshot in metadata.ancestors(head.snapshot_id):
+        if child is not None:
+            size += summary_counter(child, "removed-files-size") or 0
+        child = summary_counters(snapshot)
+        own.add(snapshot.snapshot_id)
+        if summary_counter(child, "total-files-size") is None:
+            return None
+    for snapshot_id, snapshot in metadata.snapshots.items():
+        if snapshot_id in own:
+            continue
+        if snapshot.parent_id not in metadata.snapshots:
+            return None  # which of its files were removed since, expired snapshots told
+        size += summary_counter(summary_counters(snapshot), "added-files-size") or 0
+    return size
 
 
 def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from icekeeper.errors import PolicyError
 from icekeeper.health.counters import lake_counters
 from icekeeper.health.warnings import lake_warnings
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.model import ManifestFile
-from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 
 __all__ = ["examine", "health_head"]
+
+# Warning → the operations of which at least one would do something about it.
+_WORK_OF = {
+    "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
+    "manifest_sprawl": (Operation.REWRITE_MANIFESTS,),
+    "small_files": (Operation.COMPACT,),
+}
 
 
 def health_head(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError) -> Snapshot | None:
@@ -29,18 +36,20 @@ def examine(
     *,
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
+    idle: Callable[[], Collection[Operation]] = tuple,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
-    default settings.  ``manifests`` are those of the head, if the caller has read them.
+    default settings.  ``manifests`` are those of the head, if the caller has read them.  ``idle`` is called where files
+    look as if they needed work, and returns the operations that surely find none: then there is no warning.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
     if isinstance(resolved, ResolvedPolicy):
-        warnings |= resolved.owners.warnings
+        warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
     else:
         warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
@@ -51,3 +60,15 @@ def examine(
         warnings=warnings,
         policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
     )
+
+
+def _of_work(
+    warnings: dict[str, str], resolved: ResolvedPolicy, idle: Callable[[], Collection[Operation]]
+) -> dict[str, str]:
+    """The warnings without those of what a pass has looked at, and leaves as it is."""
+    if _WORK_OF.keys().isdisjoint(warnings):
+        return warnings
+    found = frozenset(idle())
+    runs = {kind: [one for one in operations if resolved.runs(one)] for kind, operations in _WORK_OF.items()}
+    left = {kind for kind, operations in runs.items() if operations and found.issuperset(operations)}
+    return {kind: sentence for kind, sentence in warnings.items() if kind not in left}

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
 LISTED_ORPHANS = "list_orphans"
 # Metrics that only the step which lists the orphans can count.
-_LISTING_METRICS = ("remove_orphans.files_listed", "remove_orphans.files_too_young")
+_LISTING_METRICS = ("remove_orphans.files_listed", "remove_orphans.files_too_young", "remove_orphans.bytes_left")
 
 
 @dataclass(frozen=True, slots=True)
