@@ -51,7 +51,11 @@ def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
 
 def summary_counter(counters: Mapping[Any, object], key: str) -> int | None:
     """One counter of a summary; ``None`` when it is missing or no whole number."""
-    text = str(counters.get(key))
+    return _whole_number(counters.get(key))
+
+
+def _whole_number(value: object) -> int | None:
+    text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
@@ -115,14 +119,19 @@ def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
     What a snapshot removed, its parent still holds; of another branch, what its snapshots added.
     """
     size, own = 0, set[int]()
-    child: Mapping[object, object] | None = None
+    removed: object = None
     for snapshot in metadata.ancestors(head.snapshot_id):
-        if child is not None:
-            size += summary_counter(child, "removed-files-size") or 0
-        child = summary_counters(snapshot)
+        if removed is not None:  # by the snapshot before this one, its child
+            size += _whole_number(removed) or 0
+        summary = summary_counters(snapshot)
+        removed = summary.get("removed-files-size")  # nearly always absent, and this runs for every table of a scan
         own.add(snapshot.snapshot_id)
-        if summary_counter(child, "total-files-size") is None:
+        if "total-files-size" not in summary:
             return None
+    if summary_counter(summary_counters(head), "total-files-size") is None:
+        return None
+    if len(own) == len(metadata.snapshots):
+        return size
     for snapshot_id, snapshot in metadata.snapshots.items():
         if snapshot_id in own:
             continue
