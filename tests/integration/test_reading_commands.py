@@ -99,7 +99,8 @@ def test_damage_in_json(command: Command) -> None:
     assert answer.err.splitlines() == [
         "ns.t: damaged (3 snapshots, 3 manifests, 3 files)",
         f"  missing_file {path}: it is referenced but does not exist",
-        "error: ns.t is damaged: 1 problem found; docs/recovery.md says what to do about each kind",
+        "what to do about missing_file: restore the object; else roll back to a snapshot without it",
+        "error: ns.t is damaged: 1 problem found; the lines above say what to do",
     ]
 
 

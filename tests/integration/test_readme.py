@@ -39,6 +39,15 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
 
 
+def test_every_catalog_is_configured_before_it_is_used() -> None:
+    text = README.read_text()
+    used = [*re.finditer(r"(?:--catalog|orders\.py) (\w+)", text)]
+    assert {found[1] for found in used} == {"lake", "seaweed"}
+    for found in used:
+        before = text[: found.start()]
+        assert f"PYICEBERG_CATALOG__{found[1].upper()}__" in before or f"\n  {found[1]}:  " in before, found
+
+
 def commands(block: str) -> Iterator[list[str]]:
     """The arguments of each command, as a shell would find them."""
     for line in block.replace("\\\n", " ").splitlines():
@@ -49,11 +58,11 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.usefixtures("lake")
-def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(BLOCKS) == 9
+def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert len(BLOCKS) == 10
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
-        code = main(arguments)
+        code = main([one.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for one in arguments])
         captured = capsys.readouterr()
         assert code == 0, f"{arguments}\n{captured.err}"
         shown += captured.out

@@ -244,7 +244,8 @@ def test_damage_is_found_and_named(damage: Callable[[Damaged], str], kind: str, 
     assert all(list(problem) == ["kind", "path", "detail"] and problem["detail"] for problem in problems)
     assert answer.err.startswith("ns.t: damaged (")
     found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    told = f"error: ns.t is damaged: {found} found; docs/recovery.md says what to do about each kind"
+    told = f"error: ns.t is damaged: {found} found; the lines above say what to do"
+    assert set(answer.json["remedies"]) == {problem["kind"] for problem in problems}
     assert answer.err.splitlines()[-1] == told
 
 

@@ -54,6 +54,30 @@ def test_unknown_counters_are_absent_and_never_zero(summary: object) -> None:
     assert found.warnings == {}
 
 
+def test_history_is_what_other_snapshots_hold_alone() -> None:
+    """What a snapshot removed, its parent holds; of another branch, what it added; of an old tag, nobody knows."""
+    raw = [
+        {"snapshot-id": 1, "summary": {"total-files-size": "10", "added-files-size": "10", "removed-files-size": "99"}},
+        {"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {"total-files-size": "15", "added-files-size": "5"}},
+        {"snapshot-id": 3, "parent-snapshot-id": 2, "summary": {"total-files-size": "9", "removed-files-size": "6"}},
+        {"snapshot-id": 4, "parent-snapshot-id": 2, "summary": {"total-files-size": "22", "added-files-size": "7"}},
+    ]
+    document = dict(table(SUMMARY, snapshots=1).document)
+    common = dict(document["snapshots"][0])
+    snapshots = [{**common, **one} for one in raw]
+
+    def history(*snapshots: dict[str, object]) -> object:
+        refs = {"main": {"snapshot-id": 3, "type": "branch"}}
+        made = TableMetadata({**document, "snapshots": [*snapshots], "current-snapshot-id": 3, "refs": refs})
+        return of(made).counters.get("lake_history_bytes")
+
+    assert history(*snapshots) == 6 + 7
+    assert history(*snapshots[:3]) == 6
+    assert history(snapshots[2]) == 0
+    assert history(*snapshots[2:]) is None
+    assert history(snapshots[0], {**snapshots[1], "summary": {}}, snapshots[2]) is None
+
+
 def test_v1_tables_have_no_delete_files_whatever_their_summary_says() -> None:
     summary = {"total-data-files": "4", "total-files-size": "8"}
     assert health(summary, version=1).counters["lake_delete_files"] == 0

@@ -34,6 +34,9 @@ COLUMNS = {
 }
 
 
+MONTHS = {"partition_time_column": "text", "partition_time_pattern": "%Y-%m"}
+
+
 def table(*fields: tuple[int, str]) -> TableMetadata:
     """Partitioned by these columns and transforms; spec 1, an earlier one, by nothing."""
     columns = [{"id": i, "name": name, "required": False, "type": kind} for i, (name, kind) in COLUMNS.items()]
@@ -156,10 +159,14 @@ def seen(resolved: ResolvedPolicy, finished_ms: int) -> LastSeen:
         ({"min_partition_age_hours": "10"}, 25, 33, False),
         ({"min_partition_age_hours": "10"}, 25, 34, True),
         ({"min_partition_age_hours": "10"}, 34, 1000, False),
+        # A partition of a month, told by text, may end 31 days after the commit.
+        ({"min_partition_age_hours": "10", **MONTHS}, 34, 100, True),
+        ({"min_partition_age_hours": "10", **MONTHS}, 31 * 24 + 10, 5000, False),
         ({"where": "ts < now() - interval '3 hours'"}, 1, 2, False),
         ({"where": "ts < now() - interval '3 hours'"}, 1, 3, True),
         ({"where": "ts < now() - interval '3 hours'"}, 3, 1000, False),
         ({"where": "ts < '2026-01-01'"}, 1, 1000, False),
+        ({"where": "ts < date '2026-01-01' and bucket(4, n) = 1"}, 1, 1000, False),
     ],
 )
 def test_an_idle_pass_is_looked_after_again_when_time_brought_files_into_its_scope(

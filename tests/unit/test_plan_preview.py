@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.preview import left_document, plan_document
+from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.report.plan_lines import plan_lines
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.settings import policy as resolved_policy
 
 SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000}]}
 TABLE = table()
@@ -69,6 +72,31 @@ def test_people_read_the_same() -> None:
         "in all: 12 file(s) into 2, 480 MB in, 480 MB out in 2 group(s)",
     ]
     assert list(plan_lines({})) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {},
+            " in 200 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
+            "price_per_… say others",
+        ),
+        (
+            {"expected_scans": "7", "price_per_1000_gets": "0"},
+            " in 7 scan(s) (expected_scans), both by the prices of the settings (price_per_1000_gets)",
+        ),
+        (
+            {"expected_scans": "none"},
+            " in 1 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
+            "price_per_… say others",
+        ),
+    ],
+)
+def test_money_says_what_it_is_reckoned_by(settings: dict[str, str], told: str) -> None:
+    document = plan_document(planned(files(*[40] * 12), {}), TABLE) | assumptions(resolved_policy(**settings))
+    (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
+    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told.strip())
 
 
 def test_the_contract_only_gets_a_field_more() -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.open import open_state
 from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
@@ -278,6 +278,7 @@ class Runtime:
             MetadataUnreadable: the manifest list, or a manifest of these, cannot be read.
             StorageError: the catalog does not answer.
         """
+        from icekeeper.detection.assessor import idle_by_memory
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
         from icekeeper.metadata.table_reader import TableReader
@@ -298,8 +299,12 @@ class Runtime:
         reader = TableReader(loaded.metadata, storage.read)
         # An old v1 snapshot without a list would have every manifest read.
         manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
-        identity = identity_of(self.catalog, loaded)
-        memory = self._glance(identity)
+        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
+        memory = self._glance(identity, now_ms)
+
+        def idle() -> Collection[Operation]:
+            return () if isinstance(resolved, PolicyError) else idle_by_memory(loaded, resolved, memory, now_ms)
+
         mixed_footers = None
         with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
             mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
@@ -307,18 +312,19 @@ class Runtime:
             identity,
             loaded.metadata,
             resolved,
-            now_ms=self.clock(),
+            now_ms=now_ms,
             manifests=manifests,
+            idle=idle,
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             unreadable=memory.unreadable,
             mixed_footers=mixed_footers,
             has_former_table=has_former_table(memory.schedules),
         )
 
-    def _glance(self, identity: TableIdentity) -> Glance:
+    def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
         """What is remembered of a table; nothing where the state cannot be read, which health does without."""
         try:
-            return self.state.glance(identity, now_ms=self.clock())
+            return self.state.glance(identity, now_ms=now_ms)
         except StorageError as error:
             log.warning("what passes have found is not known: %s", error)
             return Glance((), None, ())

@@ -198,7 +198,7 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     console = answer(document, as_json=as_json)
     print_problems(console, document)
     told = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
-    return EXIT_OK if found.ok else print_failed(f"{told}; docs/recovery.md says what to do about each kind")
+    return EXIT_OK if found.ok else print_failed(f"{told}; the lines above say what to do")
 
 
 @app.command()

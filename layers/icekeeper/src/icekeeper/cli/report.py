@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
+# Passes among which one is looked for that has swept the table.
+_PASSES = 30
+_LEFT = "remove_orphans.bytes_left"
+
 
 def report(
     catalog: CatalogName,
@@ -45,7 +49,7 @@ def report(
 
 def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     from icekeeper.health.totals import lake_totals
-    from icekeeper.report.page import Page
+    from icekeeper.report.page import ORPHANS, Page
 
     # The page shows every table that needs work, not only as many as one scan proposes.
     found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
@@ -54,26 +58,27 @@ def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     known = {str(stats.identity.table): stats for stats in lake}
     proposed = {one.table: one for one in found.proposals}
     left = {one.table: one for one in found.skipped}
-    return Page(
-        catalog.name,
-        runtime.clock(),
-        lake_totals(known.values()),
-        [
-            _table(runtime, name, known.get(name), proposed.get(name), left.get(name))
-            for name in sorted({*known, *proposed, *left})
-        ],
-    )
+    tables = [
+        _table(runtime, name, known.get(name), proposed.get(name), left.get(name))
+        for name in sorted({*known, *proposed, *left})
+    ]
+    orphans = [table.counters[ORPHANS] for table in tables if ORPHANS in table.counters]
+    totals = {**lake_totals(known.values()), **({ORPHANS: sum(orphans)} if orphans else {})}
+    return Page(catalog.name, runtime.clock(), totals, tables)
 
 
 def _table(
     runtime: Runtime, name: str, stats: LakeStats | None, proposal: Proposal | None, skip: Skip | None
 ) -> TableOnPage:
-    from icekeeper.report.page import LastPass, TableOnPage
+    from icekeeper.report.page import ORPHANS, LastPass, TableOnPage
 
-    last = runtime.state.history(stats.identity, limit=1) if stats is not None else []
+    passes = runtime.state.history(stats.identity, limit=_PASSES) if stats is not None else ()
+    left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
+    orphans = {} if left is None else {ORPHANS: left}
+    last = passes[:1]
     return TableOnPage(
         name,
-        counters={} if stats is None else stats.counters,
+        counters={} if stats is None else {**stats.counters, **orphans},
         warnings=() if stats is None else tuple(stats.warnings.values()),
         reasons=() if proposal is None else proposal.reasons,
         priority=0.0 if proposal is None else proposal.priority,

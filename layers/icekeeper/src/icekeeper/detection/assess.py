@@ -28,7 +28,7 @@ from icekeeper.operations.compaction.scope import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["TableFindings", "as_requested", "assess", "with_schedules"]
+__all__ = ["TableFindings", "as_requested", "assess", "idle_operations", "with_schedules"]
 
 _PRIORITY_DIGITS = 4
 
@@ -77,16 +77,8 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=found.expirable))
         signals.extend(ref_signals(found.expirable_refs))
-    # What a pass under other settings saw says nothing about these, nor does one by a clock that was ahead (rule 170).
-    seen = last_seen if last_seen is not None and last_seen.finished_ms <= now_ms else None
-    seen = seen if seen is not None and seen.fingerprint == resolved.fingerprint() else None
-    known_idle = (
-        head is not None
-        and seen is not None
-        and (seen.idle and seen.snapshot_id == head.snapshot_id)
-        and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
-        and not time_has_come(metadata, seen, now_ms)
-    )
+    seen = _telling(last_seen, resolved, now_ms)
+    known_idle = head is not None and _is_known_idle(metadata, head, resolved, seen, now_ms)
     ahead = Outlook()
     if head is not None:
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
@@ -113,6 +105,39 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
     if known_idle:
         return Skip(table, "unchanged since the last pass found nothing to do")
     return Skip(table, next(iter(ahead.settled.values()), "no sign of work"))
+
+
+def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
+    """What the last pass saw, unless it was under other settings, or by a clock that was ahead (rule 170)."""
+    if last_seen is None or last_seen.finished_ms > now_ms or last_seen.fingerprint != resolved.fingerprint():
+        return None
+    return last_seen
+
+
+def _is_known_idle(
+    metadata: TableMetadata, head: Snapshot, resolved: ResolvedPolicy, seen: LastSeen | None, now_ms: int
+) -> bool:
+    return (
+        seen is not None
+        and (seen.idle and seen.snapshot_id == head.snapshot_id)
+        and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
+        and not time_has_come(metadata, seen, now_ms)
+    )
+
+
+def idle_operations(
+    metadata: TableMetadata, resolved: ResolvedPolicy, last_seen: LastSeen | None, *, clusters: bool, now_ms: int
+) -> frozenset[Operation]:
+    """The operations that surely find nothing to do at ``now_ms``, by what the last pass left and what came since.
+
+    ``clusters``: compaction would cluster files.
+    """
+    head, seen = metadata.head(resolved.policy.branch), _telling(last_seen, resolved, now_ms)
+    if head is None or seen is None:
+        return frozenset()
+    if _is_known_idle(metadata, head, resolved, seen, now_ms):
+        return frozenset(operation for operation in Operation if resolved.runs(operation))
+    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms).settled)
 
 
 def _layout_signals(

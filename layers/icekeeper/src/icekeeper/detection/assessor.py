@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.ageing import waited_ms
-from icekeeper.detection.assess import TableFindings, as_requested, assess, with_schedules
+from icekeeper.detection.assess import TableFindings, as_requested, assess, idle_operations, with_schedules
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
@@ -34,6 +34,7 @@ __all__ = [
     "Observer",
     "PolicyResolver",
     "assessor",
+    "idle_by_memory",
     "load_or_skip",
     "skip_on_error",
 ]
@@ -44,8 +45,11 @@ Result = TypeVar("Result")
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance], None]
-"""Called with every table that was loaded, its settings or what is wrong with them, and what is remembered of it."""
+Observer = Callable[
+    [LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance, Callable[[], Collection[Operation]]], None
+]
+"""Called with every table that was loaded, its settings or what is wrong with them, what is remembered of it, and a
+function that finds out which operations surely find nothing to do."""
 SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
 """Called with the record that says when the first sweep of a table is due."""
 
@@ -82,10 +86,10 @@ def assessor(
             resolved = resolve_policy(loaded)
         except PolicyError as error:
             if observe is not None:
-                observe(loaded, identity, error, memory)
+                observe(loaded, identity, error, memory, tuple)
             raise
         if observe is not None:
-            observe(loaded, identity, resolved, memory)
+            observe(loaded, identity, resolved, memory, lambda: idle_by_memory(loaded, resolved, memory, now_ms))
         return resolved
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
@@ -115,6 +119,19 @@ def assessor(
         return replace(found, location=identity.location, waited_ms=waited_ms(loaded.metadata, passes_ms, now_ms))
 
     return assess_table
+
+
+def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> frozenset[Operation]:
+    """The operations of a policy, those of its schedules too, that surely find nothing to do at ``now_ms``."""
+    metadata, rest = loaded.metadata, resolved.unscheduled()
+    clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
+    idle = set(idle_operations(metadata, rest, memory.last_seen, clusters=clusters, now_ms=now_ms))
+    busy: set[Operation] = set()
+    for name in resolved.schedules:
+        part = PolicyPart(name, resolved.of_schedule(name))
+        is_idle = is_known_idle(metadata, part, memory.schedules.get(name), now_ms)
+        (idle if is_idle else busy).update(part.operations)
+    return frozenset(idle - busy)
 
 
 def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:

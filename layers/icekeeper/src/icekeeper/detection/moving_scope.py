@@ -9,6 +9,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import parse_relative
+from icekeeper.policy.time_pattern import parse_time_pattern
 
 __all__ = ["partitions_came_into_scope", "scope_has_moved"]
 
@@ -48,7 +49,10 @@ def _reach_ms(metadata: TableMetadata, policy: Policy, now_ms: int) -> int:
     """
     reaches = []
     if policy.min_partition_age_ms is not None:
+        pattern = policy.partition_time_pattern
         longest_ms = max((_LONGEST_MS.get(transform, _DAY_MS) for transform in _transforms(metadata)), default=_DAY_MS)
+        if pattern is not None:
+            longest_ms = max(longest_ms, parse_time_pattern(pattern).longest_ms)
         reaches.append(policy.min_partition_age_ms + longest_ms)
     if policy.where is not None:
         relative = parse_relative(policy.where)

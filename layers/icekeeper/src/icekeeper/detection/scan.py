@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
 from icekeeper.model import TableName
-from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, StateStore
@@ -198,7 +198,11 @@ class Scanner:
         seen = SeenTables(self.store, catalog)
 
         def observe(
-            loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
+            loaded: LoadedTable,
+            identity: TableIdentity,
+            resolved: ResolvedPolicy | PolicyError,
+            memory: Glance,
+            idle: Callable[[], Collection[Operation]],
         ) -> None:
             seen.observe(loaded)
             stats = examine(
@@ -206,6 +210,7 @@ class Scanner:
                 loaded.metadata,
                 resolved,
                 now_ms=self.now_ms,
+                idle=idle,
                 unreadable=memory.unreadable,
                 has_former_table=has_former_table(memory.schedules),
             )

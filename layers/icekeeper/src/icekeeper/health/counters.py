@@ -51,7 +51,11 @@ def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
 
 def summary_counter(counters: Mapping[Any, object], key: str) -> int | None:
     """One counter of a summary; ``None`` when it is missing or no whole number."""
-    text = str(counters.get(key))
+    return _whole_number(counters.get(key))
+
+
+def _whole_number(value: object) -> int | None:
+    text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
@@ -90,6 +94,8 @@ def lake_counters(
     if head is not None:
         counters |= _of_summary(metadata, summary_counters(head))
         counters |= _clustering_depth(metadata, head)
+        if (history := _history_bytes(metadata, head)) is not None:
+            counters["lake_history_bytes"] = history
     if manifests is not None:
         counters["lake_manifests"] = len(manifests)
         counters["lake_delete_manifests"] = sum(m.content is ManifestContent.DELETES for m in manifests)
@@ -105,6 +111,34 @@ def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, floa
         if text is not None and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", str(text)):
             return {DEPTH_COUNTER: float(str(text))}
     return {}
+
+
+def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
+    """The size of the data and delete files that other snapshots than the head hold alone; ``None``: it is not told.
+
+    What a snapshot removed, its parent still holds; of another branch, what its snapshots added.
+    """
+    size, own = 0, set[int]()
+    removed: object = None
+    for snapshot in metadata.ancestors(head.snapshot_id):
+        if removed is not None:  # by the snapshot before this one, its child
+            size += _whole_number(removed) or 0
+        summary = summary_counters(snapshot)
+        removed = summary.get("removed-files-size")  # nearly always absent, and this runs for every table of a scan
+        own.add(snapshot.snapshot_id)
+        if "total-files-size" not in summary:
+            return None
+    if summary_counter(summary_counters(head), "total-files-size") is None:
+        return None
+    if len(own) == len(metadata.snapshots):
+        return size
+    for snapshot_id, snapshot in metadata.snapshots.items():
+        if snapshot_id in own:
+            continue
+        if snapshot.parent_id not in metadata.snapshots:
+            return None  # which of its files were removed since, expired snapshots told
+        size += summary_counter(summary_counters(snapshot), "added-files-size") or 0
+    return size
 
 
 def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:

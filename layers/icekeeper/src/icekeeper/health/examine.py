@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from icekeeper.errors import PolicyError
 from icekeeper.health.counters import lake_counters
 from icekeeper.health.warnings import lake_warnings, unreadable_warning
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.model import ManifestFile
-from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.unreadable_files import UnreadableFile
 
 __all__ = ["examine", "health_head"]
+
+# Warning → the operations of which at least one would do something about it.
+_WORK_OF = {
+    "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
+    "manifest_sprawl": (Operation.REWRITE_MANIFESTS,),
+    "small_files": (Operation.COMPACT,),
+}
 
 
 def health_head(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError) -> Snapshot | None:
@@ -30,6 +37,7 @@ def examine(
     *,
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
+    idle: Callable[[], Collection[Operation]] = tuple,
     deletes_elsewhere: int = 0,
     unreadable: Mapping[str, UnreadableFile] | None = None,
     mixed_footers: str | None = None,
@@ -38,10 +46,12 @@ def examine(
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
     If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
-    default settings.  ``manifests`` are those of the head, if the caller has read them, and ``deletes_elsewhere``
-    counts the deletes that stand under another spec or partition than the data file that they name; ``unreadable``
-    files are those that passes could not read, and ``mixed_footers`` warns of footers that readers misread.
-    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
+    default settings.  ``manifests`` are those of the head, if the caller has read them.  ``idle`` is called where files
+    look as if they needed work, and returns the operations that surely find none: then there is no warning.
+    ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
+    name; ``unreadable`` files are those that passes could not read, and ``mixed_footers`` warns of footers that readers
+    misread.  ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same
+    location.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -62,7 +72,7 @@ def examine(
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
     if isinstance(resolved, ResolvedPolicy):
-        warnings |= resolved.owners.warnings
+        warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
     else:
         warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
@@ -73,3 +83,15 @@ def examine(
         warnings=warnings,
         policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
     )
+
+
+def _of_work(
+    warnings: dict[str, str], resolved: ResolvedPolicy, idle: Callable[[], Collection[Operation]]
+) -> dict[str, str]:
+    """The warnings without those of what a pass has looked at, and leaves as it is."""
+    if _WORK_OF.keys().isdisjoint(warnings):
+        return warnings
+    found = frozenset(idle())
+    runs = {kind: [one for one in operations if resolved.runs(one)] for kind, operations in _WORK_OF.items()}
+    left = {kind for kind, operations in runs.items() if operations and found.issuperset(operations)}
+    return {kind: sentence for kind, sentence in warnings.items() if kind not in left}

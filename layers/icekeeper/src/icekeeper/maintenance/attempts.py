@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from icekeeper.errors import LeaseHeld, PlanStale, StorageError
+from icekeeper.errors import StorageError
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.outcome import PassOutcome, PassStatus
@@ -63,8 +63,6 @@ def attempted(
     while True:
         try:
             outcome = one_pass(limited)
-        except (LeaseHeld, PlanStale):
-            raise
         except StorageError as error:
             if not left or why_stop():
                 raise

@@ -42,7 +42,10 @@ log = logging.getLogger(__name__)
 RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
 LISTED_ORPHANS = "list_orphans"
 # Metrics that only the step which lists the orphans can count.
-_LISTING_METRICS = tuple(f"remove_orphans.files_{what}" for what in ("listed", "too_young", "missing", "like_missing"))
+_LISTING_METRICS = tuple(
+    f"remove_orphans.{what}"
+    for what in ("files_listed", "files_too_young", "bytes_left", "files_missing", "files_like_missing")
+)
 
 
 @dataclass(frozen=True, slots=True)

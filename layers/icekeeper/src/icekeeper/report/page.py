@@ -12,7 +12,10 @@ from icekeeper.clock import iso_utc
 from icekeeper.report.outcome import PassStatus
 from icekeeper.report.plain_words import in_plain_words, lines_of
 
-__all__ = ["LastPass", "Page", "TableOnPage", "render_page"]
+__all__ = ["ORPHANS", "LastPass", "Page", "TableOnPage", "render_page"]
+
+ORPHANS = "lake_orphan_bytes"
+"""The counter of what the last sweep left: unreferenced files that are too young, or in quarantine."""
 
 Element = ElementTree.Element
 
@@ -104,6 +107,7 @@ def render_page(page: Page) -> str:
     urgent = sorted((one for one in page.tables if one.reasons), key=lambda one: (-one.priority, one.name))
     _add(body, "p", _verdict(len(page.tables), len(urgent), len(troubled)), {"class": "verdict"})
     _add_totals(body, page)
+    _add_what_is_stored(body)
     if troubled:
         _add_trouble(body, troubled, page.catalog)
     _add_work(body, urgent, page.catalog)
@@ -126,7 +130,9 @@ def _add_totals(body: Element, page: Page) -> None:
     totals = page.totals
     shown = {
         "data files": _count(totals, "lake_data_files"),
-        "stored": _size(totals, "lake_bytes"),
+        "live": _size(totals, "lake_bytes"),
+        "history": _size(totals, "lake_history_bytes"),
+        "orphans": _size(totals, ORPHANS),
         "average file": _size(totals, "lake_average_file_bytes"),
         "snapshots": _count(totals, "lake_snapshots"),
     }
@@ -135,6 +141,15 @@ def _add_totals(body: Element, page: Page) -> None:
         item = ElementTree.SubElement(listing, "li")
         _add(item, "b", amount)
         _add(item, "span", what)
+
+
+def _add_what_is_stored(body: Element) -> None:
+    told = (
+        "live: the files of the current snapshot; history: those that only older snapshots and other branches hold, "
+        "until they expire; orphans: unreferenced files that the last sweep left, for they were too young or in "
+        "quarantine; metadata files are not counted; – is not known"
+    )
+    _add(body, "p", told, {"class": "idle"})
 
 
 def _add_trouble(body: Element, troubled: Sequence[TableOnPage], catalog: str) -> None:
@@ -163,7 +178,7 @@ def _add_work(body: Element, urgent: Sequence[TableOnPage], catalog: str) -> Non
 
 def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
     _add(body, "h2", "All tables, by the number of data files")
-    numbers = ("data files", "average file", "stored", "delete files", "snapshots")
+    numbers = ("data files", "average file", "live", "history", "orphans", "delete files", "snapshots")
     rows = _add_table(body, ("table", "state", numbers[0], "", *numbers[1:], "what is known"), numbers=numbers)
     most = max((one.counters.get("lake_data_files", 0) for one in tables), default=0)
     for one in sorted(tables, key=lambda one: (-one.counters.get("lake_data_files", -1), one.name)):
@@ -176,6 +191,8 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
         told = (
             _size(one.counters, "lake_average_file_bytes"),
             _size(one.counters, "lake_bytes"),
+            _size(one.counters, "lake_history_bytes"),
+            _size(one.counters, ORPHANS),
             _count(one.counters, "lake_delete_files"),
             _count(one.counters, "lake_snapshots"),
         )

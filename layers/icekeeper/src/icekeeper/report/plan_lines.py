@@ -27,7 +27,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if totals is not None and totals["groups"]:
         yield (
             f"takes about {totals['requests']} request(s) and {usd_text(totals['cost_usd'])}; "
-            f"saves readers about {usd_text(totals['saving_usd'])}"
+            f"saves readers about {usd_text(totals['saving_usd'])}{_by_what(plan.get('assumes'))}"
         )
     for lacking in plan.get("settings", ()):
         what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
@@ -37,6 +37,18 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         )
     for left in plan.get("left", ()):
         yield f"left alone: {left['files']} file(s) of {size_text(left['bytes'])}; {left['reason']}"
+
+
+def _by_what(assumes: Mapping[str, Any] | None) -> str:
+    """What the money is reckoned by, which is a guess as long as nobody has set it."""
+    if assumes is None:
+        return ""
+    prices = (
+        f"the prices of the settings ({', '.join(assumes['prices_set'])})"
+        if assumes["prices_set"]
+        else "AWS's list prices, whatever store this is; the settings price_per_… say others"
+    )
+    return f" in {assumes['expected_scans']} scan(s) (expected_scans), both by {prices}"
 
 
 def _change(group: Mapping[str, Any]) -> str:

@@ -167,7 +167,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
 
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
-    """The document of ``verify --json``: what was checked and what is damaged."""
+    """The document of ``verify --json``: what was checked, what is damaged, and what to do about it."""
     checked = ", ".join(f"{count} {what}" for what, count in report["checked"].items())
     verdict = Text("ok", style="green") if report["ok"] else Text("damaged", style="red")
     console.print(Text.assemble((report["table"], "bold"), ": ", verdict, f" ({checked})"))
@@ -176,6 +176,8 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         # Never wrapped: a path must stay one word that can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
+    for kind, remedy in report.get("remedies", {}).items():
+        console.print(Text.assemble("what to do about ", (kind, "red"), f": {remedy}"), soft_wrap=True)
 
 
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Problem", "ProblemKind", "Verification"]
+__all__ = ["REMEDIES", "Problem", "ProblemKind", "Verification"]
 
 
 class ProblemKind(StrEnum):
@@ -26,6 +26,22 @@ class ProblemKind(StrEnum):
     DELETE_SCOPE = "delete_scope"
     STATISTICS = "statistics"
     MIXED_FOOTER = "mixed_footer"
+
+
+REMEDIES: Mapping[ProblemKind, str] = {
+    ProblemKind.MISSING_FILE: "restore the object; else roll back to a snapshot without it",
+    ProblemKind.UNREADABLE_METADATA: "restore the object; else roll back",
+    ProblemKind.WRONG_SIZE: "readers may fail; restore or rewrite it",
+    ProblemKind.WRONG_COUNT: "queries by metadata are wrong; rewrite the manifests",
+    ProblemKind.DUPLICATE_FILE: "rows count twice; remove the file from the table and add it once, in one commit",
+    ProblemKind.ROW_LINEAGE: "`_row_id` is null or not unique; data is not affected",
+    ProblemKind.DELETION_VECTOR: "readers disagree about which rows are deleted; drop the wrong entry",
+    ProblemKind.BROKEN_REF: "set or drop the ref",
+    ProblemKind.SEQUENCE_NUMBER: "deletes may apply wrongly; ask before writing",
+    ProblemKind.SUMMARY: "statistics are wrong, data is not",
+    ProblemKind.STATISTICS: "readers may plan badly, data is not affected; compute the statistics anew",
+}
+"""What a problem means to readers, and what to do about it; docs/recovery.md says the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +67,11 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``verify --json``."""
+        kinds = sorted({problem.kind for problem in self.problems})
         return {
             "table": self.table,
             "ok": self.ok,
             "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
             "checked": dict(self.checked),
+            **({} if self.ok else {"remedies": {kind.value: REMEDIES[kind] for kind in kinds}}),
         }

@@ -27,7 +27,7 @@ from icekeeper.operations.compaction.plan import (
     NothingToCompact,
     plan_compaction,
 )
-from icekeeper.operations.compaction.preview import left_document, plan_document
+from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
 from icekeeper.operations.compaction.scope import file_scope, why_not_rewritten
@@ -191,7 +191,9 @@ def _told(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan | Nothing, sample: FileSample
 ) -> dict[str, Any] | None:
     """What a dry run tells beyond its sentence; ``None``: nothing."""
-    told = plan_document(plan, loaded.metadata) if isinstance(plan, CompactionPlan) else {}
+    told: dict[str, Any] = {}
+    if isinstance(plan, CompactionPlan):
+        told = plan_document(plan, loaded.metadata) | assumptions(context.resolved)
     if isinstance(plan, NothingToCompact) and plan.left:
         told |= left_document(plan.left)
     lacking = _lacking_settings(context, loaded, sample) if context.reads_footers else []

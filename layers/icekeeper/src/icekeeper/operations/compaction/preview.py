@@ -11,12 +11,17 @@ from icekeeper.operations.compaction.left_alone import LeftAlone
 from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.writing.output_names import partition_path
+from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.policy.choices import RewriteReason
 
-__all__ = ["MOST_GROUPS", "left_document", "plan_document"]
+__all__ = ["MOST_GROUPS", "assumptions", "left_document", "plan_document"]
 
 MOST_GROUPS = 1000
 """So many groups are written out one by one; all of them count in the totals."""
+_PRICES = (
+    *("price_per_gb_scanned", "price_per_gb_rewritten", "price_per_gb_copied"),
+    *("price_per_1000_gets", "price_per_1000_puts"),
+)
 _SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "requests", "saving_usd", "cost_usd")
 
 
@@ -27,6 +32,22 @@ def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, An
         "groups": groups[:MOST_GROUPS],
         "totals": {"groups": len(groups), **{key: _sum(groups, key) for key in _SUMMED}},
         **left_document(plan.left),
+    }
+
+
+def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
+    """What the estimates of money go by: how many scans, at which prices, and whether anybody has set them.
+
+    The default prices are AWS's, whatever store the table is in.
+    """
+    scans = resolved.policy.expected_scans
+    set_by = [key for key in _PRICES if resolved.sources[key] != DEFAULT_SOURCE]
+    return {
+        "assumes": {
+            "expected_scans": 1 if scans is None else scans,
+            "prices": {key: float(getattr(resolved.policy, key)) for key in _PRICES},
+            "prices_set": set_by,
+        }
     }
 
 

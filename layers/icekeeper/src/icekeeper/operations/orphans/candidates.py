@@ -46,6 +46,7 @@ class OrphanCandidates:
     """Some of the unreferenced files whose path is probably referenced under another scheme, bucket or host."""
     other_formats: frozenset[str] = frozenset()
     """Folders of tables of other formats, recognised by unreferenced files of any age in their logs."""
+    too_young_bytes: int = 0
     newest_ms: int = 0
     """When the youngest listed file was modified; 0: no age is known."""
     unlisted: UnlistedPaths | None = None
@@ -60,7 +61,7 @@ class CandidateCollector:
 
     def __init__(self, referenced: ReferencedPaths, older_than_ms: int) -> None:
         self._referenced, self._older_than_ms = referenced, older_than_ms
-        self._listed = self._too_young = self._newest_ms = 0
+        self._listed = self._too_young = self._too_young_bytes = self._newest_ms = 0
         self._unreferenced: list[ListedObject] = []
         self._metadata_files: list[ListedObject] = []
         self._prefix_mismatches: list[str] = []
@@ -84,6 +85,7 @@ class CandidateCollector:
             self._other_formats.add(folder)
         if found.modified_ms is None or found.modified_ms >= self._older_than_ms:
             self._too_young += 1
+            self._too_young_bytes += found.size
         else:
             self._unreferenced.append(found)
 
@@ -96,6 +98,7 @@ class CandidateCollector:
             tuple(self._metadata_files),
             tuple(self._prefix_mismatches),
             frozenset(self._other_formats),
+            self._too_young_bytes,
             self._newest_ms,
         )
 
@@ -119,6 +122,7 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
         tuple(found for part in parts for found in part.metadata_files),
         tuple(path for part in parts for path in part.prefix_mismatches),
         frozenset().union(*(part.other_formats for part in parts)),
+        sum(part.too_young_bytes for part in parts),
         max((part.newest_ms for part in parts), default=0),
         UnlistedPaths.joined(part.unlisted for part in parts if part.unlisted is not None),
     )

@@ -335,4 +335,7 @@ def _metrics(
         "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
         "remove_orphans.locations_not_swept": len(elsewhere),
         "remove_orphans.orphan_bytes": sum(found.size for found in ripe),
+        "remove_orphans.bytes_left": candidates.too_young_bytes
+        + sum(found.size for found in plan.orphans)
+        - sum(found.size for found in ripe),
     }
