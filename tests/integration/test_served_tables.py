@@ -140,6 +140,28 @@ class TestOneHead:
         maintain(owner, owner.pyiceberg, "ns.t", served=other)
         assert len([path for path in owner.files() if path.endswith(".parquet")]) == 1
 
+    def test_the_metadata_file_of_an_entry_that_nobody_has_seen_outlives_the_log(
+        self, owner: MaintainedTable, other: SqlCatalog
+    ) -> None:
+        known(owner, other)
+        with owner.table.transaction() as transaction:
+            transaction.set_properties(
+                {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+            )
+        twin = other.register_table("ns.twin", owner.loaded.metadata_location)
+        for number in range(3):
+            size = f"{number + 1}"
+            maintain(
+                owner,
+                owner.pyiceberg,
+                "ns.t",
+                served=other,
+                operations="compact",
+                rewrite_all="true",
+                target_file_size_mb=size,
+            )
+        assert ids(twin) == [0, 1, 10, 11, 20, 21]
+
 
 class TestOneLook:
     """Loads and manifests: what a look costs."""
