@@ -18,6 +18,7 @@ from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.served import age_everything, files_of, ids, maintain, second_catalog
@@ -199,6 +200,29 @@ class TestOneLook:
             owner.plant("data/orphan.parquet")
             owner.maintain("remove_orphans", run_id="r1")
             assert loads["ns.quiet"] == looks
+
+    def test_it_reads_the_manifests_that_came_since(
+        self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        quiet = owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
+        quiet.append(owner.new_rows(1))
+        reads: list[str] = []
+        read = Storage.read
+
+        def reading(storage: Storage, path: str) -> bytes:
+            reads.append(path)
+            return read(storage, path)
+
+        monkeypatch.setattr(Storage, "read", reading)
+        for appends, manifests in ((1, 2), (0, 0), (1, 1)):  # the first look reads those of all appends
+            if appends:
+                quiet.append(owner.new_rows(2))
+            owner.plant("data/orphan.parquet")
+            reads.clear()
+            owner.maintain("remove_orphans")
+            read_now = {path for path in reads if "/quiet/" in path and path.endswith("-m0.avro")}
+            assert len(read_now) == manifests
+            assert len(reads) == len(set(reads))
 
     def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
         for number in range(3):
