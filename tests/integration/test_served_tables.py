@@ -374,3 +374,55 @@ class TestUnreadable:
         assert not orphan.exists()
         assert set(theirs) <= owner.files()
         assert len(theirs) == 4
+
+
+class TestNeverRead:
+    """A catalog of the run of which nobody has ever read a table."""
+
+    @pytest.fixture
+    def second(self, command: Command, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
+        database, folder = command.folder / "d.db", command.folder / "d"
+        at = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": command.warehouse.as_uri()}
+        for key, value in at.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        there = SqlCatalog("D", **at)
+        there.create_namespace("ns")
+        folder.mkdir()
+        return there
+
+    @pytest.fixture
+    def expirable(self, command: Command) -> Table:
+        table = command.table()
+        table.overwrite(table.scan().to_arrow())
+        grow_old_in_history(table)
+        return table
+
+    def test_all_of_its_tables_are_damaged(self, command: Command, second: SqlCatalog, expirable: Table) -> None:
+        broken = second.create_table("ns.broken", expirable.schema())
+        Path(normalise(broken.metadata_location)).write_text("{")
+        told = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: whether ns.broken of catalog D needs files of ns.t is not known" in told
+
+    def test_it_cannot_be_opened(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch, expirable: Table, second: SqlCatalog
+    ) -> None:
+        """Who no longer names it waits for it no longer."""
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__TYPE", "rest")
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__URI", "http://127.0.0.1:9/")
+        told = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: whether a table of catalog D needs files of ns.t is not known" in told
+        assert len(expirable.refresh().snapshots()) > 1
+        assert command(*RUN).code == 0
+        assert len(expirable.refresh().snapshots()) == 1
+
+    def test_a_filter_leaves_it_out(
+        self, command: Command, second: SqlCatalog, expirable: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__WAREHOUSE", (command.folder / "d").as_uri())
+        clone = second.create_table("ns.clone", expirable.schema())
+        old = expirable.snapshots()[0]
+        clone.add_files([task.file.file_path for task in expirable.scan(snapshot_id=old.snapshot_id).plan_files()])
+        before = ids(clone)
+        only = ("--set", f"bucket_filter={command.warehouse.name}")
+        assert command(*RUN, "--catalog", "D", *only).code == 0
+        assert [len(expirable.refresh().snapshots()), ids(clone)] == [1, before]
