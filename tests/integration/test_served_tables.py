@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.clock import HOUR_MS
+from icekeeper.deletion.served_tables import know_every_table
+from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
@@ -22,6 +26,7 @@ from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.served import age_everything, files_of, ids, maintain, second_catalog
+from support.tables import new_document
 
 RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
 NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": "false"}]
@@ -223,6 +228,15 @@ class TestOneLook:
             read_now = {path for path in reads if "/quiet/" in path and path.endswith("-m0.avro")}
             assert len(read_now) == manifests
             assert len(reads) == len(set(reads))
+
+    def test_near_a_table_in_a_bucket_of_its_own_nobody_is_looked_for(self, owner: MaintainedTable) -> None:
+        """S3 made that bucket for it alone (platform 109)."""
+        alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
+        runtime = owner.runtime_with()
+        context = runtime.context(owner.loaded, runtime.policy(owner.loaded, {}), LocalEngine(1))
+        assert know_every_table(context, alone) == ()
+        assert list(owner.state.claims.looks()) == []
+        assert len(know_every_table(context, owner.loaded)) == 1
 
     def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
         for number in range(3):
