@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,18 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.clock import HOUR_MS
+from icekeeper.deletion.served_tables import know_every_table
+from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.served import age_everything, files_of, ids, maintain, second_catalog
+from support.tables import new_document
 
 RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
 NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": "false"}]
@@ -140,6 +146,28 @@ class TestOneHead:
         maintain(owner, owner.pyiceberg, "ns.t", served=other)
         assert len([path for path in owner.files() if path.endswith(".parquet")]) == 1
 
+    def test_the_metadata_file_of_an_entry_that_nobody_has_seen_outlives_the_log(
+        self, owner: MaintainedTable, other: SqlCatalog
+    ) -> None:
+        known(owner, other)
+        with owner.table.transaction() as transaction:
+            transaction.set_properties(
+                {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+            )
+        twin = other.register_table("ns.twin", owner.loaded.metadata_location)
+        for number in range(3):
+            size = f"{number + 1}"
+            maintain(
+                owner,
+                owner.pyiceberg,
+                "ns.t",
+                served=other,
+                operations="compact",
+                rewrite_all="true",
+                target_file_size_mb=size,
+            )
+        assert ids(twin) == [0, 1, 10, 11, 20, 21]
+
 
 class TestOneLook:
     """Loads and manifests: what a look costs."""
@@ -177,6 +205,38 @@ class TestOneLook:
             owner.plant("data/orphan.parquet")
             owner.maintain("remove_orphans", run_id="r1")
             assert loads["ns.quiet"] == looks
+
+    def test_it_reads_the_manifests_that_came_since(
+        self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        quiet = owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
+        quiet.append(owner.new_rows(1))
+        reads: list[str] = []
+        read = Storage.read
+
+        def reading(storage: Storage, path: str) -> bytes:
+            reads.append(path)
+            return read(storage, path)
+
+        monkeypatch.setattr(Storage, "read", reading)
+        for appends, manifests in ((1, 2), (0, 0), (1, 1)):  # the first look reads those of all appends
+            if appends:
+                quiet.append(owner.new_rows(2))
+            owner.plant("data/orphan.parquet")
+            reads.clear()
+            owner.maintain("remove_orphans")
+            read_now = {path for path in reads if "/quiet/" in path and path.endswith("-m0.avro")}
+            assert len(read_now) == manifests
+            assert len(reads) == len(set(reads))
+
+    def test_near_a_table_in_a_bucket_of_its_own_nobody_is_looked_for(self, owner: MaintainedTable) -> None:
+        """S3 made that bucket for it alone (platform 109)."""
+        alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
+        runtime = owner.runtime_with()
+        context = runtime.context(owner.loaded, runtime.policy(owner.loaded, {}), LocalEngine(1))
+        assert know_every_table(context, alone) == ()
+        assert list(owner.state.claims.looks()) == []
+        assert len(know_every_table(context, owner.loaded)) == 1
 
     def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
         for number in range(3):
@@ -328,3 +388,55 @@ class TestUnreadable:
         assert not orphan.exists()
         assert set(theirs) <= owner.files()
         assert len(theirs) == 4
+
+
+class TestNeverRead:
+    """A catalog of the run of which nobody has ever read a table."""
+
+    @pytest.fixture
+    def second(self, command: Command, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
+        database, folder = command.folder / "d.db", command.folder / "d"
+        at = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": command.warehouse.as_uri()}
+        for key, value in at.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        there = SqlCatalog("D", **at)
+        there.create_namespace("ns")
+        folder.mkdir()
+        return there
+
+    @pytest.fixture
+    def expirable(self, command: Command) -> Table:
+        table = command.table()
+        table.overwrite(table.scan().to_arrow())
+        grow_old_in_history(table)
+        return table
+
+    def test_all_of_its_tables_are_damaged(self, command: Command, second: SqlCatalog, expirable: Table) -> None:
+        broken = second.create_table("ns.broken", expirable.schema())
+        Path(normalise(broken.metadata_location)).write_text("{")
+        told = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: whether ns.broken of catalog D needs files of ns.t is not known" in told
+
+    def test_it_cannot_be_opened(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch, expirable: Table, second: SqlCatalog
+    ) -> None:
+        """Who no longer names it waits for it no longer."""
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__TYPE", "rest")
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__URI", "http://127.0.0.1:9/")
+        told = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: whether a table of catalog D needs files of ns.t is not known" in told
+        assert len(expirable.refresh().snapshots()) > 1
+        assert command(*RUN).code == 0
+        assert len(expirable.refresh().snapshots()) == 1
+
+    def test_a_filter_leaves_it_out(
+        self, command: Command, second: SqlCatalog, expirable: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYICEBERG_CATALOG__D__WAREHOUSE", (command.folder / "d").as_uri())
+        clone = second.create_table("ns.clone", expirable.schema())
+        old = expirable.snapshots()[0]
+        clone.add_files([task.file.file_path for task in expirable.scan(snapshot_id=old.snapshot_id).plan_files()])
+        before = ids(clone)
+        only = ("--set", f"bucket_filter={command.warehouse.name}")
+        assert command(*RUN, "--catalog", "D", *only).code == 0
+        assert [len(expirable.refresh().snapshots()), ids(clone)] == [1, before]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
@@ -108,34 +109,41 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     for folder in folders:
         for one in context.state.claims.touching(folder):
             claimed.setdefault(one.entry, one)
-    claimed.pop(entry_of(context.catalog, own), None)
-    opened: dict[tuple[str, str], Catalog | str | None] = {}
-    tables: list[TableFolders] = []
-    unreadable: list[tuple[TableClaims, str]] = []
-    given_up = [one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders)]
-    given_up = [one for one in given_up if not _is_excluded_around(context, own, one[0])]
-    for entry, one in sorted(claimed.items()):
-        if entry[:2] not in opened:
-            opened[entry[:2]] = _opened(context, one)
-        catalog = opened[entry[:2]]
-        if catalog is None:
-            given_up.append((one, f"catalog {one.catalog} cannot be opened from here"))
-        elif isinstance(catalog, str):
-            unreadable.append((one, catalog))
-        else:
-            try:
-                found = _loaded_by_claims(context, catalog, one)
-            except MaintenanceError as error:
-                unreadable.append((one, str(error)))
-                continue
-            looked = [_looked_into(context, table, one) for table in found.tables]
-            tables += [table for table, _ in looked if any(map(table.overlap, folders))]
-            unreadable += [(one, str(error)) for _, error in looked if error is not None]
-            (given_up if found.is_gone else unreadable).extend((one, reason) for _, reason in found.unreadable)
     own_entry = entry_of(context.catalog, own)
-    others = {entry_of(table.catalog, table.table): table for table in tables}
+    claimed.pop(own_entry, None)
+    lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
+    near = [NearTables(given_up=(one,)) for one in lost if not _is_excluded_around(context, own, one[0])]
+    catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
+    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
+        entries = sorted(claimed)
+        near += pool.map(lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders), entries)
+    # A table that was renamed is found twice.
+    others = {entry_of(table.catalog, table.table): table for one in near for table in one.tables}
     return NearTables(
-        tuple(table for entry, table in others.items() if entry != own_entry), tuple(unreadable), tuple(given_up)
+        tuple(table for entry, table in others.items() if entry != own_entry),
+        tuple(chain.from_iterable(one.unreadable for one in near)),
+        tuple(chain.from_iterable(one.given_up for one in near)),
+    )
+
+
+def _near_one(
+    context: OperationContext, catalog: Catalog | str | None, claims: TableClaims, folders: Sequence[str]
+) -> NearTables:
+    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it."""
+    if catalog is None:
+        return NearTables(given_up=((claims, f"catalog {claims.catalog} cannot be opened from here"),))
+    if isinstance(catalog, str):
+        return NearTables(unreadable=((claims, catalog),))
+    try:
+        found = _loaded_by_claims(context, catalog, claims)
+    except MaintenanceError as error:
+        return NearTables(unreadable=((claims, str(error)),))
+    looked = [_looked_into(context, table, claims) for table in found.tables]
+    lost = tuple((claims, reason) for _, reason in found.unreadable)
+    return NearTables(
+        tuple(table for table, _ in looked if any(map(table.overlap, folders))),
+        (*((claims, str(error)) for _, error in looked if error is not None), *(() if found.is_gone else lost)),
+        lost if found.is_gone else (),
     )
 
 

@@ -27,10 +27,12 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry, store_of, touches
 from icekeeper.storage.paths import normalise
 
-__all__ = ["fits", "is_lost", "know_every_table", "lost_entries"]
+__all__ = ["UNKNOWN_WAREHOUSE", "fits", "is_lost", "know_every_table", "lost_entries"]
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_WAREHOUSE = "?"
+"""Stands for the warehouse of a catalog that was never opened; it counts for the run alone that could not open it."""
 # An item of DynamoDB holds 400 KB.
 _MOST_BYTES = 300_000
 _PARALLEL_LOOKS = 16
@@ -97,7 +99,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     unseen: list[UnseenEntry] = []
     failure = ""
     try:
-        catalog = _opened(context, before)
+        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _opened(context, before)
         if catalog is None:  # not served any more: what is recorded of its tables is spared
             return CatalogLook(catalog=before.catalog, warehouse=before.warehouse)
         if is_begun:

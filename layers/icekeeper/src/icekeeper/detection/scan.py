@@ -18,7 +18,7 @@ from icekeeper.detection.listing_warnings import empty_catalogs, listing_warning
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
 from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
 from icekeeper.detection.scan_order import FleetTable, round_robin
-from icekeeper.detection.seen_tables import SeenTables
+from icekeeper.detection.seen_tables import SeenTables, note_unopened
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
@@ -103,6 +103,10 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
+        if self.run:
+            found = {source.name for source in sources if source.may_be_empty}
+            failed = {skip.catalog: skip.reason for skip in skipped if skip.catalog not in found}
+            note_unopened(self.store, failed, self.run, self.now_ms)
         places = self._places(catalogs, assessor_of, skipped)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
         asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requests.tables]

@@ -8,21 +8,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from threading import Lock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.claims import first_look, is_seen, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
-from icekeeper.deletion.served_tables import fits
+from icekeeper.deletion.served_tables import UNKNOWN_WAREHOUSE, fits
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
 from icekeeper.state.gathered import Gathered
 from icekeeper.state.store import StateStore
 
-__all__ = ["SeenTables"]
+__all__ = ["SeenTables", "note_unopened"]
 
 log = logging.getLogger(__name__)
+
+
+def note_unopened(state: StateStore, failed: Mapping[str, str], run: str, now_ms: int) -> None:
+    """Let the passes of a run know of the catalogs (name → reason) that were not listed, and that nobody knows.
+
+    Of a catalog that is known they find out themselves whether it answers by now.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    known = {look.catalog.lower() for look in state.claims.looks() if look.warehouse != UNKNOWN_WAREHOUSE}
+    for name, reason in failed.items():
+        if name.lower() not in known and not name.startswith("arn:"):
+            look = CatalogLook(catalog=name, warehouse=UNKNOWN_WAREHOUSE, run=run, looked_ms=now_ms, failure=reason)
+            state.claims.record_look(look)
 
 
 class SeenTables:
@@ -38,10 +54,15 @@ class SeenTables:
         self._news = Gathered(state.claims.record_first_looks)
         self._known: Mapping[TableName, TableClaims] | None = None
         """What is recorded, once there is a table that has no bucket of its own."""
+        self._are_alone = catalog.warehouse.startswith("arn:")
+        """Whether no table was met but those of S3 Tables, of which each has a bucket of its own."""
 
     def observe(self, loaded: LoadedTable) -> None:
         """Take note of a table as it is now."""
-        if not self._is_well or has_its_own_bucket(loaded.metadata.location):
+        if has_its_own_bucket(loaded.metadata.location):
+            self._are_alone = True
+            return
+        if not self._is_well:
             return
         try:
             recorded = self._recorded().get(loaded.name)
@@ -59,15 +80,18 @@ class SeenTables:
 
         ``run`` is the run whose passes go on from here; empty: there are none.  ``now_ms``: when the scan began.
         """
+        name, warehouse = self._catalog.name, self._catalog.warehouse
+        look = CatalogLook(catalog=name, warehouse=warehouse)
         try:
             self._news.write_rest()
-            if not (self._is_well and run) or self._known is None or tables is None:
+            if not self._is_well or (self._are_alone and self._known is None):
                 return
-            unseen = tuple(UnseenEntry(table=table) for table in sorted(set(tables) - self._seen, key=str))
-            name, warehouse = self._catalog.name, self._catalog.warehouse
-            look = CatalogLook(catalog=name, warehouse=warehouse, run=run, looked_ms=now_ms, unseen=unseen)
-            if fits(look):
-                self._state.claims.record_look(look)
+            if run and tables is not None:
+                unseen = tuple(UnseenEntry(table=table) for table in sorted(set(tables) - self._seen, key=str))
+                look = replace(look, run=run, looked_ms=now_ms, unseen=unseen)
+            if (look.run and fits(look)) or look.key not in {known.key for known in self._state.claims.looks()}:
+                # Without a run, or where there is too much to tell, passes look at all of its tables.
+                self._state.claims.record_look(look if fits(look) else replace(look, run="", unseen=()))
         except StorageError as error:
             self._give_up(error)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import begin_claims
-from icekeeper.errors import PlanStale
+from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.other_entries import deletes_after_commit
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy_fit import fitting
 from icekeeper.state.identity import TableIdentity
 
 __all__ = ["PassStart", "begin", "head_id"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,19 @@ def begin(
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
     if context.resolved.why_disabled() is None:
         begin_claims(context, loaded)
+        if deletes_after_commit(loaded.metadata) and not context.dry_run:
+            _know_other_entries(context, loaded)
     return loaded
+
+
+def _know_other_entries(context: OperationContext, loaded: LoadedTable) -> None:
+    """Look at every table: another entry may stand at a metadata file that a commit of this pass would delete."""
+    from icekeeper.deletion.served_tables import know_every_table  # functions that begin no pass import this module
+
+    try:
+        know_every_table(context, loaded)
+    except MaintenanceError as error:
+        log.warning("%s: commits delete no old metadata files: %s", context.table, error)
 
 
 def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:

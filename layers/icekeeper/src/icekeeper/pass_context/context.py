@@ -222,7 +222,7 @@ class OperationContext:
                 discard=lambda paths: self.discard(head, paths),
                 pinned_metadata=lambda: (
                     *self.memory.pinned_metadata(),
-                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog),
+                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog, self.run.name),
                 ),
                 renew=self._renew,
                 traces=lambda shown: newer_metadata(self.storage(shown), shown),

@@ -12,20 +12,34 @@ from collections.abc import Callable, Iterator
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.state.store import StateStore
 
-__all__ = ["metadata_of_other_entries"]
+__all__ = ["deletes_after_commit", "metadata_of_other_entries"]
+
+
+def deletes_after_commit(metadata: TableMetadata) -> bool:
+    """Whether commits delete the metadata files that fall off the table's log."""
+    return metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False)
 
 
 def metadata_of_other_entries(
-    state: StateStore, catalog: Catalog, head: LoadedTable, other_catalog: Callable[[str, str], Catalog | None]
+    state: StateStore,
+    catalog: Catalog,
+    head: LoadedTable,
+    other_catalog: Callable[[str, str], Catalog | None],
+    run: str,
 ) -> Iterator[str]:
-    """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded.
+    """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded, or
+    where the look that the ``run`` took at every table has not seen one.
 
     Raises:
         StorageError: the state store failed.
     """
-    if not head.metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
+    if not deletes_after_commit(head.metadata):
+        return
+    if any(look.run == run and look.is_blind for look in state.claims.looks()):
+        yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
     identity = identity_of(catalog, head)
     for claims in state.claims.touching(identity.location):

@@ -102,6 +102,11 @@ class CatalogLook:
     def key(self) -> tuple[str, str]:
         return self.catalog, self.warehouse
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether there is a table that somebody could read, and that was not looked into."""
+        return bool(self.failure) or any(not one.is_gone for one in self.unseen)
+
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
         unseen = [[str(one.table), one.reason, one.location, one.is_gone] for one in self.unseen]
