@@ -11,6 +11,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
+from support.command import EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import MaintainedTable, maintained_table
 
 EXPIRE, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
@@ -116,6 +117,18 @@ def test_what_the_head_needs_cannot_be_given_up(table: MaintainedTable) -> None:
     assert "move or drop branch 'main' first, whose head needs it" in (outcome.reason or "")
     with pytest.raises(PolicyError, match=r"snapshot_give_up_ids names \d+, the head of branch 'main'"):
         give_up(table, -1)
+
+
+def test_the_command_takes_what_its_refusal_spells_out(command: Command) -> None:
+    table = command.table(appends=3)
+    oldest = table.snapshots()[0]
+    local_path(oldest.manifest_list).unlink()
+    expire = ("maintain", "ns.t", "--engine", "local", "--operations", "expire_snapshots")
+    refused = command(*expire, *EVERYTHING_IS_OLD)
+    given = ("--set", f"snapshot_give_up_ids={oldest.snapshot_id}", "--unsafe")
+    assert " ".join(given) in refused.err
+    assert command(*expire, *given[:2]).code == 2
+    assert (command(*expire, *given).code, command(*expire, *EVERYTHING_IS_OLD).code) == (0, 0)
 
 
 def test_it_needs_unsafe(table: MaintainedTable) -> None:

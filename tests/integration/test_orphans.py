@@ -162,7 +162,7 @@ def test_metadata_newer_than_the_oldest_snapshot_outlives_any_grace_period(table
 
 
 def test_an_old_tag_keeps_only_metadata_that_somebody_names(table: MaintainedTable) -> None:
-    """A pin, or the log; nobody knows the others any more, though they are newer than the tagged snapshot."""
+    """A pin, a log, another head; nobody knows the others any more, though they are newer than the tagged snapshot."""
     days_ms = 86_400_000
 
     def tag(document: dict[str, Any]) -> None:
@@ -174,11 +174,18 @@ def test_an_old_tag_keeps_only_metadata_that_somebody_names(table: MaintainedTab
         document["metadata-log"].insert(0, {"metadata-file": logged, "timestamp-ms": past["last-updated-ms"]})
 
     past: dict[str, Any] = {"metadata-log": [], "last-updated-ms": table.metadata.last_updated_ms - 20 * days_ms}
-    logged, pinned, lost = (
+    logged, pinned, of_head, lost = (
         f"file://{table.plant(f'metadata/{name}.metadata.json', metadata_of(table, **past), days_old=20)}"
-        for name in ("00000-logged", "00000-pinned", "00000-lost")
+        for name in ("00000-logged", "00000-pinned", "00000-of-head", "00000-lost")
     )
     table.rewrite_document(tag)
+    now = table.metadata
+    log = [
+        {"metadata-file": of_head, "timestamp-ms": past["last-updated-ms"]},
+        {"metadata-file": table.metadata_location, "timestamp-ms": now.last_updated_ms},
+    ]
+    next_head = metadata_of(table, **{"metadata-log": log, "last-updated-ms": now.last_updated_ms + 1})
+    crashed = table.plant("metadata/00003-crashed.metadata.json", next_head)
     grow_old(Path(path) for path in table.files() if "metadata" in path)
     head = table.metadata.current_snapshot
     assert head is not None
@@ -189,7 +196,8 @@ def test_an_old_tag_keeps_only_metadata_that_somebody_names(table: MaintainedTab
     outcome = sweep(table)
     gone = {normalise(path) for path in outcome.files_deleted}
     assert normalise(lost) in gone
-    assert not {normalise(path) for path in (logged, pinned, table.metadata_location)} & gone
+    kept = (logged, pinned, of_head, crashed, table.metadata_location)
+    assert not {normalise(path) for path in kept} & gone
 
 
 def test_protected_prefixes_and_pinned_metadata_stay(table: MaintainedTable) -> None:

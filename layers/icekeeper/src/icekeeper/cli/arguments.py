@@ -55,7 +55,10 @@ Engine: TypeAlias = Annotated[
     ),
 ]
 Unsafe: TypeAlias = Annotated[
-    bool, typer.Option("--unsafe", help="allow an orphan grace period below 24 hours (tests, demonstrations)")
+    bool,
+    typer.Option(
+        "--unsafe", help="allow an orphan grace period below 24 hours (tests, demonstrations), and to give snapshots up"
+    ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="print exactly one JSON document")]
 

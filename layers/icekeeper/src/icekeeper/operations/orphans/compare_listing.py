@@ -30,7 +30,7 @@ from icekeeper.storage.storage import Storage
 __all__ = ["DISTRIBUTED_ABOVE", "Comparison", "compare_by_engine", "compare_here", "live_files"]
 
 DISTRIBUTED_ABOVE = 10_000_000
-"""The number of references above which workers compare.  So many take 80 MB as hashes (twice that while they are
+"""The number of references above which workers compare.  So many take 90 MB as hashes (twice that while they are
 sorted), and some ten microseconds each: beyond two minutes of one core, starting workers pays."""
 
 _REFERENCES_PER_PART = 250_000
