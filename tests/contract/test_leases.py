@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from icekeeper.errors import LeaseHeld, LeaseLost
+from icekeeper.state import held_lease
+from icekeeper.state.held_lease import has_died, holder_name
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
@@ -187,3 +192,53 @@ def test_of_a_renewal_and_a_theft_at_once_one_wins(open_store: OpenStore) -> Non
         winners = [taken for answer in answers if (taken := answer.result())]
     assert len(winners) == 1
     assert open_store().leases.current(KEY, now_ms=250) == winners[0]
+
+
+def killed_holder() -> str:
+    """The name of a process of this machine that was killed."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, holder_name("icekeeper maintain", "0123456789").encode())
+        signal.pause()
+    holder = os.read(read, 1000).decode()
+    os.close(read)
+    os.close(write)
+    assert not has_died(holder)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return holder
+
+
+def test_the_lease_of_a_process_that_is_dead_bars_nobody(open_store: OpenStore) -> None:
+    holder = killed_holder()
+    leases = open_store().leases
+    first = leases.acquire(KEY, holder, now_ms=1_000, ttl_ms=1_000)
+    assert leases.current(KEY, now_ms=1_001) is None
+    taken = leases.acquire(KEY, "b", now_ms=1_001, ttl_ms=1_000)
+    assert taken.holder == "b"
+    assert leases.release(first) is False
+    assert leases.current(KEY, now_ms=1_002) == taken
+
+
+def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In another container, after another boot, of another user, without a mark, in a form that nobody wrote."""
+    dead, alive = killed_holder(), holder_name("icekeeper run", "r")
+    assert has_died(dead)
+    told = Lease(key=KEY, holder=dead, expires_ms=1).who
+    assert dead.startswith(f"{told} [")
+    assert told.endswith(", run 01234567)")
+    assert not has_died(alive)
+    place = dead[dead.index(" [") + 2 :][:16]
+    others = [told, "", "run-1", dead.replace(place, "0" * 16), f"{told} [{place}]", f"{dead} ", dead.replace("(", "")]
+    assert [has_died(other) for other in others] == [False] * len(others)
+    # The number of a process that is there, which began at another time than the one that had it before.
+    mark, _, start = alive.removesuffix("]").rpartition(".")
+    assert has_died(f"{mark}.{int(start) + 1}]")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda pid, number: (_ for _ in ()).throw(PermissionError()))
+        assert not has_died(dead)
+    # Where the system tells nothing, and where another namespace has mounted what it tells.
+    monkeypatch.setattr(held_lease, "_PROC", tmp_path)
+    assert not has_died(dead)
+    assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.state.held_lease import has_died
 from support.command import Command
 from support.killed_process import dies_at
 from support.readers import canonical, pyiceberg_rows
@@ -49,7 +50,7 @@ def test_a_killed_command_is_called_again(
         if not dies_at(step, work):
             break
         deaths += 1
-        let_leases_run_out(command.state)
+        no_lease_bars_others(command.state)
         for again in (("verify", "ns.t"), tuple(arguments), ("verify", "ns.t")):
             answer = command(*again)
             assert (answer.code, answer.err) == (0, answer.err if again[0] == "run" else ""), (step, again)
@@ -57,9 +58,9 @@ def test_a_killed_command_is_called_again(
     assert deaths
 
 
-def let_leases_run_out(state: Path) -> None:
-    """What bars others is over three minutes after a death; the mark of a schedule bars nobody."""
-    with closing(sqlite3.connect(state)) as connection, connection:
-        ends = connection.execute("SELECT lease_key, expires_ms FROM leases WHERE lease_key <> 'schedule'").fetchall()
-        assert all(end - time.time() * 1000 <= LONGEST_LEASE_MS for _, end in ends), ends
-        connection.execute("DELETE FROM leases")
+def no_lease_bars_others(state: Path) -> None:
+    """Where a death can be proven, nothing waits for the three minutes; the mark of a schedule bars nobody."""
+    with closing(sqlite3.connect(state)) as connection:
+        left = connection.execute("SELECT holder, expires_ms FROM leases WHERE lease_key <> 'schedule'").fetchall()
+    assert all(end - time.time() * 1000 <= LONGEST_LEASE_MS for _, end in left), left
+    assert all(has_died(holder) for holder, _ in left), left

@@ -80,6 +80,7 @@ def test_the_second_one_is_told_whose_turn_it_is(command: Command, runtime: Runt
     assert answer.code == 1
     assert answer.json["error"]["type"] == "LeaseHeld"
     assert answer.json["error"]["message"].startswith("ns.t is leased by run-1 until ")
+    assert answer.json["error"]["message"].endswith("; nothing was begun; --wait 10m waits for it")
     waited = command("maintain", "ns.t", "--engine", "local", "--wait", "1s")
     assert waited.code == 1
     assert waited.err.startswith("waiting: ns.t is leased by run-1 until ")

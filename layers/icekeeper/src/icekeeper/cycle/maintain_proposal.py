@@ -18,10 +18,10 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale
 from icekeeper.maintenance.attempts import AttemptLimits, attempted
 from icekeeper.maintenance.served_request import why_needless
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, holder_name
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
-from icekeeper.state.held_lease import HeldLease, kept_alive
+from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slots import take_slot
 from icekeeper.state.store import StateStore

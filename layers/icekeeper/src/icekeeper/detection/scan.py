@@ -311,7 +311,7 @@ def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
         lease = store.leases.current(item.identity.key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
-    return None if lease is None else lease.holder
+    return None if lease is None else lease.who
 
 
 def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:

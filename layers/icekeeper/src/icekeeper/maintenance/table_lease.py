@@ -6,8 +6,6 @@ prolongs its own from a thread, so it may be short.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +13,22 @@ from dataclasses import dataclass
 from icekeeper.clock import Clock
 from icekeeper.errors import LeaseHeld
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.state.held_lease import HeldLease, kept_alive
+from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.leases import Lease, LeaseStore
 
-__all__ = ["PASS_LEASE_MS", "Turn", "holder_name", "leased"]
+__all__ = ["PASS_LEASE_MS", "Turn", "leased"]
 
 PASS_LEASE_MS = 3 * 60 * 1000
-"""So long a pass that was killed bars others (rule 166)."""
+"""So long a pass that was killed bars others, where its death cannot be proven (rule 166)."""
 _PAUSE_S = 2.0
+_MAINTAIN = "icekeeper maintain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Who wants a table for a pass, how long it waits for the table, and when it stops."""
 
-    command: str = "icekeeper maintain"
+    command: str = _MAINTAIN
     wait_ms: int = 0
     """The longest time to wait while another holder has the lease."""
     tell: Callable[[str], object] = lambda sentence: None
@@ -40,11 +39,6 @@ class Turn:
     """Asked before each operation: why no further one begins, ``None`` to go on."""
     is_proposed: bool = False
     """Whether nobody asked for the pass but detection."""
-
-
-def holder_name(command: str, run_id: str) -> str:
-    """Who holds a lease, for people and unlike any other: ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``."""
-    return f"{command} on {platform.node() or 'this machine'} (process {os.getpid()}, run {run_id[:8]})"
 
 
 @contextmanager
@@ -70,7 +64,8 @@ def _taken(leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: C
         except LeaseHeld as held:
             if left_s <= 0:
                 waited = f", also after waiting for {turn.wait_ms // 1000} s" if turn.wait_ms else ""
-                raise LeaseHeld(f"{held}{waited}; nothing was begun") from held
+                hint = "; --wait 10m waits for it" if turn.command == _MAINTAIN and not turn.wait_ms else ""
+                raise LeaseHeld(f"{held}{waited}; nothing was begun{hint}") from held
             if not is_told:
                 turn.tell(f"waiting: {held}")
                 is_told = True

@@ -240,7 +240,7 @@ def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, 
         return "the run goes on"
     if lease is None:
         return "the run has started"
-    return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.holder} to be done"
+    return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.who} to be done"
 
 
 def _run_id(execution: str) -> str:

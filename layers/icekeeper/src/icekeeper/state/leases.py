@@ -7,16 +7,27 @@ items and decides nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from icekeeper.clock import HOUR_MS, iso_utc
 from icekeeper.errors import LeaseHeld, LeaseLost
 
-__all__ = ["LONGEST_LEASE_MS", "Lease", "LeaseStore", "lease_held", "renewed_lease", "taken_lease"]
+__all__ = [
+    "LONGEST_LEASE_MS",
+    "PROCESS_MARK",
+    "Lease",
+    "LeaseStore",
+    "lease_held",
+    "renewed_lease",
+    "taken_lease",
+]
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
 """No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody (rule 170)."""
+PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
+"""Ends the name of a holder that is a process: where it runs, and when it began there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,12 @@ class Lease:
     def holds_at(self, now_ms: int) -> bool:
         """Whether it bars others at ``now_ms``: it has not run out, and was not taken by a clock that was ahead."""
         return now_ms < self.expires_ms <= now_ms + LONGEST_LEASE_MS
+
+    @property
+    def who(self) -> str:
+        """Its holder, for people."""
+        found = PROCESS_MARK.search(self.holder)
+        return self.holder if found is None else self.holder[: found.start("mark")]
 
 
 class LeaseStore(Protocol):
@@ -91,7 +108,7 @@ def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Leas
         LeaseLost: another holder has it, or it was released.
     """
     if found is None or found.holder != lease.holder:
-        raise _lease_lost(lease, None if found is None else found.holder)
+        raise _lease_lost(lease, None if found is None else found.who)
     return _longer(replace(found, expires_ms=expires_ms), found)
 
 
@@ -104,13 +121,13 @@ def _longer(one: Lease, other: Lease) -> Lease:
 
 def lease_held(lease: Lease) -> LeaseHeld:
     """The error for a run that wants a lease which another one has; it says who has it and until when."""
-    return LeaseHeld(f"{_what(lease)} is leased by {lease.holder} until {iso_utc(lease.expires_ms)}")
+    return LeaseHeld(f"{_what(lease)} is leased by {lease.who} until {iso_utc(lease.expires_ms)}")
 
 
 def _lease_lost(lease: Lease, holder: str | None) -> LeaseLost:
     """The error for the former holder of a lease, which ``holder`` has now, or nobody."""
     now = "it was released" if holder is None else f"{holder} took it"
-    return LeaseLost(f"the lease of {lease.holder} on {_what(lease)} is lost: {now}")
+    return LeaseLost(f"the lease of {lease.who} on {_what(lease)} is lost: {now}")
 
 
 def _what(lease: Lease) -> str:

@@ -12,6 +12,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
+from icekeeper.state.held_lease import of_the_living
 from icekeeper.state.leases import Lease, renewed_lease, taken_lease
 
 __all__ = ["DynamoLeases"]
@@ -83,7 +84,7 @@ class DynamoLeases:
 def _lease(key: str, item: Item | None) -> Lease | None:
     if item is None:
         return None
-    return Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"], name=item.get("name", ""))
+    return of_the_living(Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"], name=item.get("name", "")))
 
 
 def _pk(key: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
+from icekeeper.state.held_lease import of_the_living
 from icekeeper.state.leases import Lease, renewed_lease, taken_lease
 from icekeeper.state.sqlite.file import SqliteFile
 
@@ -40,7 +41,7 @@ class SqliteLeases:
 
 def _lease(connection: Connection, key: str) -> Lease | None:
     row = connection.execute("SELECT holder, expires_ms, name FROM leases WHERE lease_key = ?", (key,)).fetchone()
-    return None if row is None else Lease(key=key, holder=row[0], expires_ms=row[1], name=row[2])
+    return None if row is None else of_the_living(Lease(key=key, holder=row[0], expires_ms=row[1], name=row[2]))
 
 
 def _write(connection: Connection, lease: Lease) -> None:
