@@ -140,7 +140,9 @@ def test_one_bad_file_never_holds_up_the_others(
         found = table.runtime.detect()
         assert (found.proposals, [skip.is_error for skip in found.skipped]) == ((), [False])
         (warning,) = (skip.warning for skip in found.skipped)
-        assert (warning or "").startswith(f"1 file could not be read and is left alone until restored: {sentence}")
+        assert (warning or "").startswith(
+            f"1 file could not be read and is left alone, but for a try a week: {sentence}"
+        )
         assert found.to_json()["skipped"][0]["warning"] == warning
         assert table.runtime.health(NAME).warnings == {"unreadable_files": warning}
         again = table.runtime.maintain(NAME, {}, table.engine)
@@ -182,6 +184,18 @@ def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: Maintai
     assert bad not in {file.file_path for file in table.data_files()}
     assert table.ids() == [n for i in (0, 1, 2, 3, 10, 11, 20, 21) for n in (i * 10, i * 10 + 1)]
     assert table.runtime.health(NAME).warnings == {}
+
+
+def test_a_rewrite_of_all_files_tries_at_once(table: MaintainedTable) -> None:
+    """For people who have restored a file."""
+    bad = filled(table, 4)[BAD]
+    content = on_disk(bad).read_bytes()
+    on_disk(bad).unlink()
+    assert left_out(table) == (3, [bad])
+    on_disk(bad).write_bytes(content)
+    assert left_out(table) == (0, [bad])
+    assert left_out(table, rewrite_all="true") == (2, [])
+    assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
 def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> None:

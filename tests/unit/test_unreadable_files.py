@@ -16,6 +16,7 @@ from icekeeper.model import FileContent
 from icekeeper.rows.file_rows import reading
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadTask
+from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, struct
@@ -73,6 +74,7 @@ def test_whatever_is_wrong_with_a_file_names_it(read: Callable[[], None], told: 
         translated(PermissionError(13, "denied")),
         translated(OSError(5, "AWS Error NETWORK_CONNECTION")),
         raising(OSError("When reading: AWS Error SLOW_DOWN")),
+        raising(ShortAnswer("the store answered with fewer than 10 bytes")),
     ],
 )
 def test_a_store_that_fails_says_nothing_of_a_file(read: Callable[[], None]) -> None:

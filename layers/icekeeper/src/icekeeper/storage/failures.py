@@ -20,6 +20,7 @@ from icekeeper.masking import masked
 
 __all__ = [
     "TRANSIENT_CODES",
+    "ShortAnswer",
     "describe_failure",
     "failed_by_store",
     "failure_in_words",
@@ -65,6 +66,10 @@ _ADVICE = (
 )
 
 
+class ShortAnswer(OSError):
+    """A store answered with fewer bytes than it has, or with another object's: that says nothing of this object."""
+
+
 def is_transient(error: ClientError) -> bool:
     """Whether a failure may go away by waiting."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -100,7 +105,7 @@ def failed_by_store(error: BaseException) -> bool:
         return False
     if isinstance(error, ClientError):
         return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in _OF_THE_OBJECT
-    if isinstance(error, BotoCoreError | PermissionError):
+    if isinstance(error, BotoCoreError | PermissionError | ShortAnswer):
         return True
     if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in str(error)):
         return True

@@ -10,6 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
+from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 from icekeeper.storage.s3_reads import tells_other_etag
 
@@ -57,4 +58,4 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
             continue
         if len(data) == end - start:
             return data
-    raise OSError(f"the store answered with {len(data)} of the {end - start} bytes from {start} of {path}")
+    raise ShortAnswer(f"the store answered with {len(data)} of the {end - start} bytes from {start} of {path}")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.aws.settings import identity_in, is_anonymous
+from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
 __all__ = [
@@ -138,7 +139,7 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
         if isinstance(found, _Part):
             return found
         short = found
-    raise OSError(f"the store answered with fewer than the {short} of {path}")
+    raise ShortAnswer(f"the store answered with fewer than the {short} of {path}")
 
 
 def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from icekeeper.request_count import RequestKind, current_count
+from icekeeper.storage.failures import ShortAnswer
 
 __all__ = ["Opener", "etag_of", "whole_reads"]
 
@@ -91,7 +92,8 @@ class _WholeReads:
         if size:
             with memoryview(buffer).cast("B") as view:
                 if not any(self._filled(view, start) for _ in range(_ATTEMPTS)):
-                    raise OSError(f"the store answered with fewer than the {size} bytes from {start} of {self._path}")
+                    short = f"fewer than the {size} bytes from {start} of {self._path}"
+                    raise ShortAnswer(f"the store answered with {short}")
         return buffer
 
     def _renew(self) -> None:
@@ -101,7 +103,7 @@ class _WholeReads:
             return
         before, self._stream = self._stream, stream
         if (_told_etag(before), self._size) != (_told_etag(stream), int(stream.size())):
-            raise OSError(f"{self._path} was replaced while it was read")
+            raise ShortAnswer(f"{self._path} was replaced while it was read")
         before.close()
 
     def _filled(self, view: memoryview, start: int) -> bool:

@@ -76,7 +76,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             unreadable.watch(sample.watch(entries) if context.dry_run else entries),
             # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
             delete_index(reader, manifests if context.policy.apply_deletes else ()),
-            unreadable.waiting(),
+            {} if context.policy.rewrite_all else unreadable.waiting(),
             _ordered_elsewhere(context, metadata, recipe),
         )
         plan = plan_compaction(
