@@ -191,9 +191,7 @@ def _row_groups(table: MaintainedTable) -> int:
 
 
 def _has(writers: Sequence[str], operation: str) -> Iterator[str]:
-    name, settings = OPERATIONS[operation]
-    if "min_row_group_copy_bytes" in settings:
-        yield "copied row groups"
+    name, _ = OPERATIONS[operation]
     if name != "compact":
         if operation in DELETES:
             yield DELETES[operation]
