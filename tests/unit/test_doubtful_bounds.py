@@ -27,8 +27,8 @@ from support.rewrites import rows, struct
 FLOATS = struct((1, "x", "double"))
 
 
-def file_of(path: Path, values: list[float], bounds: tuple[float, float]) -> DataFile:
-    parquet_file(path, rows(FLOATS, {"x": values}))
+def file_of(path: Path, values: list[float], bounds: tuple[float, float], **options: Any) -> DataFile:
+    parquet_file(path, rows(FLOATS, {"x": values}), **options)
     return entry_of(
         path,
         value_counts={1: len(values)},
@@ -41,14 +41,21 @@ def file_of(path: Path, values: list[float], bounds: tuple[float, float]) -> Dat
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
 def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
-    """Some writers give them to files that hold NaN beside other values: then they tell nothing (rule 25)."""
+    """Some writers give them to files that hold NaN beside other values: then they tell nothing (rule 25).
+
+    Those of the footer do, if it has any.
+    """
     inputs = [
         file_of(tmp_path / "a.parquet", [3.0, 4.0], (3.0, 4.0)),
         file_of(tmp_path / "b.parquet", [math.nan, -9.0, 99.0], (math.nan, math.nan)),
         file_of(tmp_path / "c.parquet", [5.0, 6.0], (5.0, 6.0)),
     ]
     made = copied([inputs[i] for i in order], tmp_path / "copy.parquet", target_of(FLOATS, mode="full"))
-    assert str(made) == f"{tmp_path / 'b.parquet'} has a manifest entry without bounds of column x"
+    assert isinstance(made, DataFile), str(made)
+    assert (made.lower_bounds, made.upper_bounds) == ({1: encode("double", -9.0)}, {1: encode("double", 99.0)})
+    inputs[1] = file_of(tmp_path / "b.parquet", [math.nan, -9.0, 99.0], (math.nan, math.nan), write_statistics=False)
+    blind = copied([inputs[i] for i in order], tmp_path / "copy.parquet", target_of(FLOATS, mode="full"))
+    assert str(blind) == f"{tmp_path / 'b.parquet'} has a manifest entry without bounds of column x"
 
 
 TEXTS = struct((1, "id", "long"), (2, "name", "string"), (3, "x", "double"), (4, "price", "decimal(9,2)"))

@@ -223,10 +223,28 @@ def test_bounds_are_merged_as_each_column_is_measured(tmp_path: Path) -> None:
     assert made.upper_bounds == {1: encode("int", 7), 2: "élao".encode(), 3: encode("double", 0.0)}
     assert made.null_value_counts == {1: 0, 2: 0, 3: 0, 4: 3}
 
-    blind = copied(
-        [entry(1, "a", 0.5, lower_bounds={1: b"1111"})], tmp_path / "no.parquet", target_of(schema, mode="full")
-    )
-    assert str(blind) == f"{path} has a manifest entry without bounds of column t"
+
+@pytest.mark.parametrize("mode", ["counts", "truncate(4)", "full"])
+def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) -> None:
+    """PyIceberg's entries have no bounds of columns in structs, and with few metrics no counts either (rule 25)."""
+    point = struct((3, "x", "int"), (4, "y", "double"))
+    schema = struct((1, "t", "string"), (2, "point", point), (5, "gone", "long"))
+    values: dict[str, list[Any]] = {
+        "t": ["some text", "more", None] * 10,
+        "point": [None if n == 7 else {"x": n, "y": n / 4} for n in range(30)],
+        "gone": [None] * 30,
+    }
+    table = rows(schema, values)
+    anew = written(rewritten(schema, [table], tmp_path, table_properties={"write.metadata.metrics.default": mode}))
+    path = parquet_file(tmp_path / "theirs.parquet", table)
+    made = copied([entry_of(path)], tmp_path / "copy.parquet", target_of(schema, mode=mode))
+
+    assert isinstance(made, DataFile), str(made)
+    for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(made, name) == getattr(anew, name), name
+    blind = parquet_file(tmp_path / "blind.parquet", table, write_statistics=False)
+    refused = copied([entry_of(blind)], tmp_path / "no.parquet", target_of(schema, mode=mode))
+    assert str(refused) == f"{blind} has a manifest entry that does not count the nulls of column t"
 
 
 def test_footers_tell_no_bounds_that_readers_misread(tmp_path: Path) -> None:

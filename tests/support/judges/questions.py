@@ -32,6 +32,9 @@ COLUMNS = pa.schema(
         _column(5, "amount", pa.decimal128(10, 2)),
         _column(6, "seen", pa.timestamp("us", tz="UTC")),
         _column(7, "ratio", pa.float32()),
+        _column(8, "flag", pa.bool_()),
+        _column(9, "point", pa.struct([_column(11, "x", pa.int32()), _column(12, "y", pa.float64())])),
+        _column(10, "tags", pa.list_(_column(13, "element", pa.int64()))),
     ]
 )
 # Rows of each file.  The prices of the first are all 0.0, which no other file's bounds contain: equal bounds of floats
@@ -55,6 +58,9 @@ def _row(i: int, file: int) -> Row:
         "amount": decimal.Decimal(25 * mixed).scaleb(-2),
         "seen": datetime.datetime(2024, 1, 1, tzinfo=_UTC) + datetime.timedelta(minutes=mixed),
         "ratio": math.nan if i % 40 == 7 else None if i % 40 == 8 else float(mixed % 64) / 8,
+        "flag": None if i % 30 == 4 else mixed % 2 == 0,
+        "point": {"x": None if i % 20 == 5 else mixed, "y": math.nan if i % 60 == 9 else mixed / 8},
+        "tags": [mixed, None, i][: i % 4],
     }
 
 
@@ -139,6 +145,12 @@ QUESTIONS = (
     _where("text > 'text 99'", lambda row: (row["text"] or "") > "text 99"),
     _where("text IN ('text 1', 'text 100', 'none')", lambda row: row["text"] in ("text 1", "text 100")),
     _where("text IS NULL", lambda row: row["text"] is None),
+    _where("flag = true", lambda row: row["flag"]),
+    _where("flag IS NULL", lambda row: row["flag"] is None),
+    _where("point.x = 7", lambda row: row["point"]["x"] == 7),
+    _where("point.x > 1000", lambda row: (row["point"]["x"] or 0) > 1000),
+    _where("point.x IS NULL", lambda row: row["point"]["x"] is None),
+    _where("point.y = 1.5", lambda row: row["point"]["y"] == 1.5),
     _where("day = DATE '2024-01-05'", lambda row: row["day"] == _DAY),
     _where("day < DATE '2024-01-05'", lambda row: row["day"] < _DAY),
     _where("amount = 2.25", lambda row: row["amount"] == decimal.Decimal("2.25")),

@@ -39,9 +39,6 @@ UNREAD: Mapping[tuple[str, str], str | None] = {
     ("pyiceberg", "string views"): "string_view",
     # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform 38); ours tell none.
     ("pyiceberg", "equal zeros"): "price IN (0.0, 7.25, 8.5): 1 rows",
-    # Rust readers refuse or misread footers of several writers.
-    ("iceberg-rust", "copied row groups"): None,
-    ("datafusion", "copied row groups"): None,
 }
 """Reader and what it cannot read → what its error says; ``None``: it is not asked, for it would not notice."""
 

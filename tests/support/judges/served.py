@@ -43,9 +43,10 @@ def datafusion(table: Task) -> Ask:
     for number, path in enumerate(table["data"]):
         os.link(path, folder / f"{number}.parquet")
     context = SessionContext(SessionConfig({"datafusion.execution.parquet.pushdown_filters": "true"}))
-    # Writers say in which Arrow type texts are to be read; one table needs one.
-    schema = context.read_parquet(str(folder / "0.parquet")).schema()
-    context.register_parquet("t", f"{folder}/", schema=schema)
+    # Writers say in which Arrow type texts are to be read; one table needs one.  Without the fields' metadata filters
+    # of columns in structs find all rows, in files of any writer.
+    schema = context.read_parquet(str(folder / "0.parquet"), skip_metadata=False).schema()
+    context.register_parquet("t", f"{folder}/", schema=schema, skip_metadata=False)
     return lambda sql: context.sql(sql).to_arrow_table().to_pylist()
 
 
@@ -101,7 +102,11 @@ def plain(value: Any) -> Any:
         return f"{value:.2f}"
     if isinstance(value, datetime.datetime):
         return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
-    return value.isoformat() if isinstance(value, datetime.date) else value
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return [plain(one) for one in value.values()]
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def duckdb_2(source: str, path: str) -> None:
@@ -110,11 +115,23 @@ def duckdb_2(source: str, path: str) -> None:
     import pyarrow.feather
 
     table = pyarrow.feather.read_table(source)
-    ids = ", ".join(f"{field.name}: {field.metadata[b'PARQUET:field_id'].decode()}" for field in table.schema)
     connection = duckdb.connect()
     connection.register("rows", table)
-    options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{ids}}}, ROW_GROUP_SIZE 2048"
+    options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{_ids(table.schema)}}}, ROW_GROUP_SIZE 2048"
     connection.execute(f"SET timezone = 'UTC'; COPY (SELECT * FROM rows) TO '{path}' ({options})")
+
+
+def _ids(fields: Any) -> str:
+    """Field ids as DuckDB wants them."""
+    found = []
+    for field in fields:
+        own, inner = field.metadata[b"PARQUET:field_id"].decode(), _fields_in(field.type)
+        found.append(f"{field.name}: {{__duckdb_field_id: {own}, {_ids(inner)}}}" if inner else f"{field.name}: {own}")
+    return ", ".join(found)
+
+
+def _fields_in(kind: Any) -> list[Any]:
+    return [kind.field(number) for number in range(kind.num_fields)]
 
 
 def rust(source: str, path: str) -> None:
@@ -134,10 +151,14 @@ def polars_writer(source: str, path: str) -> None:
     import pyarrow as pa
     import pyarrow.feather
 
+    def own(field: Any) -> Any:
+        if pa.types.is_list(field.type):
+            return field.with_type(pa.large_list(own(field.type.value_field)))
+        return field.with_type(pa.string_view()) if pa.types.is_string(field.type) else field
+
     table = pyarrow.feather.read_table(source)
-    fields = [field.with_type(pa.string_view()) if pa.types.is_string(field.type) else field for field in table.schema]
-    frame = pl.from_arrow(table)
-    frame.write_parquet(path, arrow_schema=pa.schema(fields), compression="zstd", row_group_size=100)
+    schema = pa.schema([own(field) for field in table.schema])
+    pl.from_arrow(table).write_parquet(path, arrow_schema=schema, compression="zstd", row_group_size=100)
 
 
 WRITERS: dict[str, Callable[[str, str], None]] = {"duckdb 2": duckdb_2, "rust": rust, "polars": polars_writer}

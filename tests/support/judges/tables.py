@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,17 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BooleanType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    IntegerType,
+    ListType,
     LongType,
     NestedField,
     StringType,
+    StructType,
     TimestamptzType,
 )
 
@@ -44,6 +49,9 @@ SCHEMA = Schema(
     NestedField(5, "amount", DecimalType(10, 2)),
     NestedField(6, "seen", TimestamptzType()),
     NestedField(7, "ratio", FloatType()),
+    NestedField(8, "flag", BooleanType()),
+    NestedField(9, "point", StructType(NestedField(11, "x", IntegerType()), NestedField(12, "y", DoubleType()))),
+    NestedField(10, "tags", ListType(13, LongType(), element_required=False)),
 )
 ARROW: dict[str, dict[str, Any]] = {
     "arrow": {},
@@ -183,9 +191,7 @@ def _row_groups(table: MaintainedTable) -> int:
 
 
 def _has(writers: Sequence[str], operation: str) -> Iterator[str]:
-    name, settings = OPERATIONS[operation]
-    if "min_row_group_copy_bytes" in settings:
-        yield "copied row groups"
+    name, _ = OPERATIONS[operation]
     if name != "compact":
         if operation in DELETES:
             yield DELETES[operation]
@@ -251,20 +257,17 @@ def _of_java(tables: JavaTables, deletes: str | None, folder: Path) -> Maintaine
 
 
 def _java_table(tables: JavaTables, folder: Path, format_version: int) -> Any:
-    schema = {
-        "type": "struct",
-        "schema-id": 0,
-        "fields": [
-            {"id": f.field_id, "name": f.name, "required": False, "type": str(f.field_type)} for f in SCHEMA.fields
-        ],
-    }
+    schema = json.loads(SCHEMA.model_dump_json())
     properties = {"format-version": str(format_version), "write.parquet.compression-codec": "zstd"}
     return tables.create(schema, {"spec-id": 0, "fields": []}, properties, folder)
 
 
 def _java_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """By field id."""
     ids = {name: str(number) for number, name in enumerate(COLUMNS.names, 1)}
-    return [{ids[name]: value for name, value in row.items()} for row in rows]
+    points = [{"11": row["point"]["x"], "12": row["point"]["y"]} for row in rows]
+    pairs = zip(rows, points, strict=True)
+    return [{ids[name]: value for name, value in row.items()} | {ids["point"]: point} for row, point in pairs]
 
 
 def _places(data: Sequence[str]) -> dict[str, list[int]]:

@@ -47,8 +47,7 @@ class Policy(RewriteKeys):
     )
     snapshot_give_up_ids: SnapshotIds = key(
         (),
-        "comma-separated ids of snapshots that cannot be read any more: only these are dropped, and what is not known "
-        "of them stays; needs --unsafe",
+        "ids of snapshots that cannot be read any more: only these are dropped, their files stay; needs --unsafe",
     )
     writer_mark_retention_hours: Amount = key(
         Fraction(168),

@@ -16,10 +16,11 @@ __all__ = ["CopyableFile", "CopyableRowGroup", "FloatFacts", "counted_bytes", "r
 
 @dataclass(frozen=True, slots=True)
 class FloatFacts:
-    """How many NaN a column chunk holds, and its bounds; ``None``: it has no numbers, or nobody asked."""
+    """How many NaN a column chunk holds and, if it was decoded, its bounds; ``None``: it has no numbers."""
 
     nans: int
     bounds: tuple[float, float] | None = None
+    is_decoded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

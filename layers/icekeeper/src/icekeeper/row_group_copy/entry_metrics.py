@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.single_value import comparable, decode, encode, truncated_lower, truncated_upper
@@ -20,33 +20,31 @@ from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.lineage import LAST_UPDATED_ID, ROW_ID_ID
 
-__all__ = ["check_metrics", "merged_metrics", "with_lineage_bounds"]
+__all__ = ["check_metrics", "lacks_bounds", "merged_metrics", "with_lineage_bounds"]
 
 
-def check_metrics(
-    entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str], uncounted: Collection[int] = ()
-) -> None:
+def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
     """Check that a copy's entry will tell as much as that of a rewritten file.
-
-    Of the float columns with the ids ``uncounted`` the NaN are still to be counted, which may tell all of them.
 
     Raises:
         CannotCopy: the file's entry lacks something that only decoding would find out.
     """
     for leaf in leaves:
-        mode = modes[leaf.field_id]
-        if leaf.repeated or mode == "none":
+        if leaf.repeated or modes[leaf.field_id] == "none":
             continue
         if leaf.field_id not in (entry.null_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the nulls of column {leaf.name}")
-        if leaf.field_id in uncounted:
-            continue
         if leaf.is_float and leaf.field_id not in (entry.nan_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the NaN of column {leaf.name}")
-        if mode == "counts" or not leaf.has_bounds or _bound(entry.lower_bounds, leaf) is not None:
-            continue
-        if not _has_nothing_to_bound(entry, leaf):
+        if lacks_bounds(entry, leaf, modes[leaf.field_id]):
             raise CannotCopy(f"has a manifest entry without bounds of column {leaf.name}")
+
+
+def lacks_bounds(entry: DataFile, leaf: LeafColumn, mode: str) -> bool:
+    """Whether an output's entry has bounds of a column, and this one does not although there are values."""
+    if leaf.repeated or mode in ("none", "counts") or not leaf.has_bounds:
+        return False
+    return _bound(entry.lower_bounds, leaf) is None and not _has_nothing_to_bound(entry, leaf)
 
 
 def merged_metrics(

@@ -43,9 +43,15 @@ def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mappi
 
 
 def with_float_facts(
-    entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
+    file: CopyableFile,
+    leaves: Sequence[LeafColumn],
+    wanted: Collection[int],
+    unbound: Collection[int],
+    storage: Storage,
 ) -> CopyableFile:
-    """The file with what each of its row groups holds in the float columns with these ids.
+    """The file with what each of its row groups holds in the float columns with the ids ``wanted``.
+
+    Of those that are ``unbound`` bounds are wanted, too.
 
     Raises:
         CannotCopy: a column cannot be decoded.
@@ -58,7 +64,7 @@ def with_float_facts(
         for number, leaf in enumerate(leaves):
             if leaf.field_id not in wanted:
                 continue
-            found = _told(footer.row_groups[one.number], number) if _has_bounds(entry, leaf.field_id) else None
+            found = None if leaf.field_id in unbound else _told(footer.row_groups[one.number], number)
             if found is None:
                 unknown.append((one.number, leaf))
             else:
@@ -69,8 +75,8 @@ def with_float_facts(
     return replace(file, groups=tuple(replace(one, floats=facts[one.number]) for one in file.groups))
 
 
-def with_found_facts(entry: DataFile, whole: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
-    """The entry of the row groups of ``file`` with what was found of them; ``whole`` is that of all of them (pure)."""
+def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
+    """The entry of the row groups of ``file`` with what was found of them (pure)."""
     nans = dict(entry.nan_value_counts or {})
     lower, upper = dict(entry.lower_bounds or {}), dict(entry.upper_bounds or {})
     for leaf in leaves:
@@ -80,15 +86,11 @@ def with_found_facts(entry: DataFile, whole: DataFile, file: CopyableFile, leave
             continue
         nans[i] = sum(one.nans for one in found)
         bounds = [one.bounds for one in found if one.bounds is not None]
-        if bounds and not _has_bounds(whole, i):
+        if bounds and i not in lower and all(one.is_decoded for one in found):
             # A zero may have either sign.
             least, most = min(low for low, _ in bounds) or -0.0, max(high for _, high in bounds) or 0.0
             lower[i], upper[i] = encode(leaf.iceberg_type, least), encode(leaf.iceberg_type, most)
     return replace(entry, nan_value_counts=nans, lower_bounds=lower, upper_bounds=upper)
-
-
-def _has_bounds(entry: DataFile, i: int) -> bool:
-    return i in (entry.lower_bounds or {})
 
 
 def _told(group: RowGroup, column: int) -> FloatFacts | None:
@@ -133,7 +135,7 @@ def _facts(opened: ParquetRows, group: int, leaf: LeafColumn) -> FloatFacts:
             ends = pc.min_max(numbers).as_py()
             lows.append(ends["min"])
             highs.append(ends["max"])
-    return FloatFacts(nans, (min(lows), max(highs)) if lows else None)
+    return FloatFacts(nans, (min(lows), max(highs)) if lows else None, is_decoded=True)
 
 
 def _only_leaf(columns: Sequence[Any], leaf: LeafColumn) -> pa.Array:

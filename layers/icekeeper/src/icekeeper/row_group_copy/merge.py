@@ -10,11 +10,11 @@ from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copied_input import WrittenCopy
 from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
 from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.entry_metrics import check_metrics, merged_metrics, with_lineage_bounds
+from icekeeper.row_group_copy.entry_metrics import check_metrics, lacks_bounds, merged_metrics, with_lineage_bounds
 from icekeeper.row_group_copy.float_facts import uncounted_floats, with_float_facts, with_found_facts
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import Layout, lay_out
-from icekeeper.row_group_copy.part_metrics import part_entry
+from icekeeper.row_group_copy.part_metrics import completed_entry, part_entry
 from icekeeper.row_group_copy.proof import disproof
 from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.schema_fit import ParquetSchema
@@ -47,12 +47,6 @@ def copyable_file(
         return NotCopyable(entry.file_path, f"is {entry.file_format}, not Parquet")
     if entry.key_metadata is not None:
         return NotCopyable(entry.file_path, "is encrypted")
-    leaves = target.schema.data_leaves
-    uncounted = uncounted_floats(entry, leaves, target.modes)
-    try:
-        check_metrics(entry, leaves, target.modes, uncounted)
-    except CannotCopy as refused:
-        return NotCopyable(entry.file_path, str(refused))
     lineage = None
     if target.schema.has_lineage and entry.first_row_id is not None:
         if sequence_number is None:
@@ -64,14 +58,24 @@ def copyable_file(
     without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
     with _ONE_AT_A_TIME:
         judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
-    if isinstance(judged, NotCopyable) or not uncounted:
+    if isinstance(judged, NotCopyable):
         return judged
     try:
-        found = with_float_facts(entry, judged, leaves, uncounted, storage)
-        check_metrics(with_found_facts(entry, entry, found, leaves), leaves, target.modes)
+        return _with_facts(entry, judged, target, storage)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
-    return found
+
+
+def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage: Storage) -> CopyableFile:
+    """The file with what its output's entry must tell, and neither its own entry nor its footer does."""
+    leaves, modes = target.schema.data_leaves, target.modes
+    completed = completed_entry(entry, file, leaves, modes)
+    uncounted = uncounted_floats(completed, leaves, modes)
+    if uncounted:
+        unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
+        file = with_float_facts(file, leaves, uncounted, unbound, storage)
+    check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
+    return file
 
 
 def copyable_part(
@@ -162,8 +166,8 @@ def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> Data
     """The entry for what is copied of a file."""
     leaves = target.schema.data_leaves
     if file.row_count == entry.record_count:
-        return with_found_facts(entry, entry, file, leaves)
-    part = with_found_facts(part_entry(entry, file, leaves, target.modes), entry, file, leaves)
+        return with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
+    part = with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
     try:
         check_metrics(part, leaves, target.modes)
     except CannotCopy as refused:

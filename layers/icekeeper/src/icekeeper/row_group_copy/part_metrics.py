@@ -1,4 +1,4 @@
-"""The manifest entry of some row groups of a file, by their footer and the entry of the whole (rule 25) (pure).
+"""The manifest entry of some row groups of a file, and what that of the whole lacks, by its footer (rule 25) (pure).
 
 Bounds are those that the footer tells of these row groups.  Those of the whole would contain every value too, but
 Iceberg-Java answers ``MIN`` and ``MAX`` by them (platform 46): a value that lies in another row group must not be one.
@@ -14,11 +14,43 @@ from typing import Any
 from icekeeper.metadata.single_value import comparable, encode
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.entry_metrics import lacks_bounds
 from icekeeper.rows.arrow_schema import LeafColumn
 
-__all__ = ["part_entry"]
+__all__ = ["completed_entry", "part_entry"]
 
 _Counts = dict[int, int]
+
+
+def completed_entry(
+    entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]
+) -> DataFile:
+    """The entry of a whole file with what it lacks of null counts and bounds, as far as the footer tells it.
+
+    PyIceberg's entries, for one, have no bounds of columns in structs.
+
+    Raises:
+        CannotCopy: Arrow cannot read the footer.
+    """
+    nulls = entry.null_value_counts or {}
+    wanted = [leaf for leaf in leaves if not leaf.repeated and modes[leaf.field_id] != "none"]
+    unknown = {leaf.field_id for leaf in wanted if leaf.field_id not in nulls}
+    unbound = {leaf.field_id for leaf in wanted if lacks_bounds(entry, leaf, modes[leaf.field_id])}
+    if not unknown and not unbound:
+        return entry
+    told = part_entry(entry, file, leaves, modes)
+
+    def completed(mine: Mapping[int, Any] | None, theirs: Mapping[int, Any] | None, ids: set[int]) -> dict[int, Any]:
+        kept = {i: value for i, value in (mine or {}).items() if i not in ids}
+        return kept | {i: value for i, value in (theirs or {}).items() if i in ids}
+
+    return replace(
+        entry,
+        value_counts=completed(entry.value_counts, told.value_counts, unknown | unbound),
+        null_value_counts=completed(nulls, told.null_value_counts, unknown),
+        lower_bounds=completed(entry.lower_bounds, told.lower_bounds, unbound),
+        upper_bounds=completed(entry.upper_bounds, told.upper_bounds, unbound),
+    )
 
 
 def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> DataFile:
