@@ -125,10 +125,7 @@ class Scanner:
             monotonic_s=self.monotonic_s,
             around=self.store.kept_open,  # opening a SQLite state costs ten times as much as asking it
         )
-        for place in places.values():
-            place.health.finish()
-            place.seen.finish(place.whole, self.run, self.now_ms)
-        self._drop_stale_requests(reached)
+        self._record(places, reached)
         proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
         missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
@@ -154,6 +151,12 @@ class Scanner:
             seconds=self.monotonic_s() - started_s,
         )
         return report
+
+    def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
+        for place in places.values():
+            place.health.finish()
+            place.seen.finish(place.whole, self.run, self.now_ms)
+        self._drop_stale_requests(reached)
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float

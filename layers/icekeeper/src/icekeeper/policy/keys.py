@@ -47,7 +47,7 @@ class Policy(RewriteKeys):
     )
     snapshot_give_up_ids: SnapshotIds = key(
         (),
-        "ids of snapshots that cannot be read any more: only these are dropped, their files stay; needs --unsafe",
+        "ids of snapshots that cannot be read any more: only these are dropped, unknown files stay; needs --unsafe",
     )
     writer_mark_retention_hours: Amount = key(
         Fraction(168),

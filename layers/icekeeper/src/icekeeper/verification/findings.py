@@ -36,6 +36,10 @@ REMEDIES: Mapping[ProblemKind, str] = {
     ProblemKind.DUPLICATE_FILE: "rows count twice; remove the file from the table and add it once, in one commit",
     ProblemKind.ROW_LINEAGE: "`_row_id` is null or not unique; data is not affected",
     ProblemKind.DELETION_VECTOR: "readers disagree about which rows are deleted; drop the wrong entry",
+    ProblemKind.DELETE_SCOPE: (
+        "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete"
+    ),
+    ProblemKind.MIXED_FOOTER: "readers in Rust refuse it or miss rows; one pass with `rewrite_reason=footer`",
     ProblemKind.BROKEN_REF: "set or drop the ref",
     ProblemKind.SEQUENCE_NUMBER: "deletes may apply wrongly; ask before writing",
     ProblemKind.SUMMARY: "statistics are wrong, data is not",
