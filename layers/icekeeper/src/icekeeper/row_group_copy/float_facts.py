@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import BoundedSemaphore
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,9 +25,9 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["uncounted_floats", "with_float_facts", "with_found_facts"]
+__all__ = ["uncounted_floats", "with_decoded_facts", "with_found_facts", "with_told_facts"]
 
-# A column chunk may take 32 MiB while it is read.
+# The columns of a row group may take 32 MiB while they are read.
 _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
@@ -42,37 +41,39 @@ def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mappi
     )
 
 
-def with_float_facts(
-    file: CopyableFile,
-    leaves: Sequence[LeafColumn],
-    wanted: Collection[int],
-    unbound: Collection[int],
-    storage: Storage,
-) -> CopyableFile:
-    """The file with what each of its row groups holds in the float columns with the ids ``wanted``.
+def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
+    """The file with the NaN of these float columns, by id, that the footer counts in each row group (pure).
 
-    Of those that are ``unbound`` bounds are wanted, too.
+    Raises:
+        CannotCopy: the footer is damaged.
+    """
+    footer = file.footer.metadata()
+    columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
+    groups = []
+    for one in file.groups:
+        told = {i: _told(footer.row_groups[one.number], number) for number, i in columns}
+        groups.append(replace(one, floats={i: facts for i, facts in told.items() if facts is not None}))
+    return replace(file, groups=tuple(groups))
+
+
+def with_decoded_facts(
+    file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
+) -> CopyableFile:
+    """The file with what each row group holds in these float columns, by id, decoded where nothing is known of them.
 
     Raises:
         CannotCopy: a column cannot be decoded.
         StorageError: the file does not exist, or the store failed.
     """
-    footer = file.footer.metadata()
-    facts: dict[int, dict[int, FloatFacts]] = {group.number: {} for group in file.groups}
-    unknown: list[tuple[int, LeafColumn]] = []
-    for one in file.groups:
-        for number, leaf in enumerate(leaves):
-            if leaf.field_id not in wanted:
-                continue
-            found = None if leaf.field_id in unbound else _told(footer.row_groups[one.number], number)
-            if found is None:
-                unknown.append((one.number, leaf))
-            else:
-                facts[one.number][leaf.field_id] = found
-    if unknown:
-        for group, i, decoded in _decoded(file, unknown, storage):
-            facts[group][i] = decoded
-    return replace(file, groups=tuple(replace(one, floats=facts[one.number]) for one in file.groups))
+    unknown = {
+        one.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*one.floats}] for one in file.groups
+    }
+    unknown = {number: columns for number, columns in unknown.items() if columns}
+    if not unknown:
+        return file
+    found = dict(_decoded(file, unknown, storage))
+    groups = (replace(one, floats={**one.floats, **found.get(one.number, {})}) for one in file.groups)
+    return replace(file, groups=tuple(groups))
 
 
 def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
@@ -106,15 +107,15 @@ def _told(group: RowGroup, column: int) -> FloatFacts | None:
 
 
 def _decoded(
-    file: CopyableFile, chunks: Sequence[tuple[int, LeafColumn]], storage: Storage
-) -> Iterator[tuple[int, int, FloatFacts]]:
-    """Row group, column id and facts of every column chunk, decoded one after the other."""
+    file: CopyableFile, columns: Mapping[int, Sequence[LeafColumn]], storage: Storage
+) -> Iterator[tuple[int, dict[int, FloatFacts]]]:
+    """Of every row group, by number, the facts of some columns by id."""
     path = file.path
     try:
         with _FILES_AT_ONCE, storage.open_input(path, file.footer.file_size) as stream:
             opened = open_parquet(stream, not is_local(path), None, BATCH_ROWS)
-            for group, leaf in chunks:
-                yield group, leaf.field_id, _facts(opened, group, leaf)
+            for group, leaves in columns.items():
+                yield group, _facts(opened, group, leaves)
     except (pa.ArrowException, OSError, ValueError) as error:
         if failed_by_store(error):
             with storage.translated(path):
@@ -122,26 +123,37 @@ def _decoded(
         raise CannotCopy(f"cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _facts(opened: ParquetRows, group: int, leaf: LeafColumn) -> FloatFacts:
-    nans, lows, highs = 0, [], []
+def _facts(opened: ParquetRows, group: int, leaves: Sequence[LeafColumn]) -> dict[int, FloatFacts]:
+    found = {leaf.field_id: FloatFacts(0, is_decoded=True) for leaf in leaves}
     batches = opened.file.iter_batches(
-        batch_size=opened.batch_rows, row_groups=[group], columns=[leaf.parquet_path], use_threads=False
+        batch_size=opened.batch_rows,
+        row_groups=[group],
+        columns=[leaf.parquet_path for leaf in leaves],
+        use_threads=False,
     )
     for batch in batches:
-        values = _only_leaf(batch.columns, leaf).drop_null()
-        numbers = values.filter(pc.invert(pc.is_nan(values)))
-        nans += len(values) - len(numbers)
-        if len(numbers):
-            ends = pc.min_max(numbers).as_py()
-            lows.append(ends["min"])
-            highs.append(ends["max"])
-    return FloatFacts(nans, (min(lows), max(highs)) if lows else None, is_decoded=True)
+        columns = list(_without_structs(batch.columns))
+        if len(columns) != len(leaves):  # a path may name two columns to pyarrow (platform 9)
+            raise CannotCopy("has columns whose paths are the same to Arrow")
+        for leaf, values in zip(leaves, columns, strict=True):
+            found[leaf.field_id] = _with_values(found[leaf.field_id], values.drop_null())
+    return found
 
 
-def _only_leaf(columns: Sequence[Any], leaf: LeafColumn) -> pa.Array:
-    """The values of the one column that was read, null in null structs; a path may name two to pyarrow (platform 9)."""
-    while len(columns) == 1 and pa.types.is_struct(columns[0].type):
-        columns = columns[0].flatten()
-    if len(columns) != 1:
-        raise CannotCopy(f"has several columns of the path {leaf.parquet_path}")
-    return columns[0]
+def _without_structs(columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """The values of leaf columns; null where a struct around them is."""
+    for column in columns:
+        if pa.types.is_struct(column.type):
+            yield from _without_structs(column.flatten())
+        else:
+            yield column
+
+
+def _with_values(known: FloatFacts, values: pa.Array) -> FloatFacts:
+    numbers = values.filter(pc.invert(pc.is_nan(values)))
+    nans = known.nans + len(values) - len(numbers)
+    if not len(numbers):
+        return replace(known, nans=nans)
+    ends = pc.min_max(numbers).as_py()
+    least, most = known.bounds or (ends["min"], ends["max"])
+    return FloatFacts(nans, (min(least, ends["min"]), max(most, ends["max"])), is_decoded=True)

@@ -11,7 +11,7 @@ from icekeeper.row_group_copy.copied_input import WrittenCopy
 from icekeeper.row_group_copy.copyable import CopyTarget, judge_file
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.entry_metrics import check_metrics, lacks_bounds, merged_metrics, with_lineage_bounds
-from icekeeper.row_group_copy.float_facts import uncounted_floats, with_float_facts, with_found_facts
+from icekeeper.row_group_copy.float_facts import uncounted_floats, with_decoded_facts, with_found_facts, with_told_facts
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.layout import Layout, lay_out
 from icekeeper.row_group_copy.part_metrics import completed_entry, part_entry
@@ -73,7 +73,9 @@ def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage
     uncounted = uncounted_floats(completed, leaves, modes)
     if uncounted:
         unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
-        file = with_float_facts(file, leaves, uncounted, unbound, storage)
+        with _ONE_AT_A_TIME:
+            file = with_told_facts(file, leaves, uncounted - unbound)
+        file = with_decoded_facts(file, leaves, uncounted, storage)
     check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
     return file
 
