@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyparsing import ParseBaseException
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.metadata.single_value import decimal_unscaled, is_utf8
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.moments import with_moments
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
@@ -64,12 +64,13 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
         for leaf in leaf_columns(metadata.current_schema)
         if leaf.iceberg_type in _WIDTHS
     }
+    texts = {leaf.field_id for leaf in leaf_columns(metadata.current_schema) if leaf.iceberg_type == "string"}
     partitions: dict[int, _PartitionFilter] = {}
 
     def may_match(file: DataFile, spec_id: int) -> bool:
         if spec_id not in partitions:
             partitions[spec_id] = _PartitionFilter.of(metadata.specs[spec_id], schema, expression)
-        return partitions[spec_id].may_match(file.partition) and judge(_with_usable_bounds(file, narrow))
+        return partitions[spec_id].may_match(file.partition) and judge(_with_usable_bounds(file, narrow, texts))
 
     return may_match
 
@@ -150,10 +151,13 @@ def python_value(value: PartitionValue, kind: IcebergType) -> Any:
     return value  # uuids are bytes to PyIceberg, too
 
 
-def _with_usable_bounds(file: DataFile, widths: Mapping[int, int]) -> DataFile:
+def _with_usable_bounds(file: DataFile, widths: Mapping[int, int], texts: Container[int]) -> DataFile:
+    """The file without bounds of another width than its column's, and without those of text that are no UTF-8."""
+
     def usable(bounds: Mapping[int, bytes] | None) -> dict[int, bytes] | None:
         if bounds is None:
             return None
-        return {i: bound for i, bound in bounds.items() if i not in widths or len(bound) == widths[i]}
+        fitting = {i: bound for i, bound in bounds.items() if i not in widths or len(bound) == widths[i]}
+        return {i: bound for i, bound in fitting.items() if i not in texts or is_utf8(bound)}
 
     return replace(file, lower_bounds=usable(file.lower_bounds), upper_bounds=usable(file.upper_bounds))
