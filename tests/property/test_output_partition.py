@@ -122,3 +122,10 @@ def test_what_is_not_certain_stays() -> None:
         upper_bounds={1: encode("double", 1.0)},
     )
     assert OutputPartitions(table("double", "identity"), keep=False).destination(floats, 0) == own
+
+
+@pytest.mark.parametrize("transform", ["identity", "truncate[2]", "bucket[3]"])
+def test_a_file_whose_bounds_are_no_text_stays_where_it_is(transform: str) -> None:
+    """Nothing could be said of the partition that such text belongs to (rule 217)."""
+    file = data_file("f", 10, records=2, null_value_counts={1: 0}, lower_bounds={1: b"\xff"}, upper_bounds={1: b"\xff"})
+    assert OutputPartitions(table("string", transform), keep=False).destination(file, 0) == Destination(0, ())

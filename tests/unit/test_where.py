@@ -105,3 +105,10 @@ def test_bounds_of_uuids_are_understood() -> None:
 def test_a_spec_by_a_column_that_is_gone_tells_nothing() -> None:
     judge = row_filter("c2 = 'us'", table((9, "void"), (2, "identity")), 0)
     assert judge(data_file("f", 1, (None, "eu")), 0)
+
+
+@pytest.mark.parametrize("where", ["c2 = 'us'", "c2 > 'z'", "c2 in ('a', 'b')", "c2 like 'x%'"])
+def test_bounds_that_are_no_text_leave_a_file_in_scope(where: str) -> None:
+    """Some writers cut them off within a character, or write text that is no UTF-8 (rule 217)."""
+    file = data_file("f", 1, lower_bounds={2: b"\xff\xfe"}, upper_bounds={2: b"\xff\xff"})
+    assert row_filter(where, table(), 0)(file, 0)

@@ -15,6 +15,7 @@ __all__ = [
     "decimal_unscaled",
     "decode",
     "encode",
+    "is_utf8",
     "least_decimal",
     "truncated_lower",
     "truncated_upper",
@@ -82,6 +83,15 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
     if iceberg_type == "string":
         return raw.encode() if isinstance(raw, str) else bytes(raw)
     return raw
+
+
+def is_utf8(value: bytes) -> bool:
+    """Whether these bytes are UTF-8; some writers write text, and so bounds of text, that is none (rule 217)."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decimal_unscaled(raw: int | bytes) -> int:

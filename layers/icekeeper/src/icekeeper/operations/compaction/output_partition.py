@@ -30,7 +30,7 @@ from pyiceberg.types import IcebergType
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import decimal_unscaled, encode
+from icekeeper.metadata.single_value import decimal_unscaled, encode, is_utf8
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.writing.civil_date import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -167,8 +167,9 @@ class TargetField:
     def _decoded(self, bound: bytes) -> Any:
         if self.kind in ("float", "double", "uuid"):
             return None  # promoted floats keep their old width, and Java orders uuids differently
-        raw = decode_bound(self.kind, bound)
-        return raw.decode() if self.kind == "string" and isinstance(raw, bytes) else raw
+        if self.kind == "string":
+            return bound.decode() if is_utf8(bound) else None
+        return decode_bound(self.kind, bound)
 
 
 def _nothing(raw: Any) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
+from icekeeper.metadata.single_value import comparable, encode, is_utf8, truncated_lower, truncated_upper
 from icekeeper.operations.compaction.writing.float_statistics import is_misread
 from icekeeper.rows.arrow_schema import LeafColumn
 
@@ -172,21 +172,12 @@ def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[by
         return None
     low = encode(iceberg_type, min(lows, key=lambda v: comparable(iceberg_type, v)))
     high = encode(iceberg_type, max(highs, key=lambda v: comparable(iceberg_type, v)))
-    if iceberg_type == "string" and not (_is_text(low) and _is_text(high)):
+    if iceberg_type == "string" and not (is_utf8(low) and is_utf8(high)):
         return None  # Iceberg-Java cannot read such bounds (platform 108), and none else would be right (rule 217)
     if mode == "full":
         return low, high
     length = int(re.sub(r"\D", "", mode))
     return truncated_lower(iceberg_type, low, length), truncated_upper(iceberg_type, high, length)
-
-
-def _is_text(value: bytes) -> bool:
-    """Whether these bytes are UTF-8, as text should be that some writers take as it comes."""
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _first_offset(chunk: Any) -> int:
