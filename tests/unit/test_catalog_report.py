@@ -64,6 +64,7 @@ def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(state
                 "priority": 0.995,
             },
         ],
+        "beyond_limit": 1,
         "skipped": [
             {"table": "a.damaged", "reason": "metadata file m cannot be parsed: it ends early"},
             {"table": "a.odd", "reason": "the metadata does not follow the specification: KeyError 'snapshot-id'"},
