@@ -137,6 +137,9 @@ PASTED = [
     ("truncate(2, name) = 'us'", 4, "truncate[2]", "us", "uk"),
     ("truncate(2, name) = 'us'", 4, "identity", "usa", "uk"),
     ("truncate(1, name) = 'u'", 4, "truncate[2]", "us", "eu"),
+    ("`name` = 'us' and `d` is null", 4, "identity", "us", "eu"),
+    ("days(`ts`) = date '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("name = 'u`s`'", 4, "identity", "u`s`", "us"),
 ]
 
 

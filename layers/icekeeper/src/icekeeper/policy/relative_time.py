@@ -41,7 +41,7 @@ _PART = r"\d+\s+[a-zA-Z]+"
 _INTERVAL = rf"interval\s+(?:'(?P<text>[^']*)'(?:\s+(?P<unit>(?!and\b|or\b)[a-zA-Z]+))?|(?P<bare>{_PART}))"
 _STEP = re.compile(rf"\s*(?P<sign>[+-])\s*{_INTERVAL}", re.IGNORECASE)
 _BASE = re.compile(r"(?<![\w$.])(?:now\s*\(\s*\)|current_(?:timestamp|date)\b(?:\s*\(\s*\))?)(?![\w$.])", re.IGNORECASE)
-_NAME = r'(?:[a-zA-Z_][\w$]*|"[^"]*")'
+_NAME = r'(?:[a-zA-Z_][\w$]*|"[^"]*"|`[^`]*`)'
 # Spark names the functions of a catalog as `my_catalog.system.bucket`.
 _TRANSFORM = re.compile(
     rf"(?<![\w$.])(?:(?:{_NAME}\.)?system\.)?"
@@ -56,6 +56,7 @@ _MOMENT = re.compile(
     r"(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?)?",
     re.IGNORECASE,
 )
+_SPARK_NAME = re.compile(r"`(?P<name>[^`\"]+)`")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _STRAY = re.compile(rf"(?<![\w$.]){_INTERVAL}", re.IGNORECASE)
 _EXAMPLE = "write for example now() - interval '1 hour', or current_date - interval '7' day"
@@ -161,6 +162,8 @@ def parse_relative(text: str) -> RelativeFilter:
             placeholder = f"{_COLUMN}{len(columns)}"
             columns[placeholder] = _transformed_column(found)
             result, position = f'{result}"{placeholder}"', found.end()
+        elif named := _SPARK_NAME.match(text, position):
+            result, position = f'{result}"{named["name"]}"', named.end()
         elif stray := _STRAY.match(text, position):
             raise ValueError(f"{stray.group().strip()} must follow now() or current_date: {_EXAMPLE}")
         else:
@@ -200,7 +203,7 @@ def span_of(transform: str, value: int) -> tuple[int, int]:
 
 
 def _transformed_column(found: re.Match[str]) -> TransformedColumn:
-    column = found["column"].replace('"', "")
+    column = re.sub('["`]', "", found["column"])
     if found["calendar"]:
         return TransformedColumn(found.group(), found["calendar"].lower(), column, bool(found["plural"]))
     size = int(found["size"])
