@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import fastavro
 import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
@@ -128,6 +130,18 @@ def test_rows_of_such_texts_stay_in_their_partition(table: MaintainedTable) -> N
     assert outcome.status is Status.SUCCEEDED
     assert {file.partition for file in table.data_files()} == {()}
     assert bytes_of(table.data_files()) == EXPECTED
+
+
+def test_an_avro_file_with_such_text_is_left_out_by_name(tmp_path: Path) -> None:
+    """Rather than be read with other text."""
+    column = {"name": "part", "type": ["null", "string"], "default": None, "field-id": 2}
+    sink = io.BytesIO()
+    fastavro.writer(sink, {"type": "record", "name": "r", "fields": [column]}, [{"part": "QQQQ"}], codec="null")
+    path = tmp_path / "in.avro"
+    path.write_bytes(sink.getvalue().replace(b"QQQQ", TEXTS[0]))
+    source = InputFile(str(path), 1, path.stat().st_size, "AVRO")
+    result = rewrite_group(task(struct((2, "part", "string")), [source], tmp_path))
+    assert (result.written, list(result.unreadable)) == ((), [str(path)])
 
 
 def test_text_of_orc_files_too(tmp_path: Path) -> None:
