@@ -120,7 +120,7 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
     commit_deletes(table, [equality_delete(row_id, "us") for row_id in (1, 3, 103, 109, 200)])
     table.table.append(rows_of(3, 1, "us"))
     before = rows(table)
-    monkeypatch.setattr(apply_deletes, "MAX_KEYS", 2)
+    monkeypatch.setattr(apply_deletes, "KEY_BYTES", 2**40)
     outcome = compacted(table)
     assert outcome.metrics["compact.rows_deleted"] == 5
     assert rows(table) == before

@@ -87,7 +87,7 @@ def test_deletes_of_a_partition_reach_no_rows_of_another(
     commit_deletes(table, [equality_delete(50, "us"), equality_delete(51, "eu")])
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
     assert ndv(table) == {1: 39, 2: 2}
-    monkeypatch.setattr(apply_deletes, "MAX_KEYS", 1)
+    monkeypatch.setattr(apply_deletes, "KEY_BYTES", 2**40)
     commit_deletes(table, [equality_delete(60, "us")])
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,7 @@ from icekeeper.model import FileContent
 from icekeeper.operations.compaction.clustering import sorted_files
 from icekeeper.operations.compaction.writing import write
 from icekeeper.rows import parquet_reader
+from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.file_rows import open_rows
 from icekeeper.rows.opened_inputs import opened_inputs
 from icekeeper.rows.read_task import DeleteFile, InputFile
@@ -105,6 +107,34 @@ def test_wide_rows_come_fewer_at_a_time(tmp_path: Path) -> None:
 def own_copy(column: pa.ChunkedArray) -> pa.Array:
     """The column in memory of its own, also from the columns beside it."""
     return pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)])
+
+
+def held_by_keys(folder: Path, delete_files: int) -> int:
+    """The most bytes that Arrow holds while keys of equality deletes are turned into positions; a tenth match."""
+    numbers = rows(100_000, 1)
+    data = file_of(folder / "data.parquet", numbers.slice(0, 10_000), 10_000)
+    deletes = []
+    for number in range(delete_files):
+        keys = numbers if number == 0 else pa.table([pc.add(numbers["c0"], number)], schema=numbers.schema)
+        path = file_of(folder / f"delete-{number}.parquet", keys, 100_000)
+        deletes.append(replace(BY_KEY, path=str(path), record_count=100_000, sequence_number=2 + number))
+    source = InputFile(str(data), 10_000, data.stat().st_size, sequence_number=1, deletes=tuple(range(delete_files)))
+    schema = {**SCHEMA, "fields": SCHEMA["fields"][:1]}
+    work = task(schema, [source], folder, deletes=tuple(deletes), row_group_memory_bytes=4 * MB)
+    usual, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        found = deleted_rows_of(work, Storage({}))
+    finally:
+        pa.set_memory_pool(usual)
+    assert found is not None
+    assert found.are_deleted(str(data), range(9_999, 10_000))
+    return int(counted.max_memory() or 0)
+
+
+def test_looking_up_keys_holds_no_more_of_more_keys(tmp_path: Path) -> None:
+    few, many = held_by_keys(tmp_path, 1), held_by_keys(tmp_path, 6)
+    assert few <= many < 1.3 * few < 16 * MB
 
 
 def test_batches_are_joined_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:

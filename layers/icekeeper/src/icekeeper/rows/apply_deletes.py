@@ -1,9 +1,9 @@
 """Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
 
 Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
-Delete files are read once per task and streamed.  If a task has too many equality keys to hold at once, they are taken
-in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory stays
-bounded.  Rows are looked up several batches at a time: a call costs as much as the keys are many.
+Delete files are read once per task and streamed.  If a task has more equality keys than its memory holds, they are
+taken in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory
+stays bounded (rule 171).  Rows are looked up several batches at a time: a call costs as much as the keys are many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupported
 from icekeeper.model import FileContent
-from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns
 from icekeeper.rows.equality import EqualityLookup, deleted_rows
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.key_ranges import ColumnRange, keys_within
@@ -30,14 +30,18 @@ from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.position_rows import position_rows, vector_positions
 from icekeeper.rows.positions import live_at
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
+from icekeeper.rows.row_memory import likely_row_bytes
 from icekeeper.storage.storage import Storage
 
 __all__ = ["DeletedRows", "deleted_rows_of", "null_means_two_things", "read_schema"]
 
-# How many keys are held at once; with two string columns of 50 bytes they take some 300 MB of Arrow.
-MAX_KEYS = 2_000_000
-# How many rows are looked up at once among so many keys that they had to be portioned.
-KEY_ROWS = 2 * MAX_KEYS
+# What a key takes besides its own bytes while it is sorted, or while Arrow hashes it to look rows up.
+KEY_BYTES = 48
+# So many times that where keys are hashed to find the distinct ones: those of several columns, or without an order.
+_HASHED = 3
+_WITHOUT_ORDER = ("boolean", "float", "double", "uuid", "fixed")
+# What a row takes while it is looked up.
+_ROW_BYTES = 48
 _PUFFIN = "PUFFIN"
 
 
@@ -90,9 +94,11 @@ class DeletedRows:
         self._lookups: list[_LookupOfDeletes] = []
         self._read_positions(storage)
         self._paths = _key_paths(task, table_schema)
-        keys = sum(d.record_count for d in task.deletes if d.content is FileContent.EQUALITY_DELETES)
+        keys, size = _expected_keys(task, table_schema)
+        # One half is for the keys, the other for the rows that are looked up among them.
+        are_few = size <= task.key_memory_bytes // 2
         for found in _lookups(task, self._schema, storage):
-            if keys <= MAX_KEYS:
+            if are_few:
                 self._lookups.append(found)
             else:
                 self._turn_into_positions(found, storage)
@@ -191,10 +197,12 @@ class DeletedRows:
         fields, paths = self._key_columns(lookup)
         reached = (source for source in self._task.inputs if portion.applies_to(source))
         rows = (part for source in reached for part in self._key_parts(source, fields, storage))
-        for parts in portions(rows, KEY_ROWS):
+        for parts in portions(rows, max(1, self._task.key_memory_bytes // 2 // _ROW_BYTES)):
             for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
                 found = pc.indices_nonzero(mask)
-                self._positions[part.source.path].update(pc.add(found.cast(pa.int64()), part.first_row).to_pylist())
+                if len(found):
+                    positions = pc.add(found.cast(pa.uint64()), part.first_row)
+                    self._positions[part.source.path].update(memoryview(positions.buffers()[1]).cast("Q")[: len(found)])
 
     def _key_columns(self, lookup: EqualityLookup) -> tuple[Sequence[Mapping[str, Any]], dict[int, tuple[int, ...]]]:
         """The fields that a lookup compares, and the path to each among them."""
@@ -236,8 +244,26 @@ def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int
     return paths
 
 
+def _expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]:
+    """How many keys equality deletes have by their manifest entries, and about what looking them up takes."""
+    kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema)}
+    keys = size = 0
+    for delete in task.deletes:
+        if delete.content is FileContent.EQUALITY_DELETES:
+            keys += delete.record_count
+            types = [kinds[i] for i in delete.equality_ids if i in kinds]
+            size += delete.record_count * (_working_bytes(types) + likely_row_bytes(types))
+    return keys, size
+
+
+def _working_bytes(types: Sequence[str]) -> int:
+    """What a key of columns of these types takes besides its own bytes."""
+    is_sorted = len(types) == 1 and not types[0].startswith(_WITHOUT_ORDER)
+    return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
+
+
 def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
-    """The task's equality deletes as lookups per set of columns and partition, of about ``MAX_KEYS`` keys at most."""
+    """The task's equality deletes as lookups per set of columns and partition, each within half of its memory."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
         for number in source.deletes:
@@ -255,8 +281,9 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
         paths = [column_path(fields, i) or () for i in field_ids]
         ambiguous = [number for number, path in enumerate(paths) if null_means_two_things(fields, path)]
         key_schema = {"type": "struct", "fields": fields}
+        working_bytes = _working_bytes([leaf.iceberg_type for leaf in leaf_columns(key_schema)])
         held: list[tuple[list[pa.Array], pa.Array]] = []
-        rows = 0
+        size = 0
         for number in numbers:
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
@@ -271,10 +298,10 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
                     if keys[column].null_count:
                         raise _ambiguous_null(delete.path, fields, paths[column])
                 held.append((keys, pa.repeat(sequence_number, batch.num_rows)))
-                rows += batch.num_rows
-                if rows >= MAX_KEYS:
-                    yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
-                    held, rows = [], 0
+                size += working_bytes * batch.num_rows + sum(key.nbytes for key in keys)
+                if size >= task.key_memory_bytes // 2:
+                    lookup, held, size = _lookup(field_ids, held), [], 0
+                    yield _LookupOfDeletes(lookup, frozenset(numbers))
             _require_whole(delete, count)
         if held:
             yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))

@@ -94,6 +94,11 @@ class ReadTask:
     io_properties: Mapping[str, str]
 
     @property
+    def key_memory_bytes(self) -> int:
+        """Most bytes of memory that looking up keys of equality deletes takes (rule 171)."""
+        return 128 * 1024 * 1024
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of the data files, with an allowance for each file that is opened, delete files included."""
         files = len(self.inputs) + len(self.deletes)

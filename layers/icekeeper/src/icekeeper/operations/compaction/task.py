@@ -152,6 +152,11 @@ class RewriteTask(ReadTask):
     misread_columns: frozenset[int] = frozenset()
     """Ids of float columns for which footers must have no statistics (:mod:`.writing.float_statistics`)."""
 
+    @property
+    def key_memory_bytes(self) -> int:
+        """As much as the rows of a row group, of which none is collected meanwhile."""
+        return self.row_group_memory_bytes
+
     def in_attempt(self, attempt: int) -> RewriteTask:
         """The same task with the file names of that attempt."""
         return replace(self, outputs=replace(self.outputs, attempt=attempt))
