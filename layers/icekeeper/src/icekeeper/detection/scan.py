@@ -103,10 +103,6 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        if self.run:
-            found = {source.name for source in sources if source.may_be_empty}
-            failed = {skip.catalog: skip.reason for skip in skipped if skip.catalog not in found}
-            note_unopened(self.store, failed, self.run, self.now_ms)
         places = self._places(catalogs, assessor_of, skipped)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
         asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requests.tables]
@@ -161,7 +157,11 @@ class Scanner:
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float
     ) -> tuple[list[ListedCatalog], list[FleetSkip]]:
-        """The catalogs that were listed in time, and a skip with the reason for each of the others."""
+        """The catalogs that were listed in time, and a skip with the reason for each of the others.
+
+        Raises:
+            StorageError: the state cannot be read or written.
+        """
         left_s = max(0.0, deadline_s - self.monotonic_s())
         opened = within_budget(
             lambda source: listed_catalog(source, self.settings),
@@ -174,6 +174,10 @@ class Scanner:
         late = _late_reason(self.settings)
         skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
         skipped += [FleetSkip(source.name, "", late, True) for source in sources if id(source) not in answered]
+        if self.run:
+            found = {source.name for source in sources if source.may_be_empty}
+            failed = {skip.catalog: skip.reason for skip in skipped if skip.catalog not in found}
+            note_unopened(self.store, failed, self.run, self.now_ms)
         return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
 
     def _places(
