@@ -192,6 +192,8 @@ def _row_groups(table: MaintainedTable) -> int:
 
 def _has(writers: Sequence[str], operation: str) -> Iterator[str]:
     name, _ = OPERATIONS[operation]
+    if "arrow, sorted" in writers and operation not in ("decode", "sort", "z-order"):
+        yield "booleans in RLE"
     if name != "compact":
         if operation in DELETES:
             yield DELETES[operation]
