@@ -268,7 +268,7 @@ def test_no_schedule_cuts_what_another_merges_to_a_larger_target(local_catalog: 
     properties = {**REST, **MERGED, **targets, **daily, "write.parquet.row-group-limit": "1"}
     kept = {key if key.startswith("write.") else f"icekeeper.{key}": value for key, value in properties.items()}
     maintained = Maintained(new_table(local_catalog, tmp_path, properties=kept))
-    maintained.table.append(*range(10))
+    maintained.table.append(*range(14))
     assert maintained.table.data_files()[0].file_size_in_bytes > 2000
     assert maintained.maintain("hourly").operations[0].status is Status.SKIPPED
     only = {f"icekeeper.schedules.daily.{key}": "none" for key in ("interval",)}

@@ -201,6 +201,8 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
             if leaf.iceberg_type in _NUMBERS and statistics.has_min_max:
                 bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
+            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one (rule 200)
+                bounds = _joined(bounds, {leaf.field_id: None})
             elif leaf.iceberg_type in _TEXTS and count:
                 known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None
                 bounds = _joined(bounds, {leaf.field_id: known})
