@@ -1,6 +1,6 @@
 """``make pipeline``: Detect → four tables → report, with moto as AWS, SeaweedFS as the table bucket, Glue as processes.
 
-One data file of one table is made unreadable on purpose: its compaction fails, everything else must not.  Exit code 0
+The store refuses one data file of one table on purpose: its compaction fails, everything else must not.  Exit code 0
 when all ended exactly as expected (the run ``partial``, every row where it was), 1 when not, 130 when interrupted.
 """
 

@@ -42,6 +42,8 @@ class JudgedLake:
     iceberg_uri: str = ""
     let_in: set[str] = field(default_factory=set)
     """Names of roles."""
+    closed: str = ""
+    """The path of an object, from its bucket on, that is refused to everybody; empty: none is."""
 
     @property
     def arns(self) -> tuple[str, str]:
@@ -121,6 +123,9 @@ class _Judge(ProxyHandler):
         caller = caller_of(signer(request.headers.get("authorization", ""))[0])
         if caller is None:  # nobody gets past without a role
             return s3_error(request, "403 Forbidden", "AccessDenied", "No role has this key")
+        closed = self.door.lake.closed
+        if closed and request.path.endswith(closed):
+            return s3_error(request, "403 Forbidden", "AccessDenied", "Access Denied")
         role = caller.rights.roles[caller.role].name
         missing = caller.refused(self.door.needs(request))
         if missing is not None:

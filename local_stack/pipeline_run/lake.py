@@ -1,9 +1,8 @@
-"""Four messy tables in a real table bucket, and one data file that cannot be read for a while."""
+"""Four messy tables in a real table bucket, and the data file that is refused while they are maintained."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyiceberg.catalog import load_catalog
@@ -65,20 +64,13 @@ class Lake:
         """Every row of each table, as DuckDB reads them."""
         return read_contents([(self.load(table), table.tag) for table in self.tables], self.properties)
 
-    @contextmanager
-    def one_file_unreadable(self) -> Iterator[str]:
-        """While this lasts, one data file of :data:`BROKEN` holds no Parquet; afterwards it is what it was."""
+    @property
+    def broken_file(self) -> str:
+        """A data file of :data:`BROKEN`, of the partition with enough files to be worth compacting."""
         table = next(table for table in self.tables if table.name == BROKEN)
-        loaded, storage = self.load(table), Storage(self.properties)
+        loaded = self.load(table)
         head = loaded.metadata.current_snapshot
         assert head is not None  # it was filled
-        reader = TableReader(loaded.metadata, storage.read)
+        reader = TableReader(loaded.metadata, Storage(self.properties).read)
         files = (e.file for _, found in reader.entries(reader.manifests(head)) for e in found if e.is_live)
-        # One of the partition with enough files to be worth compacting.
-        path = sorted(file.file_path for file in files if file.partition == ("us",))[0]
-        content = storage.read(path)
-        storage.write(path, b"no Parquet".ljust(len(content), b"."))
-        try:
-            yield path
-        finally:
-            storage.write(path, content)
+        return min(file.file_path for file in files if file.partition == ("us",))

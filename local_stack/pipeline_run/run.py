@@ -92,12 +92,12 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         with deployed(moto, parameters={**PARAMETERS, **rights}, environment=no_other) as stack:
             stack.put_control("config/pyiceberg.yaml", lake.catalog_file(judged))
             stack.put_control("config/policy.yaml", POLICY_FILE)
-            with lake.one_file_unreadable() as path:
-                console.print(f"\nunreadable on purpose: {path}", soft_wrap=True, markup=False)
-                console.print("\nthe schedule starts a run; every task is told as it ends")
-                arn = stack.start({}, name="pipeline-run")
-                with telling_progress(console, arn):
-                    execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
+            judged.closed = lake.broken_file.removeprefix("s3:/")
+            console.print(f"\nrefused on purpose: {lake.broken_file}", soft_wrap=True, markup=False)
+            console.print("\nthe schedule starts a run; every task is told as it ends")
+            arn = stack.start({}, name="pipeline-run")
+            with telling_progress(console, arn):
+                execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
             left = _left_behind(stack, lake, execution)
         after = _measured(lake)
     denied = tuple(str(one) for one in DENIED[denied_before:])
