@@ -9,7 +9,7 @@ import pytest
 from support.java_writer import JavaTables
 from support.judges.environment import NEEDS_JUDGES
 from support.judges.readers import READERS, problems
-from support.judges.tables import Judged, SourceFiles, judged_table
+from support.judges.tables import Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
 # Every writer's files are copied by row groups in one of them: a table is not made otherwise.
@@ -31,9 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(java_tables: JavaTables, folder: Path) -> list[Judged]:
-    sources = SourceFiles(folder)
-    sources.keep_javas(java_tables)
-    return [judged_table(*case, sources, folder / str(number), java_tables) for number, case in enumerate(CASES)]
+    return judged_tables(CASES, folder, java_tables)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -10,7 +10,7 @@ from support.iceberg_java import IcebergJava
 from support.java_writer import JavaTables
 from support.judges.environment import NEEDS_JUDGES
 from support.judges.readers import READERS, problems
-from support.judges.tables import ARROW, FOREIGN, OPERATIONS, Judged, SourceFiles, judged_table
+from support.judges.tables import ARROW, FOREIGN, OPERATIONS, Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
 WRITERS = (
@@ -29,10 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(java_tables: JavaTables, folder: Path) -> list[Judged]:
-    sources = SourceFiles(folder)
-    sources.keep_javas(java_tables)
     cases = [(writers, operation) for writers in WRITERS for operation in OPERATIONS]
-    return [judged_table(*case, sources, folder / str(number), java_tables) for number, case in enumerate(cases)]
+    return judged_tables(cases, folder, java_tables)
 
 
 @pytest.mark.parametrize("reader", [*READERS, "java"])

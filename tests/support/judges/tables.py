@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from support.judges.environment import served
 from support.judges.questions import COLUMNS, FILES, Row, arrow_table, file_rows
 from support.maintained_table import MaintainedTable, new_table, registered_table
 
-__all__ = ["ARROW", "DELETES", "FOREIGN", "OPERATIONS", "Judged", "SourceFiles", "judged_table"]
+__all__ = ["ARROW", "DELETES", "FOREIGN", "OPERATIONS", "Judged", "SourceFiles", "judged_table", "judged_tables"]
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -149,6 +149,13 @@ class SourceFiles:
                 self.made.setdefault(writer, []).append(path)
                 files.append((writer, str(source), str(path)))
         served({"files": files}, self.folder)
+
+
+def judged_tables(cases: Iterable[tuple[Sequence[str], str]], folder: Path, java: JavaTables) -> list[Judged]:
+    """:func:`judged_table` of each of these writers and operation, each in a folder of its own."""
+    sources = SourceFiles(folder)
+    sources.keep_javas(java)
+    return [judged_table(*case, sources, folder / str(number), java) for number, case in enumerate(cases)]
 
 
 def judged_table(

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.open import open_state
 from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
@@ -302,9 +302,6 @@ class Runtime:
         identity, now_ms = identity_of(self.catalog, loaded), self.clock()
         memory = self._glance(identity, now_ms)
 
-        def idle() -> Collection[Operation]:
-            return () if isinstance(resolved, PolicyError) else idle_by_memory(loaded, resolved, memory, now_ms)
-
         mixed_footers = None
         with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
             mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
@@ -314,7 +311,7 @@ class Runtime:
             resolved,
             now_ms=now_ms,
             manifests=manifests,
-            idle=idle,
+            idle=lambda policy: idle_by_memory(loaded, policy, memory, now_ms),
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             unreadable=memory.unreadable,
             mixed_footers=mixed_footers,

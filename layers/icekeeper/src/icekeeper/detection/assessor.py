@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -45,11 +45,8 @@ Result = TypeVar("Result")
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""
-Observer = Callable[
-    [LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance, Callable[[], Collection[Operation]]], None
-]
-"""Called with every table that was loaded, its settings or what is wrong with them, what is remembered of it, and a
-function that finds out which operations surely find nothing to do."""
+Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance], None]
+"""Called with every table that was loaded, its settings or what is wrong with them, and what is remembered of it."""
 SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
 """Called with the record that says when the first sweep of a table is due."""
 
@@ -86,10 +83,10 @@ def assessor(
             resolved = resolve_policy(loaded)
         except PolicyError as error:
             if observe is not None:
-                observe(loaded, identity, error, memory, tuple)
+                observe(loaded, identity, error, memory)
             raise
         if observe is not None:
-            observe(loaded, identity, resolved, memory, lambda: idle_by_memory(loaded, resolved, memory, now_ms))
+            observe(loaded, identity, resolved, memory)
         return resolved
 
     def assess_table(loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.ageing import urgency
-from icekeeper.detection.assessor import Assessor, Observer, load_or_skip, skip_on_error
+from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
 from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
 from icekeeper.detection.listing_warnings import empty_catalogs, listing_warnings
@@ -23,7 +23,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog
 from icekeeper.model import TableName
-from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, StateStore
@@ -213,7 +213,6 @@ class Scanner:
             identity: TableIdentity,
             resolved: ResolvedPolicy | PolicyError,
             memory: Glance,
-            idle: Callable[[], Collection[Operation]],
         ) -> None:
             seen.observe(loaded)
             stats = examine(
@@ -221,7 +220,7 @@ class Scanner:
                 loaded.metadata,
                 resolved,
                 now_ms=self.now_ms,
-                idle=idle,
+                idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
                 unreadable=memory.unreadable,
                 has_former_table=has_former_table(memory.schedules),
             )

@@ -37,7 +37,7 @@ def examine(
     *,
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
-    idle: Callable[[], Collection[Operation]] = tuple,
+    idle: Callable[[ResolvedPolicy], Collection[Operation]] = lambda resolved: (),
     deletes_elsewhere: int = 0,
     unreadable: Mapping[str, UnreadableFile] | None = None,
     mixed_footers: str | None = None,
@@ -86,12 +86,12 @@ def examine(
 
 
 def _of_work(
-    warnings: dict[str, str], resolved: ResolvedPolicy, idle: Callable[[], Collection[Operation]]
+    warnings: dict[str, str], resolved: ResolvedPolicy, idle: Callable[[ResolvedPolicy], Collection[Operation]]
 ) -> dict[str, str]:
     """The warnings without those of what a pass has looked at, and leaves as it is."""
     if _WORK_OF.keys().isdisjoint(warnings):
         return warnings
-    found = frozenset(idle())
+    found = frozenset(idle(resolved))
     runs = {kind: [one for one in operations if resolved.runs(one)] for kind, operations in _WORK_OF.items()}
     left = {kind for kind, operations in runs.items() if operations and found.issuperset(operations)}
     return {kind: sentence for kind, sentence in warnings.items() if kind not in left}
