@@ -22,11 +22,12 @@ FLOORS: tuple[frozenset[str], ...] = (
             "request_count",
             "task_cores",
             "task_memory",
+            "limited_time",
             "arrow_memory",
             "freed_blocks",
         }
     ),
-    frozenset({"aws"}),
+    frozenset({"at_work", "aws"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),
@@ -91,7 +92,15 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"address", "claims", "gathered", "identity", "leases", "slack"}),
         frozenset(
             {
-                *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
+                *(
+                    "cut_offs",
+                    "detection_mark",
+                    "held_lease",
+                    "lake_stats",
+                    "pending_deletions",
+                    "quarantine",
+                    "requests",
+                ),
                 *("schedules", "slots", "staging", "unreadable_files", "usage"),
             }
         ),

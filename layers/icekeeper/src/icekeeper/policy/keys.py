@@ -119,7 +119,12 @@ class Policy(RewriteKeys):
     namespace_filter: TextList = key((), "wildcard patterns of namespaces", json_schema_extra=_DEPLOYMENT)
     table_filter: TextList = key((), "wildcard patterns of table names", json_schema_extra=_DEPLOYMENT)
     max_jobs_per_detection: int = key(100, "most tables one scan proposes", ge=1, json_schema_extra=_DEPLOYMENT)
-    detection_timeout_s: int = key(300, "seconds that one scan may take", ge=1, json_schema_extra=_DEPLOYMENT)
+    detection_timeout_s: int = key(
+        300,
+        "seconds that one scan may take, and a look of a pass at another table",
+        ge=1,
+        json_schema_extra=_DEPLOYMENT,
+    )
     # The stack sets some of these from its parameters; icekeeper run reads all of them.
     detection_interval_s: int = key(
         3600,
@@ -141,7 +146,8 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one job or pass may take, of maintain only where set; the stack's parameter JobTimeoutMinutes",
+        "seconds that one job or pass may take, of maintain only where set; icekeeper run and waves cut a table off "
+        "that takes a quarter longer; the stack's parameter JobTimeoutMinutes",
         ge=1,
         json_schema_extra=_DEPLOYMENT,
     )
