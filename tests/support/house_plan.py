@@ -18,6 +18,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "garbage",
             "model",
             "operation_facts",
+            "origins",
             "prices",
             "request_count",
             "task_cores",
