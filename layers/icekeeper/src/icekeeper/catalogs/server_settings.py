@@ -81,7 +81,7 @@ _ACTED_ON = (
         "ssl",
         "token",
     ),
-    *("io.", "pool_", "scan-planning", "snapshot-loading", "type", "uri", "view-endpoints", "warehouse"),
+    *("io.", "pool_", "scan-planning", "snapshot-loading", "type", "uri", "view-endpoints"),
 )
 
 
