@@ -19,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "garbage",
             "model",
             "operation_facts",
+            "origins",
             "prices",
             "request_count",
             "task_cores",
