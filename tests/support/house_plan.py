@@ -154,7 +154,6 @@ PURE = (
     "icekeeper.deletion.neighbours",
     "icekeeper.deletion.other_heads",
     "icekeeper.deletion.owned_locations",
-    "icekeeper.pass_context.allowed_locations",
     "icekeeper.operations.orphans.plan",
     "icekeeper.operations.orphans.candidates",
     "icekeeper.operations.orphans.table_locations",

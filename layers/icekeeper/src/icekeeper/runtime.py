@@ -120,7 +120,7 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.

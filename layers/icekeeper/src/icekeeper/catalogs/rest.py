@@ -23,6 +23,7 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, mainte
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.server_settings import (
     FileSettings,
@@ -31,6 +32,7 @@ from icekeeper.catalogs.server_settings import (
     log_ignored,
     server_settings,
 )
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask, remember_secrets
 from icekeeper.metadata.document import TableMetadata
@@ -60,7 +62,9 @@ NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 class RestCatalog:
     """A catalog that speaks the Iceberg REST protocol."""
 
-    def __init__(self, name: str, properties: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Connect and fetch the server's configuration.
 
         Raises:
@@ -81,6 +85,7 @@ class RestCatalog:
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
+        self._bounds = TableBounds(name, CatalogKind.REST, self._properties.get("warehouse") or "", environment)
 
     @property
     def name(self) -> str:
@@ -213,7 +218,9 @@ class RestCatalog:
         except MetadataUnreadable as error:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
-        return LoadedTable(table, TableMetadata(document), location, location, io_properties)
+        metadata = TableMetadata(document)
+        bound = self._bounds.of(table, metadata.location)
+        return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
     def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
         """How the table's files are reached; raises as :meth:`load` does."""
