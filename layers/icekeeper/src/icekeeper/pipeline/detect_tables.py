@@ -110,7 +110,7 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
 
 def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[str, str]) -> None:
     for request in deployment.state.requests.pending():
-        if request.identity.is_same_table(identity) and dict(request.settings) == settings:
+        if request.identity.is_same_copy(identity) and dict(request.settings) == settings:
             deployment.state.requests.claim(request)
 
 
