@@ -165,9 +165,9 @@ class TestRights:
     def test_people_get_no_right_of_the_operator(self) -> None:
         """Whoever may call a function or start a job works with its role, and by documents of his own (rule 266)."""
         given: dict[str, list[Any]] = {}
-        for page in (ROOT / "docs").glob("*.md"):
-            for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", page.read_text(), re.DOTALL | re.MULTILINE):
-                given.setdefault(page.name, []).extend(json.loads(found)["Statement"])
+        for path in (ROOT / "docs").glob("*.md"):
+            for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", path.read_text(), re.DOTALL | re.MULTILINE):
+                given.setdefault(path.name, []).extend(json.loads(found)["Statement"])
         assert "requests.md" in given
         for page, policy in given.items():
             for statement in policy:
