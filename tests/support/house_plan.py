@@ -6,6 +6,7 @@ __all__ = ["FLOORS", "INNER_FLOORS", "PURE", "SIDE_EFFECTS", "UNKNOWN_TO"]
 
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"escaping"}),
     frozenset({"masking"}),
     frozenset(
         {
@@ -18,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "garbage",
             "model",
             "operation_facts",
+            "origins",
             "prices",
             "request_count",
             "task_cores",

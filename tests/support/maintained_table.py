@@ -112,7 +112,7 @@ class MaintainedTable:
         return Runtime(
             catalog or self.catalog,
             self.state,
-            environment={},
+            environment={"ICEKEEPER_TABLE_SETTINGS": "all"},  # also targets of kilobytes
             clock=clock or self._now,
             store_clock=store_clock or (same_clock if clock else self._store_now),
             sleep=self.waits.append,

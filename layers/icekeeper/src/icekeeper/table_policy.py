@@ -104,7 +104,12 @@ def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
     if any(type(value) not in _PLAIN for layer in layers for value in layer.values.values()):
         return None
     parts = [
-        (layer.source, layer.is_bound, *((key, type(value), value) for key, value in layer.values.items()))
+        (
+            layer.source,
+            layer.is_bound,
+            layer.is_table,
+            *((key, type(value), value) for key, value in layer.values.items()),
+        )
         for layer in layers
     ]
     return tuple(parts), unsafe
