@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, data: Path) -> MaintainedTable:
     """Two appends there, one more in ``data/`` from before; all of it is old."""
-    made = new_table(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
     made.fill(1)
     made.table.transaction().set_properties({"write.data.path": data.as_uri()}).commit_transaction()
     made.fill(2, start=1)
