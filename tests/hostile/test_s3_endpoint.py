@@ -196,7 +196,7 @@ def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store:
 
 @pytest.fixture
 def table(store: HostileStore, tmp_path: Path) -> Iterator[MaintainedTable]:
-    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket/wh", **store.properties}
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket", **store.properties}
     writer = SqlCatalog("local", **properties)
     ours = OurSqlCatalog("local", {"type": "sql", **properties})
     table = MaintainedTable(ours, tmp_path, pyiceberg=writer)
