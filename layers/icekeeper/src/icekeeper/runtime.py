@@ -121,7 +121,7 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
     def of_requests(self) -> Runtime:
         """The same runtime, to which only requests say what overrides the policies (rule 267)."""
