@@ -101,8 +101,8 @@ def test_a_value_of_another_type_is_told_in_one_sentence(
     """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
     path, (table, name) = filled._file.path, column.split(".")
     filled.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
-    reads = {**READS, "leases": lambda store: store.leases.current("k", now_ms=0)}
-    read = reads.get(table) or next(reads[one] for one in READS if one.startswith(f"{table}."))
+    lease: Callable[[SqliteStateStore], Any] = lambda store: store.leases.current("k", now_ms=0)  # noqa: E731
+    read = next((READS[one] for one in READS if one.startswith(f"{table}.")), lease)
     with closing(sqlite3.connect(path)) as connection:
         ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
         connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (value, rowid))
