@@ -26,8 +26,8 @@ WORK = tuple(
     ("role", "most", "needless", "ahead"),
     [
         ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 974, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 994, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("report", 975, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 995, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

@@ -23,6 +23,7 @@ from icekeeper.aws.settings import with_endpoint
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import StorageError
+from icekeeper.foreign_bytes import require_fitting
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.arrow_files import ArrowFiles
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
@@ -73,15 +74,17 @@ class Storage:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials
 
     def read(self, path: str) -> bytes:
-        """The whole object.
+        """The whole object, into memory.
 
         Raises:
             StorageError: it does not exist, or the store failed.
+            MetadataUnreadable: it is larger than one file may be (:mod:`icekeeper.foreign_bytes`).
         """
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_object(self.s3, path)
             with self._arrow.open(path) as stream:
+                require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
     def read_end(self, path: str, length: int) -> ObjectEnd:
