@@ -88,11 +88,11 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
     """Within the block, values of the item that cannot be made sense of are told as damage (rule 164).
 
     Raises:
-        StorageError: the block raised ValueError, TypeError, AttributeError, PolicyError or zlib.error.
+        StorageError: the block raised an error about a value.
     """
     try:
         yield
-    except (AttributeError, PolicyError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError, zlib.error) as error:
         raise damaged(item, str(error)) from error
 
 
