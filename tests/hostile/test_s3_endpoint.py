@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.errors import StorageError
 from icekeeper.operation_facts import Operation
+from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.s3_reads import read_beginning, read_end
 from icekeeper.storage.storage import Storage
 from support.hostile_store import Answer, HostileStore, StoreRequest, hostile_store, listed, listing
 from support.maintained_table import ID_AND_PART, MaintainedTable
@@ -144,6 +147,24 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
     for act in (lambda: storage.read(f"{AT}/a"), lambda: storage.read_end(f"{AT}/a", 8)):
         with pytest.raises(StorageError, match="s3://bucket/t/a failed"):
             act()
+
+
+def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
+    body = bytes(64 << 20)
+    store.script = lambda request: Answer(206, body, {"Content-Range": "bytes 0-2/3", "ETag": '"a"'})
+    client, path = Storage(store.properties).s3, f"{AT}/a"
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: read_end(client, path, 8),
+        lambda: read_beginning(client, path),
+        lambda: read_s3_range(client, path, 0, 3),
+    )
+    for act in acts:
+        tracemalloc.start()
+        with pytest.raises(OSError, match="the store answered with"):
+            act()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 32 << 20
 
 
 # -- redirects
