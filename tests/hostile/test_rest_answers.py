@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,30 @@ def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.Monk
         catalog.load(NAME)
     with pytest.raises(StorageError, match="cannot be used: an answer does not end within"):
         server.open(**SIGNED)
+
+
+def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = server.open()
+    monkeypatch.setattr("icekeeper.pyiceberg_private.rest._MOST_ANSWER_BYTES", 1 << 20)
+    packed = gzip.compress(bytes(64 << 20))
+    server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
+    tracemalloc.start()
+    with pytest.raises(StorageError, match=r"cannot be used: an answer has more than 1 MB; if it is honest"):
+        catalog.load(NAME)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20
+
+
+def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyIceberg's signed requests are repeated after it (urllib3, ``Retry-After``)."""
+    pauses: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", pauses.append)
+    catalog = server.open(**SIGNED)
+    server.answer = lambda method, path, body: (503, {"Retry-After": "99999999"}, b"")  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match=r"cannot be used|answered HTTP 503"):
+        catalog.load(NAME)
+    assert pauses == [20.0, 20.0]
 
 
 @pytest.mark.parametrize(

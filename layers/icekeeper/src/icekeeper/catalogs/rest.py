@@ -264,7 +264,7 @@ class RestCatalog:
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
         told = " ".join(mask(message, self._secrets).split())
-        return told if error is not None else told[:200]
+        return told[:2000] if error is not None else told[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):

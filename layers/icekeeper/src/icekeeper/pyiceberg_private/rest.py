@@ -25,6 +25,7 @@ from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
 from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from icekeeper.clock import steady_s
 from icekeeper.masking import address_to_show
@@ -38,6 +39,9 @@ REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
 """For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
 _PIECE_BYTES = 64 * 1024
+# After decompression; 100,000 snapshots of an append each are 70 MB.
+_MOST_ANSWER_BYTES = 256 * 1024 * 1024
+_LONGEST_PAUSE_S = 20.0
 # Of a namespace; a server sends a hundred tables and more with each.
 _MOST_PAGES = 20_000
 # PyIceberg's default is ten, at once.
@@ -49,6 +53,14 @@ READING = frozenset({"GET", "HEAD"})
 
 Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
 """Of the defaults and the overrides that a server sends, what replaces properties of the client."""
+
+
+class _ShortPauses(Retry):
+    """Repetitions that wait as long as the server asks for (``Retry-After``), but not for ever."""
+
+    def get_retry_after(self, response: Any) -> float | None:
+        asked_s = super().get_retry_after(response)
+        return None if asked_s is None else min(asked_s, _LONGEST_PAUSE_S)
 
 
 class _Pages(threading.local):
@@ -110,7 +122,8 @@ class BoundedRestCatalog(RestCatalog):
             if isinstance(adapter, HTTPAdapter):
                 _end_answers(adapter)
                 # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
-                adapter.max_retries = adapter.max_retries.new(allowed_methods=READING, other=0)
+                retries = adapter.max_retries
+                adapter.max_retries = _ShortPauses(retries.total, read=retries.read, allowed_methods=READING, other=0)
         session.hooks["response"].append(_count)
         return session
 
@@ -187,12 +200,19 @@ def _whole_answer(
     """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever."""
     response = send(request, stream=True, **more)
     until_s = steady_s() + ANSWER_TIMEOUT_S
-    parts = []
+    parts, size = [], 0
     for part in response.iter_content(_PIECE_BYTES):
         if steady_s() > until_s:
             response.close()
             raise EndlessAnswer(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
         parts.append(part)
+        size += len(part)
+        if size > _MOST_ANSWER_BYTES:
+            response.close()
+            raise EndlessAnswer(
+                f"an answer has more than {_MOST_ANSWER_BYTES // 1024**2} MB; if it is honest, its table needs fewer "
+                "snapshots"
+            )
     response._content = b"".join(parts)  # as requests itself keeps it
     return response
 
