@@ -1,7 +1,7 @@
 """Which of two values of a policy key is the tighter one: it deletes less, or costs the operator less (pure).
 
 Every key declares its direction (:data:`icekeeper.policy.keys.KEY_FACTS`).  Bounds of the deployment and the limits of
-what a table may set both go by it.
+what a table or a request may set go by it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ class Direction:
 
     loosest: tuple[object, ...] = ()
     """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
+
+    def is_looser(self, value: Any, than: Any) -> bool:
+        """Whether a value is looser than another one, or neither of both is tighter; the order of lists is nothing."""
+        met = self.meet(than, value)
+        return set(met) != set(value) if isinstance(value, tuple) else bool(met != value)
 
 
 def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:
