@@ -70,7 +70,8 @@ class TablePolicies:
         """The policy of one table, with who maintains it.
 
         Raises:
-            PolicyError: settings that are wrong, or overrides of a request by which more would be deleted (rule 267).
+            PolicyError: settings that are wrong.
+            RequestRefused: overrides of a request by which more would be deleted (rule 267).
             StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
