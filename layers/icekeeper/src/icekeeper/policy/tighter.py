@@ -38,6 +38,13 @@ class Direction:
     loosest: tuple[object, ...] = ()
     """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
 
+    def holds(self, limit: object, value: object) -> bool:
+        """Whether a value is as tight as the limit, or tighter; of lists the order does not count."""
+        held = self.meet(limit, value)
+        if isinstance(held, tuple) and isinstance(value, tuple):
+            return set(held) == set(value)
+        return bool(held == value)
+
 
 def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:
     return Direction(words, lambda one, other: other if rank(other) > rank(one) else one, loosest)
