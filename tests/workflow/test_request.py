@@ -136,8 +136,8 @@ def test_a_request_for_more_than_the_policy_is_answered_at_once_and_dropped(lapt
     answer = laptop("--operations", "expire_partitions", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
     assert answer.json["summary"] == (
-        "RequestRefused: a request for ns.t cannot ask for expire_partitions, which the policy does not have: it does no "
-        "more than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
+        "RequestRefused: a request for ns.t cannot ask for expire_partitions, which the policy does not have: it does "
+        "no more than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
         "expire_partitions"
     )
     assert laptop.pending == ()
