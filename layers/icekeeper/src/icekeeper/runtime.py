@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress, silent
@@ -121,7 +122,13 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
+
+    def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
+        """The same runtime, whose overrides are settings of requests, above those of the operator's call (rule 267)."""
+        found = copy(self)
+        found._policies = self._policies.of_requests(of_call)
+        return found
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.

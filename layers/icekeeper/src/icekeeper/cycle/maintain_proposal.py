@@ -48,7 +48,7 @@ class Work:
     """When the detection began that proposed it."""
     runtime: Runtime
     overrides: Mapping[str, str]
-    """Settings of the call; a request has its own instead."""
+    """Settings of the call; those of a request hold above them."""
     settings: CycleSettings
     engine: Engine
     stop: Event
@@ -124,6 +124,7 @@ def _why_not(state: StateStore, work: Work) -> str | None:
 
 def _attempts(work: Work) -> tuple[str, str]:
     table = work.identity.table
+    runtime = work.runtime.of_requests(work.overrides) if work.proposal.is_requested else work.runtime
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),
@@ -131,7 +132,7 @@ def _attempts(work: Work) -> tuple[str, str]:
         is_proposed=not work.proposal.is_requested,
     )
     outcome, stopped = attempted(
-        lambda limited: work.runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
         turn,
         AttemptLimits(work.settings.timeout_s, work.settings.retries),
         tell=partial(log.warning, "%s: %s", table),

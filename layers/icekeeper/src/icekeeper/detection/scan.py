@@ -12,6 +12,7 @@ from icekeeper.activity import scan_finished, scan_started
 from icekeeper.at_work import at_work
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS
 from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
@@ -30,7 +31,7 @@ from icekeeper.state.claims import Entry
 from icekeeper.state.cut_offs import CutOff, CutWork, cut_again, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import Glance, StateStore
+from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.sweep_rhythm import has_former_table
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
@@ -45,6 +46,10 @@ _LATEST_S = 60
 _LEAST_LIMIT_S = 60
 # So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
 _LISTING_SHARE = 0.5
+
+
+RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
+"""Resolves the policy of a table with the settings of a request; raises PolicyError where it is not to be served."""
 
 
 class AssessorOf(Protocol):
@@ -85,6 +90,8 @@ class _Found:
     request: MaintenanceRequest | None = None
     stale: tuple[MaintenanceRequest, ...] = ()
     """Requests for an earlier table of this name, which is gone."""
+    refused: str | None = None
+    """Why the request is not served: it asks for what the deployment does not admit, or its settings are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class Scanner:
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
     """The run whose passes share what the scan has seen; empty: none follows."""
+    check_request: RequestChecker = lambda catalog, loaded, settings: None
 
     def scan(
         self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
@@ -176,7 +184,7 @@ class Scanner:
             return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
         limit_s, why = self.settings.detection_timeout_s, _look_reason(self.settings)
         with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + _LATEST_S, why=why):
-            return _reach(place, entry, is_selected=is_selected)
+            return _reach(place, entry, self.check_request, is_selected=is_selected)
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
         """Record the tables of which no look has ended, and forget those of which one did again."""
@@ -205,6 +213,30 @@ class Scanner:
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
         self._drop_stale_requests(reached)
+        for found in (one for _, one in reached.done if one.refused is not None):
+            self._answer(found)
+
+    def _answer(self, found: _Found) -> None:
+        """Tell in the journal why a request is not served, and drop it: asking again would not change it."""
+        request, why = found.request, found.refused or ""
+        if request is None or not self.store.requests.claim(request):
+            return
+        log.warning("%s", why)
+        # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
+        told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
+        record = PassRecord(
+            identity=request.identity,
+            run_id=self.run or "detection",
+            started_ms=told_ms,
+            finished_ms=told_ms,
+            status="refused",
+            summary=why,
+            engine="",
+        )
+        try:
+            self.store.record_pass(record)
+        except StorageError as error:  # the other tables' passes need not wait for it
+            log.warning("that the request was refused is not in the journal: %s", error)
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float
@@ -320,7 +352,7 @@ def _over_limit_reason(settings: Policy) -> str:
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
 
 
-def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
+def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
     told = place.requests.told_here(entry.table)
 
@@ -337,8 +369,26 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
     stale = tuple(request for request in told if request not in meant)
     if not meant and not is_selected:
         return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
-    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant), fleet=place.fleet))
-    return _Found(found, meant[0] if meant else None, stale)
+    refused = _why_refused(meant, place.catalog, loaded, check_request)
+    if refused is not None and not is_selected:
+        return _Found(Skip(entry.text, refused), meant[0], stale, refused)
+    is_requested = bool(meant) and refused is None
+    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=is_requested, fleet=place.fleet))
+    return _Found(found, meant[0] if meant else None, stale, refused)
+
+
+def _why_refused(
+    meant: Sequence[MaintenanceRequest], catalog: Catalog, loaded: LoadedTable, check_request: RequestChecker
+) -> str | None:
+    if not meant:
+        return None
+    try:
+        check_request(catalog, loaded, meant[0].settings)
+    except PolicyError as error:
+        return str(error)
+    except StorageError:  # the pass finds out
+        return None
+    return None
 
 
 def _ranked(
@@ -354,7 +404,7 @@ def _ranked(
     wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
     for entry, result in reached.done:
-        found, request = result.found, result.request
+        found, request = result.found, result.request if result.refused is None else None
         if isinstance(found, Skip):
             skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error, found.warning))
             continue

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "table_folder"]
+__all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "require_of_run", "table_folder"]
 
 AnyShape = TypeVar("AnyShape", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -109,7 +111,7 @@ class ControlBucket:
         try:
             return self.find(key)
         except StorageError as error:
-            if not isinstance(error.__cause__, ValueError | RecursionError):
+            if not isinstance(error.__cause__, ValueError):
                 raise
             return None
 
@@ -152,6 +154,17 @@ def table_folder(run_id: str, spelling: str) -> str:
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
 
 
+def require_of_run(key: str, run_id: str) -> str:
+    """The key, if it is that of a document of one of the run's tables (rule 266).
+
+    Raises:
+        OperationRefused: it is not: no answer of a state of this run has named it.
+    """
+    if not re.fullmatch(rf"runs/{re.escape(run_id)}/[0-9a-f]{{32}}/[a-z0-9_-]+\.json", key):
+        raise OperationRefused(f"{key!r} is no document of a table of run {run_id}")
+    return key
+
+
 def digest_of(document: Any) -> str:
     """The SHA-256 of a JSON document as it would be written, in hexadecimal digits."""
     return _digest(_encoded(document))
@@ -167,6 +180,6 @@ def _digest(data: bytes) -> str:
 
 def _parse(data: bytes, path: str) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return parsed_json(data, FileLimits(path))
+    except ValueError as error:
         raise StorageError(f"{path} is no JSON document: {error}") from error

@@ -24,10 +24,10 @@ from typing import Any, NoReturn
 import strictyaml
 
 from icekeeper.errors import PolicyError
+from icekeeper.policy.check_layer import check_layer
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.patterns import bucket_name, matches
-from icekeeper.policy.resolve import check_layer
 from icekeeper.policy.values import did_you_mean
 
 __all__ = ["PolicyFile", "PolicyRule", "parse_policy_file"]
@@ -76,6 +76,8 @@ def parse_policy_file(text: str, source: str) -> PolicyFile:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise PolicyError(f"{name}: {where}{getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise PolicyError(f"{name} is nested too deeply; a rule has two levels") from error
     except AttributeError as error:  # strictyaml trips over its own report of characters that YAML does not allow
         raise PolicyError(f"{name} has characters that YAML does not allow") from error
     if not document.is_mapping() or _RULES not in document.data:
