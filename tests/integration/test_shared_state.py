@@ -134,7 +134,7 @@ def test_a_laptop_leaves_a_table_alone_that_the_pipeline_maintains(command: Comm
     """They share the state; a dry run changes nothing and may look."""
     command.table()
     runtime = Runtime.open(CATALOG)
-    key = identity_of(runtime.catalog, runtime.catalog.load(NAME)).key
+    key = identity_of(runtime.catalog, runtime.catalog.load(NAME)).lease_key
     lease = runtime.state.leases.acquire(key, "run-1", now_ms=runtime.clock(), ttl_ms=60_000)
     before = command.contents()
     answer = command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local")

@@ -55,7 +55,7 @@ def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) 
 
 
 def is_untouched(lake: LocalLake, files: set[str]) -> bool:
-    leased = lake.state.leases.current(lake.identity().key, now_ms=system_clock())
+    leased = lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock())
     return (lake.table.ids(), len(lake.table.metadata.snapshots), leased) == ([1, 2, 3], 3, None) and (
         lake.table.files() == files
     )
