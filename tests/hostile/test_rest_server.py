@@ -18,6 +18,7 @@ from icekeeper.aws.settings import identity_in
 from icekeeper.aws.vended import current_properties
 from icekeeper.catalogs import server_settings
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.cli import main
 from icekeeper.errors import CommitStateUnknown, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
@@ -297,7 +298,7 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
     }
     catalog = server.open()
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger=server_settings.__name__)
     for _ in range(3):
         files_of(catalog)
         files_of(server.open())
@@ -308,6 +309,21 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         "set those that you want in the catalog's own configuration"
     ]
     assert [one.levelname for one in caplog.records if " io-impl=***" in one.getMessage()] == ["INFO"]
+
+
+def test_a_command_shows_what_is_left_out_unless_its_log_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger(server_settings.__name__)
+    before = log.level
+    try:
+        for setting, level in (("ERROR", logging.NOTSET), (None, logging.WARNING)):
+            log.setLevel(logging.NOTSET)
+            monkeypatch.delenv("ICEKEEPER_LOG", raising=False)
+            if setting is not None:
+                monkeypatch.setenv("ICEKEEPER_LOG", setting)
+            assert main(["--version"]) == 0
+            assert log.level == level
+    finally:
+        log.setLevel(before)
 
 
 def test_a_flood_of_settings_is_told_in_few_lines(server: HostileRest, caplog: pytest.LogCaptureFixture) -> None:
