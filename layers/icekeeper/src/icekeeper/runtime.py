@@ -123,10 +123,10 @@ class Runtime:
         chosen = os.environ if environment is None else environment
         return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
-    def of_requests(self) -> Runtime:
-        """The same runtime, to which only requests say what overrides the policies (rule 267)."""
+    def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
+        """The same runtime, whose overrides are settings of requests, above those of the operator's call (rule 267)."""
         found = copy(self)
-        found._policies = self._policies.of_requests()
+        found._policies = self._policies.of_requests(of_call)
         return found
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:

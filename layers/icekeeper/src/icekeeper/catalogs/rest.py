@@ -226,7 +226,7 @@ class RestCatalog:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
         metadata = TableMetadata(document)
-        bound = self._bounds.of(table, metadata.location)
+        bound = self._bounds.of(table, location)
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
     def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:

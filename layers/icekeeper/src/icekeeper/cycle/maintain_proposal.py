@@ -43,7 +43,7 @@ class Work:
     """When the detection began that proposed it."""
     runtime: Runtime
     overrides: Mapping[str, str]
-    """Settings of the call; a request has its own instead."""
+    """Settings of the call; those of a request hold above them."""
     settings: CycleSettings
     engine: Engine
     stop: Event
@@ -111,7 +111,7 @@ def _why_not(state: StateStore, work: Work) -> str | None:
 
 def _attempts(work: Work) -> tuple[str, str]:
     table = work.identity.table
-    runtime = work.runtime.of_requests() if work.proposal.is_requested else work.runtime
+    runtime = work.runtime.of_requests(work.overrides) if work.proposal.is_requested else work.runtime
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),

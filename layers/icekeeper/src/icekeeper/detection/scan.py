@@ -175,17 +175,19 @@ class Scanner:
         log.warning("%s", why)
         # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
         told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
-        self.store.record_pass(
-            PassRecord(
-                identity=request.identity,
-                run_id=self.run or "detection",
-                started_ms=told_ms,
-                finished_ms=told_ms,
-                status="refused",
-                summary=why,
-                engine="",
-            )
+        record = PassRecord(
+            identity=request.identity,
+            run_id=self.run or "detection",
+            started_ms=told_ms,
+            finished_ms=told_ms,
+            status="refused",
+            summary=why,
+            engine="",
         )
+        try:
+            self.store.record_pass(record)
+        except StorageError as error:  # the other tables' passes need not wait for it
+            log.warning("that the request was refused is not in the journal: %s", error)
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float

@@ -20,7 +20,7 @@ from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import OperationEvent, PlanReference
+from icekeeper.pipeline.events import OperationEvent, PlanReference, parse_event
 from icekeeper.pipeline.job_failure import write_job_failure
 from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import read_plan
@@ -163,12 +163,9 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     operation, here = _operation(given), _settings(given)
     plan = read_plan(_control(given).read(require_of_run(given.plan_key, given.run_id), given.plan_digest))
     _hand_on_keys(plan.environment)
-    event = OperationEvent(
-        run_id=given.run_id,
-        item=plan.item,
-        plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
-        operation=operation,
-    )
+    reference = PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest)
+    named = {"run_id": given.run_id, "item": plan.item, "plan": reference, "operation": operation}
+    event = parse_event(OperationEvent, named)
     return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
 
 

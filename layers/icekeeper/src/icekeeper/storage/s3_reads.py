@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.aws.settings import identity_in, is_anonymous
+from icekeeper.foreign_bytes import require_fitting
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
@@ -80,10 +81,12 @@ def read_object(client: Any, path: str) -> bytes:
         PermissionError: the credentials may not read it.
         OSError: the store answers with fewer bytes than it has.
         ClientError, BotoCoreError: the store failed.
+        MetadataUnreadable: it is larger than one file may be.
     """
     first = read_beginning(client, path)
     if isinstance(first, bytes):
         return first
+    require_fitting(path, first.size)
     parts = [first.data]
     for start in range(len(first.data), first.size, ONE_READ_BYTES):
         # The object may be replaced meanwhile: without its ETag the parts could be of two objects.
