@@ -14,7 +14,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
-from icekeeper.origins import is_link_local, origin_of
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 from icekeeper.storage.s3_answers import require_own_answers
@@ -70,6 +69,8 @@ def _look_where_it_goes(request: Any, **_: Any) -> None:
     """Look up the host of each request: its name may stand for something else by now, or on a worker's machine
     (rule 251).
     """
+    from icekeeper.origins import is_link_local, origin_of  # for few stores
+
     origin = origin_of(request.url)
     if origin is None or is_link_local(origin.host):
         raise LinkLocal(host=origin.host if origin else "the endpoint")
