@@ -34,6 +34,7 @@ from icekeeper.catalogs.server_settings import (
 )
 from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.masking import address_to_show, mask, remember_secrets
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
@@ -125,7 +126,12 @@ class RestCatalog:
             pending = [*self._children(namespace), *pending]
 
     def load(self, table: TableName) -> LoadedTable:
-        return self._loaded(table, _json(self._ask(table)))
+        response = self._ask(table)
+        try:
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self._name} answers"))
+        except ValueError:
+            answer = None
+        return self._loaded(table, answer)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -283,10 +289,10 @@ class RestCatalog:
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON."""
+    """The decoded body; ``None`` where it is no JSON, or of more values than are made of one file."""
     try:
-        return response.json()
-    except (ValueError, RecursionError):
+        return parsed_json(response.content, FileLimits("an answer"))
+    except (ValueError, MetadataUnreadable):
         return None
 
 
