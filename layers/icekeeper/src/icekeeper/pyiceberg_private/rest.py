@@ -97,7 +97,7 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it.
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it (platform 120).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
             response = session.get(
