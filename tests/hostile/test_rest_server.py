@@ -168,8 +168,8 @@ def test_what_is_not_admitted_arrives_nowhere_and_is_told_once(
 def test_a_file_io_that_a_server_names_runs_nothing(server: HostileRest, tmp_path: Path) -> None:
     command = f"touch {tmp_path}/ran"
     server.send_everywhere({"py-io-impl": "subprocess.Popen", "args": command, "shell": "true"})
-    storage = Storage(files_of(server.open()))
-    path = f"{tmp_path}/a"
+    loaded = server.open().load(NAME)
+    storage, path = Storage(loaded.io_properties), f"{loaded.metadata.location}/a"
     storage.write(path, b"x")
     assert (storage.read(path), (tmp_path / "ran").exists()) == (b"x", False)
 

@@ -26,9 +26,10 @@ FLOORS: tuple[frozenset[str], ...] = (
             "task_memory",
             "arrow_memory",
             "freed_blocks",
+            "machine",
         }
     ),
-    frozenset({"aws"}),
+    frozenset({"aws", "foreign_bytes"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),

@@ -34,7 +34,6 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
     "ownership": _EVERY,
     "table_settings": _EVERY,
     "orphan_older_than_hours": _EVERY,
-    "orphan_protected_prefixes": _EVERY,
     "rewrite_enabled": frozenset({Operation.COMPACT}),
     "delete_compaction_enabled": frozenset({Operation.COMPACT}),
     "manifest_rewrite_enabled": frozenset({Operation.REWRITE_MANIFESTS}),
@@ -145,6 +144,6 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
         if not is_meant or key in may:
             continue
         before, after, direction = getattr(own, key), getattr(asked, key), KEY_FACTS[key].tighter
-        if before != after and (direction is None or direction.is_looser(after, before)):
+        if before != after and (direction is None or not direction.holds(before, after)):
             told[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
     return told

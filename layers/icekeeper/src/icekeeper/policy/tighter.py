@@ -38,10 +38,12 @@ class Direction:
     loosest: tuple[object, ...] = ()
     """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
 
-    def is_looser(self, value: Any, than: Any) -> bool:
-        """Whether a value is looser than another one, or neither of both is tighter; the order of lists is nothing."""
-        met = self.meet(than, value)
-        return set(met) != set(value) if isinstance(value, tuple) else bool(met != value)
+    def holds(self, limit: object, value: object) -> bool:
+        """Whether a value is as tight as the limit, or tighter; of lists the order does not count."""
+        held = self.meet(limit, value)
+        if isinstance(held, tuple) and isinstance(value, tuple):
+            return set(held) == set(value)
+        return bool(held == value)
 
 
 def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:

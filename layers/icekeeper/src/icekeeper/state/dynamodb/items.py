@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -92,7 +91,7 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
         raise damaged(item, str(error)) from error
 
 
