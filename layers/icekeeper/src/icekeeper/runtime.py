@@ -204,6 +204,7 @@ class Runtime:
             sleep=self.sleep,
             monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
+            rule_of=self._policies.rule_of,
             store_clock=self.store_clock,
             run=self._run,
         )
@@ -316,7 +317,21 @@ class Runtime:
             unreadable=memory.unreadable,
             mixed_footers=mixed_footers,
             has_former_table=has_former_table(memory.schedules),
+            waits=self._why_deletions_wait(loaded),
         )
+
+    def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
+        """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
+        from icekeeper.deletion.served_tables import why_deletions_wait
+        from icekeeper.pass_context.allowed_locations import are_disjoint
+
+        def is_kept_apart(catalog: str, table: TableName) -> bool:
+            rule_of = self._policies.rule_of
+            return are_disjoint(rule_of(self.catalog.name, loaded.name), rule_of(catalog, table))
+
+        with suppress(StorageError):  # as above, health does without
+            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks(), is_kept_apart)
+        return None
 
     def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
         """What is remembered of a table; nothing where the state cannot be read, which health does without."""

@@ -11,6 +11,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
@@ -40,6 +41,7 @@ class TablePolicies:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
+        self._rules: dict[tuple[str, tuple[str, ...]], tuple[str, ...] | None] = {}
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy without any table's settings, for detection and for the orphans of a whole bucket.
@@ -75,6 +77,17 @@ class TablePolicies:
             # Asked only where the answer may change who does it: it is one more request for each table.
             owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
         return resolved.owned_by(owners)
+
+    def rule_of(self, catalog: str, table: TableName) -> tuple[str, ...] | None:
+        """Where the operator's own rule lets a table have files; ``None``: no rule fits it.
+
+        Raises:
+            PolicyError: the rules are malformed.
+        """
+        key = catalog, table.namespace
+        if key not in self._rules:
+            self._rules[key] = allowed_prefixes(self._environment, catalog, table.namespace)
+        return self._rules[key]
 
     def _of_layers(self, layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> ResolvedPolicy:
         key = _key_of(layers, allowed, unsafe=unsafe)

@@ -207,6 +207,9 @@ class FileNeeds:
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
         self.shared = SharedReferences(self._context, near.tables, self._table, self.references)
+        for claims, reason in near.kept_apart:
+            name = f"{claims.table} of catalog {claims.catalog}"
+            self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
         held = held_by_others(self._context, near.tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))

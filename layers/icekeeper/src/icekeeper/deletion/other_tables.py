@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -52,6 +53,8 @@ class NearTables:
     given_up: tuple[tuple[TableClaims, str], ...] = ()
     """As ``unreadable``, but nobody can read the table by the entry: its metadata file is gone, or its catalog is not
     served any more."""
+    kept_apart: tuple[tuple[TableClaims, str], ...] = ()
+    """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away (rule 280)."""
 
 
 def load_all(
@@ -112,47 +115,68 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     own_entry = entry_of(context.catalog, own)
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
-    near = [NearTables(given_up=(one,)) for one in lost if not _is_excluded_around(context, own, one[0])]
+    near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
         near += pool.map(lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders), entries)
     # A table that was renamed is found twice.
-    others = {entry_of(table.catalog, table.table): table for one in near for table in one.tables}
-    return NearTables(
-        tuple(table for entry, table in others.items() if entry != own_entry),
-        tuple(chain.from_iterable(one.unreadable for one in near)),
-        tuple(chain.from_iterable(one.given_up for one in near)),
-    )
+    found = _joined(near)
+    others = {entry_of(table.catalog, table.table): table for table in found.tables}
+    return replace(found, tables=tuple(table for entry, table in others.items() if entry != own_entry))
 
 
 def _near_one(
     context: OperationContext, catalog: Catalog | str | None, claims: TableClaims, folders: Sequence[str]
 ) -> NearTables:
     """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it."""
+    is_kept_apart = partial(context.is_kept_apart, claims.catalog)
+
+    def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
+        entry = ((claims, reason),)
+        if is_kept_apart(claims.table) and is_kept_apart(table):
+            return NearTables(kept_apart=entry)
+        return NearTables(given_up=entry) if is_gone else NearTables(unreadable=entry)
+
     if catalog is None:
-        return NearTables(given_up=((claims, f"catalog {claims.catalog} cannot be opened from here"),))
+        return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
     if isinstance(catalog, str):
-        return NearTables(unreadable=((claims, catalog),))
+        return lost(catalog)
     try:
         found = _loaded_by_claims(context, catalog, claims)
     except MaintenanceError as error:
-        return NearTables(unreadable=((claims, str(error)),))
-    looked = [_looked_into(context, table, claims) for table in found.tables]
-    lost = tuple((claims, reason) for _, reason in found.unreadable)
-    return NearTables(
-        tuple(table for table, _ in looked if any(map(table.overlap, folders))),
-        (*((claims, str(error)) for _, error in looked if error is not None), *(() if found.is_gone else lost)),
-        lost if found.is_gone else (),
-    )
+        return lost(str(error))
+    near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
+    for loaded in found.tables:
+        table, unread = _looked_into(context, loaded, claims)
+        if unread is not None:
+            near.append(lost(str(unread), table.table.name))
+        if any(map(table.overlap, folders)):
+            apart = is_kept_apart(table.table.name)  # what it names stays, but no folder is its own here
+            near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
+    return _joined(near)
 
 
-def _is_excluded_around(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
-    """Whether a person has excluded an entry whose location is, or contains, that of ``own``: then it stops nothing."""
-    if not may_be_under(own.metadata.location, lost.location):
+def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
+    """Whether an entry that nobody has ever looked into is spared under its location, of which only its pointer tells.
+
+    Not where the operator's rules keep it away, nor one around ``own`` that a person has excluded.
+    """
+    if context.is_kept_apart(lost.catalog, lost.table):
         return False
+    if not may_be_under(own.metadata.location, lost.location):
+        return True
     recorded = context.state.claims.of_entry(lost.entry)
-    return recorded is not None and recorded.is_excluded
+    return recorded is None or not recorded.is_excluded
+
+
+def _joined(near: Sequence[NearTables]) -> NearTables:
+    return NearTables(
+        tuple(chain.from_iterable(one.tables for one in near)),
+        tuple(chain.from_iterable(one.unreadable for one in near)),
+        tuple(chain.from_iterable(one.given_up for one in near)),
+        tuple(chain.from_iterable(one.kept_apart for one in near)),
+    )
 
 
 def _looked_into(
@@ -192,8 +216,9 @@ def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: Table
     if not renamed.unreadable and not found.tables:
         context.state.claims.forget(claims.entry)
     # One that cannot be loaded may be the one that is looked for.
-    lost = tuple((claims.table, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable)
-    return CatalogTables((*found.tables, *renamed.tables), lost[:1], renamed.is_gone)
+    lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
+    near = [one for one in lost if not context.is_kept_apart(catalog.name, one[0])]
+    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone)
 
 
 def _uuid_of(one: TableFolders) -> str:

@@ -42,6 +42,7 @@ def examine(
     unreadable: Mapping[str, UnreadableFile] | None = None,
     mixed_footers: str | None = None,
     has_former_table: bool = False,
+    waits: str | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
@@ -51,7 +52,7 @@ def examine(
     ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
     name; ``unreadable`` files are those that passes could not read, and ``mixed_footers`` warns of footers that readers
     misread.  ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same
-    location.
+    location.  ``waits``: why deletions wait for a table that cannot be read.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -71,6 +72,8 @@ def examine(
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
+    if waits is not None:
+        warnings["deletions_wait"] = waits
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
     else:

@@ -6,9 +6,18 @@ from collections.abc import Iterable
 
 from icekeeper.errors import OperationRefused
 from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
+from icekeeper.storage.path_set import may_be_under
 from icekeeper.storage.paths import is_under
 
-__all__ = ["is_allowed", "require_allowed"]
+__all__ = ["are_disjoint", "is_allowed", "require_allowed"]
+
+
+def are_disjoint(one: Iterable[str] | None, other: Iterable[str] | None) -> bool:
+    """Whether no folder lies inside both rules of the operator; ``None``: there is none, so that every folder may."""
+    if one is None or other is None:
+        return False
+    others = tuple(other)
+    return not any(may_be_under(mine, theirs) or may_be_under(theirs, mine) for mine in one for theirs in others)
 
 
 def is_allowed(path: str, prefixes: Iterable[str] | None) -> bool:

@@ -7,7 +7,7 @@ proof: code that finds one loads that table and reads what it references now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -102,22 +102,27 @@ class CatalogLook:
     def key(self) -> tuple[str, str]:
         return self.catalog, self.warehouse
 
-    @property
-    def is_blind(self) -> bool:
-        """Whether there is a table that somebody could read, and that was not looked into."""
-        return bool(self.failure) or any(not one.is_gone for one in self.unseen)
+    def is_blind(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+        """Whether there is a table that somebody could read, and that was not looked into; of those that no rule keeps
+        away, by the names of catalog and table."""
+        missed = (one.table for one in self.unseen if not one.is_gone)
+        return bool(self.failure) or any(not is_kept_apart(self.catalog, table) for table in missed)
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
-        unseen = [[str(one.table), one.reason, one.location, one.is_gone] for one in self.unseen]
+        unseen = [
+            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone] for one in self.unseen
+        ]
         return {"run": self.run, "looked_ms": self.looked_ms, "unseen": unseen, "failure": self.failure}
 
     @classmethod
     def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
         """Raises KeyError, TypeError or ValueError for what :meth:`to_json` did not make."""
         unseen = tuple(
-            UnseenEntry(table=TableName.parse(table), reason=reason, location=location, is_gone=is_gone)
-            for table, reason, location, is_gone in document["unseen"]
+            UnseenEntry(
+                table=TableName(tuple(map(str, levels)), str(name)), reason=reason, location=location, is_gone=is_gone
+            )
+            for (*levels, name), reason, location, is_gone in document["unseen"]
         )
         run, looked_ms = document["run"], int(document["looked_ms"])
         failure = document["failure"]
