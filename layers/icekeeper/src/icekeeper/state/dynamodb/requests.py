@@ -53,7 +53,7 @@ def _key(identity: TableIdentity) -> tuple[str, str]:
 
 def _identity(item: Item) -> TableIdentity:
     with understood(item):
-        table = TableName.recorded(item["table_name"])
+        table = TableName.parse(item["table_name"])
         return TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
 
 

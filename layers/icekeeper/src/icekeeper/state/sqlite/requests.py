@@ -36,7 +36,7 @@ class SqliteRequests:
             )
             return tuple(
                 MaintenanceRequest(
-                    identity=TableIdentity(catalog, warehouse, TableName.recorded(table), uuid, location),
+                    identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location),
                     requested_ms=requested_ms,
                     settings=json.loads(settings),
                 )
