@@ -16,6 +16,7 @@ from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion import served_tables
 from icekeeper.deletion.served_tables import fitting
 from icekeeper.model import TableName
+from icekeeper.pass_context import footprint
 from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
@@ -273,6 +274,41 @@ class TestKeptApart:
         assert lake.orphan.exists() == stops
 
 
+class TestReadOnce:
+    """What cannot be read is not read again by each operation of a pass, nor by each pass of a run."""
+
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+        loads: Counter[str] = Counter()
+        load = OurSqlCatalog.load
+
+        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
+            loads[str(table)] += 1
+            return load(catalog, table)
+
+        monkeypatch.setattr(OurSqlCatalog, "load", loading)
+        return loads
+
+    @pytest.mark.parametrize("broken", [gone, damaged])
+    def test_one_that_was_looked_into_before(
+        self, ruled: Lake, loads: Counter[str], broken: Callable[[Lake], None]
+    ) -> None:
+        path_in(ruled)
+        look(ruled)
+        broken(ruled)
+        loads.clear()
+        assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+        assert loads["tenant.bad"] == 1
+
+    def test_one_that_a_scan_could_not_parse(self, ruled: Lake, loads: Counter[str]) -> None:
+        damaged(ruled.with_eight_more())
+        for name in VICTIMS:
+            grow_old_in_history(ruled.tables[name])
+        ruled.command(*RUN)
+        assert [len(ruled.tables[name].refresh().snapshots()) for name in VICTIMS] == [1, 1, 1]
+        assert loads["tenant.bad"] == 1
+
+
 class TestBothWait:
     """No rules: deletions wait, and say what ends that."""
 
@@ -376,24 +412,6 @@ class TestVeryMany:
         assert {one["status"] for one in crowd.sweep().values()} == {"succeeded"}
         assert not crowd.orphan.exists()
 
-    def test_what_a_scan_could_not_parse_is_read_once_in_a_run(
-        self, ruled: Lake, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        damaged(ruled.with_eight_more())
-        for name in VICTIMS:
-            grow_old_in_history(ruled.tables[name])
-        loads: Counter[str] = Counter()
-        load = OurSqlCatalog.load
-
-        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
-            loads[str(table)] += 1
-            return load(catalog, table)
-
-        monkeypatch.setattr(OurSqlCatalog, "load", loading)
-        ruled.command(*RUN)
-        assert [len(ruled.tables[name].refresh().snapshots()) for name in VICTIMS] == [1, 1, 1]
-        assert loads["tenant.bad"] == 1
-
     def test_one_of_each_namespace_stands_for_all_of_it(self) -> None:
         unseen = [
             UnseenEntry(
@@ -417,3 +435,17 @@ class TestVeryMany:
         )
         assert fitting(small) is small
         assert CatalogLook.from_json("C", "w", small.to_json()) == small
+
+
+def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folders are then recorded as one, around all tables of the bucket (rule 184)."""
+    monkeypatch.setattr(footprint, "_MOST_ROOTS", 0)
+    paths = [lake.plant(f"imported{number}/part.parquet") for number in range(4)]
+    for path in paths:
+        path.write_bytes(local_path(files_of(lake.victim)[0]).read_bytes())
+    grow_old(paths)
+    lake.bad.add_files([path.as_uri() for path in paths])
+    named = ",".join(path.parent.as_uri() for path in paths)
+    assert lake.command("maintain", "victim.t0", *SWEEP, "--set", f"orphan_sweep_prefixes={named}").code == 0
+    assert not lake.orphan.exists()
+    assert len(ids(lake.bad)) == 15

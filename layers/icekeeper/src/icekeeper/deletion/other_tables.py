@@ -21,7 +21,7 @@ from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
-from icekeeper.state.claims import TableClaims
+from icekeeper.state.claims import TableClaims, UnseenEntry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.path_set import may_be_under
 
@@ -116,10 +116,13 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
+    failed = {(*look.key, str(one.table)): one for look in looks for one in look.unseen if one.is_known}
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
-        near += pool.map(lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders), entries)
+        near += pool.map(
+            lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders, failed.get(entry)), entries
+        )
     # A table that was renamed is found twice.
     found = _joined(near)
     others = {entry_of(table.catalog, table.table): table for table in found.tables}
@@ -127,9 +130,16 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
 
 
 def _near_one(
-    context: OperationContext, catalog: Catalog | str | None, claims: TableClaims, folders: Sequence[str]
+    context: OperationContext,
+    catalog: Catalog | str | None,
+    claims: TableClaims,
+    folders: Sequence[str],
+    failed: UnseenEntry | None,
 ) -> NearTables:
-    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it."""
+    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it.
+
+    ``failed``: how the look of the run failed; what cannot be read takes long, and is not read again for each pass.
+    """
     is_kept_apart = partial(context.is_kept_apart, claims.catalog)
 
     def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
@@ -138,6 +148,8 @@ def _near_one(
             return NearTables(kept_apart=entry)
         return NearTables(given_up=entry) if is_gone else NearTables(unreadable=entry)
 
+    if failed is not None:
+        return lost(failed.reason, is_gone=failed.is_gone)
     if catalog is None:
         return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
     if isinstance(catalog, str):

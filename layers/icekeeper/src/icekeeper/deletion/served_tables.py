@@ -98,7 +98,8 @@ def _is_small(look: CatalogLook) -> bool:
 def _folded(unseen: Iterable[UnseenEntry]) -> Iterator[UnseenEntry]:
     groups: defaultdict[tuple[tuple[str, ...], bool, str], list[UnseenEntry]] = defaultdict(list)
     for one in unseen:
-        groups[one.table.namespace, one.is_gone, one.location and store_of(one.location)].append(one)
+        if not one.is_known:  # passes find that out themselves
+            groups[one.table.namespace, one.is_gone, one.location and store_of(one.location)].append(one)
     for first, *others in groups.values():
         if not others:
             yield first
@@ -121,7 +122,7 @@ def lost_entries(looks: Iterable[CatalogLook]) -> Iterator[tuple[TableClaims, st
     """Entries that nobody has looked into, and whose metadata file is gone: where they lie, and the reason."""
     for look in looks:
         for one in look.unseen:
-            if one.is_gone and one.location:
+            if one.is_gone and one.location and not one.is_known:
                 claims = TableClaims(
                     catalog=look.catalog, warehouse=look.warehouse, table=one.table, uuid="", location=one.location
                 )
@@ -202,10 +203,8 @@ def _look_at_table(
         return unseen_entry(name, recorded, error, location)
 
 
-def unseen_entry(
-    table: TableName, recorded: TableClaims | None, error: Exception, location: str = ""
-) -> UnseenEntry | None:
-    """What a look notes of a table that cannot be read; ``None``: what was ``recorded`` of it is enough.
+def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exception, location: str = "") -> UnseenEntry:
+    """What a look notes of a table that cannot be read, and of which this is ``recorded``.
 
     ``location``: its normalised location, where that was read.
     """
@@ -221,7 +220,7 @@ def unseen_entry(
     if recorded.is_excluded:  # it stops nothing; what lies under its location stays
         return replace(failed, is_gone=True)
     # What its last look recorded is spared where the table is asked for (``near_tables``).
-    return None if recorded.is_looked_into else failed
+    return replace(failed, is_known=recorded.is_looked_into)
 
 
 def _location_of(pointer: str | None) -> str:
@@ -254,7 +253,7 @@ def why_deletions_wait(
             )
         for one in look.unseen:
             is_own = (*look.key, str(one.table)) == entry_of(catalog, own)
-            if one.is_gone or not one.reason or is_own or is_kept_apart(look.catalog, one.table):
+            if one.is_gone or one.is_known or not one.reason or is_own or is_kept_apart(look.catalog, one.table):
                 continue
             places = {_bucket(one.location, look.warehouse)} if one.location else everywhere()
             if _may_touch(places, folders):

@@ -108,10 +108,10 @@ class SeenTables:
 
     def _unseen(self, tables: Iterable[TableName]) -> Iterator[UnseenEntry]:
         for table in tables:
-            if (error := self._failed.get(table)) is None:
-                yield UnseenEntry(table=table)
-            elif (failed := unseen_entry(table, self._recorded().get(table), error)) is not None:
-                yield failed
+            error = self._failed.get(table)
+            yield (
+                UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
+            )
 
     def _recorded(self) -> Mapping[TableName, TableClaims]:
         with self._lock:

@@ -82,6 +82,8 @@ class UnseenEntry:
     """The normalised folder where its pointer says that the table lies; empty where that is not known."""
     is_gone: bool = False
     """Whether its metadata file does not exist any more, so that nobody can read the table."""
+    is_known: bool = False
+    """Whether an earlier look recorded where it has files, which is spared: nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +107,14 @@ class CatalogLook:
     def is_blind(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
         """Whether there is a table that somebody could read, and that was not looked into; of those that no rule keeps
         away, by the names of catalog and table."""
-        missed = (one.table for one in self.unseen if not one.is_gone)
+        missed = (one.table for one in self.unseen if not one.is_gone and not one.is_known)
         return bool(self.failure) or any(not is_kept_apart(self.catalog, table) for table in missed)
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
         unseen = [
-            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone] for one in self.unseen
+            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known]
+            for one in self.unseen
         ]
         return {"run": self.run, "looked_ms": self.looked_ms, "unseen": unseen, "failure": self.failure}
 
@@ -120,9 +123,13 @@ class CatalogLook:
         """Raises KeyError, TypeError or ValueError for what :meth:`to_json` did not make."""
         unseen = tuple(
             UnseenEntry(
-                table=TableName(tuple(map(str, levels)), str(name)), reason=reason, location=location, is_gone=is_gone
+                table=TableName(tuple(map(str, levels)), str(name)),
+                reason=reason,
+                location=location,
+                is_gone=is_gone,
+                is_known=is_known,
             )
-            for (*levels, name), reason, location, is_gone in document["unseen"]
+            for (*levels, name), reason, location, is_gone, is_known in document["unseen"]
         )
         run, looked_ms = document["run"], int(document["looked_ms"])
         failure = document["failure"]
