@@ -139,7 +139,7 @@ def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
     acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.run(item, pipeline.plan(item), "compact")
     tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
-    for key in (*slot_keys(4), item.identity.key):
+    for key in (*slot_keys(4), item.identity.lease_key):
         assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None
 
 

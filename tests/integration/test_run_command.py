@@ -190,7 +190,7 @@ def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, poo
     seen = state.last_seen(identity(name))
     assert seen is not None
     assert seen.fingerprint == ""
-    assert state.leases.current(identity(name).key, now_ms=system_clock()) is None
+    assert state.leases.current(identity(name).lease_key, now_ms=system_clock()) is None
     assert state.last_seen(identity("u" if name == "t" else "t")) is None, "no further table was begun"
 
 

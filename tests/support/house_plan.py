@@ -6,6 +6,7 @@ __all__ = ["FLOORS", "INNER_FLOORS", "PURE", "SIDE_EFFECTS", "UNKNOWN_TO"]
 
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"escaping"}),
     frozenset({"masking"}),
     frozenset(
         {
@@ -18,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "garbage",
             "model",
             "operation_facts",
+            "origins",
             "prices",
             "request_count",
             "task_cores",
@@ -152,7 +154,6 @@ PURE = (
     "icekeeper.deletion.neighbours",
     "icekeeper.deletion.other_heads",
     "icekeeper.deletion.owned_locations",
-    "icekeeper.pass_context.allowed_locations",
     "icekeeper.operations.orphans.plan",
     "icekeeper.operations.orphans.candidates",
     "icekeeper.operations.orphans.table_locations",

@@ -26,6 +26,8 @@ SINGLE = {
     "ScheduleState": "ENABLED",
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
     "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
+    "StateTableKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/4",
+    "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
 """A value of every other parameter that a condition asks for, each by itself."""

@@ -194,9 +194,9 @@ class TestWhatIsKept:
         for name in ("StateTable", "ControlBucket"):
             policies = (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"])
             assert policies == ("RetainExceptOnCreate", "Retain")
-        assert RESOURCES["StateTable"]["Properties"]["PointInTimeRecoverySpecification"] == {
-            "PointInTimeRecoveryEnabled": True
-        }
+        table = RESOURCES["StateTable"]["Properties"]
+        assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert table["DeletionProtectionEnabled"] is True
 
     def test_the_control_bucket_is_closed(self) -> None:
         bucket = RESOURCES["ControlBucket"]["Properties"]

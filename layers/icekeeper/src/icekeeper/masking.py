@@ -10,6 +10,7 @@ that connects by properties calls :func:`remember_secrets`, and all text for peo
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
+
+from icekeeper.escaping import escaped, escaped_lines
 
 __all__ = ["MaskingFormatter", "address_to_show", "mask", "masked", "masked_document", "remember_secrets", "secrets_of"]
 
@@ -138,14 +141,23 @@ def masked_document(document: Any) -> Any:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Another formatter's lines, tracebacks included, without secrets."""
+    """Another formatter's lines, tracebacks included, without secrets, and escaped (rule 285)."""
 
     def __init__(self, inner: logging.Formatter | None = None) -> None:
         super().__init__()
         self._inner = inner or logging.Formatter(logging.BASIC_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(self._inner.format(record))
+        told = copy.copy(record)
+        told.msg, told.args = escaped(masked(record.getMessage())), None
+        # Also kept as text in the record, by whatever formatter came first.
+        told.exc_info = told.exc_text = told.stack_info = None
+        parts = [self._inner.format(told)]
+        if record.exc_info:
+            parts.append(escaped_lines(masked(self.formatException(record.exc_info))))
+        if record.stack_info:
+            parts.append(escaped_lines(masked(record.stack_info)))
+        return "\n".join(parts)
 
 
 def _leaves(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -120,7 +120,7 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.
@@ -204,7 +204,6 @@ class Runtime:
             sleep=self.sleep,
             monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
-            rule_of=self._policies.rule_of,
             store_clock=self.store_clock,
             run=self._run,
         )
@@ -323,14 +322,9 @@ class Runtime:
     def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
         """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
         from icekeeper.deletion.served_tables import why_deletions_wait
-        from icekeeper.pass_context.allowed_locations import are_disjoint
-
-        def is_kept_apart(catalog: str, table: TableName) -> bool:
-            rule_of = self._policies.rule_of
-            return are_disjoint(rule_of(self.catalog.name, loaded.name), rule_of(catalog, table))
 
         with suppress(StorageError):  # as above, health does without
-            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks(), is_kept_apart)
+            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
         return None
 
     def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:

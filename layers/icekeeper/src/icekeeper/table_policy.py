@@ -11,14 +11,14 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
-from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
+from icekeeper.policy.allowed_prefixes import check_allowed_prefixes
 from icekeeper.policy.bucket_settings import bucket_layers
 from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer
 from icekeeper.policy.ownership import BucketMaintenance, Owners, decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
@@ -41,7 +41,6 @@ class TablePolicies:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
-        self._rules: dict[tuple[str, tuple[str, ...]], tuple[str, ...] | None] = {}
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy without any table's settings, for detection and for the orphans of a whole bucket.
@@ -51,7 +50,7 @@ class TablePolicies:
             StorageError: the policy file cannot be read.
         """
         _ = self._file  # read now, so that a malformed file is an error before anything is done
-        check_allowed_prefixes(self._environment)
+        check_allowed_prefixes(self._environment.get(ALLOWED_PREFIXES, ""))
         return resolve(layers_for({}, self._environment, overrides), unsafe=unsafe)
 
     def of(
@@ -68,8 +67,7 @@ class TablePolicies:
         rules = self._file.layers(catalog.warehouse, ".".join(name.namespace), name.name)
         stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
         layers = layers_for(loaded.metadata.properties, self._variables, overrides, rules=rules, bucket=stated)
-        allowed = allowed_prefixes(self._environment, catalog.name, name.namespace)
-        resolved = self._of_layers(layers, allowed, unsafe=unsafe)
+        resolved = self._of_layers(layers, unsafe=unsafe)
         if bucket is None or built_in is None:
             return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)
@@ -78,22 +76,11 @@ class TablePolicies:
             owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
         return resolved.owned_by(owners)
 
-    def rule_of(self, catalog: str, table: TableName) -> tuple[str, ...] | None:
-        """Where the operator's own rule lets a table have files; ``None``: no rule fits it.
-
-        Raises:
-            PolicyError: the rules are malformed.
-        """
-        key = catalog, table.namespace
-        if key not in self._rules:
-            self._rules[key] = allowed_prefixes(self._environment, catalog, table.namespace)
-        return self._rules[key]
-
-    def _of_layers(self, layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> ResolvedPolicy:
-        key = _key_of(layers, allowed, unsafe=unsafe)
+    def _of_layers(self, layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
+        key = _key_of(layers, unsafe=unsafe)
         found = None if key is None else self._resolved.get(key)
         if found is None:
-            found = replace(resolve(layers, unsafe=unsafe), allowed_prefixes=allowed)
+            found = resolve(layers, unsafe=unsafe)
             if key is not None and len(self._resolved) < _MOST_KINDS:
                 self._resolved[key] = found
         return found
@@ -109,7 +96,7 @@ class TablePolicies:
         return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
 
 
-def _key_of(layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> Hashable | None:
+def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
     """What is equal for settings that resolve alike; ``None``: they hold a value that need not be equal to itself.
 
     The types belong to it, because ``True == 1``, and only one of them is a switch.
@@ -120,7 +107,7 @@ def _key_of(layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe:
         (layer.source, layer.is_bound, *((key, type(value), value) for key, value in layer.values.items()))
         for layer in layers
     ]
-    return tuple(parts), allowed, unsafe
+    return tuple(parts), unsafe
 
 
 def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPolicy) -> bool:

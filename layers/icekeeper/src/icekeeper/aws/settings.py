@@ -17,6 +17,7 @@ __all__ = [
     "region_of",
     "with_endpoint",
     "with_keys",
+    "without_keys",
 ]
 
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
@@ -86,6 +87,16 @@ def with_keys(properties: Mapping[str, str], access_key: str, secret_key: str, t
     kept = {key: value for key, value in properties.items() if key not in askers}
     keys = {"s3.access-key-id": access_key, "s3.secret-access-key": secret_key, "s3.session-token": token or ""}
     return {**kept, **keys}
+
+
+def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties without keys and roles for files, in whose place others come; a profile stays, for its region."""
+    left_out = {
+        f"{prefix}.{key}"
+        for prefix in FILES
+        for key in ("access-key-id", "secret-access-key", "session-token", "role-arn", "role-session-name")
+    }
+    return {key: value for key, value in properties.items() if key not in left_out}
 
 
 def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:

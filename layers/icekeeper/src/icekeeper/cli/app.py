@@ -233,6 +233,7 @@ def _start_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    logging.captureWarnings(capture=True)
 
 
 def _require_text(given: Sequence[str]) -> None:

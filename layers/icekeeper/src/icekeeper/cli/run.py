@@ -67,7 +67,7 @@ def run(
             ServiceOptions(catalogs=catalogs, environment=os.environ, overrides=chosen, schedule=schedule),
             open_state(os.environ),
             started,
-            lambda line: console.print(line, soft_wrap=True, markup=False),
+            lambda line: console.print(line, soft_wrap=True),
         )
         with _stopping(service.stop):
             is_well = service.run(once=once)

@@ -105,7 +105,7 @@ def _with_slot(work: Work) -> tuple[str, str] | None:
 
 def _why_not(state: StateStore, work: Work) -> str | None:
     pending = state.requests.pending() if work.proposal.is_requested else None
-    is_pending = None if pending is None else any(one.identity.is_same_table(work.identity) for one in pending)
+    is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
     return why_needless(state, work.identity, work.detected_ms, now_ms=work.clock(), is_pending=is_pending)
 
 

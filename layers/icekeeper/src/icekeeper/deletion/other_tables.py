@@ -121,7 +121,8 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
         near += pool.map(
-            lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders, failed.get(entry)), entries
+            lambda entry: _near_one(context, own, catalogs[entry[:2]], claimed[entry], folders, failed.get(entry)),
+            entries,
         )
     # A table that was renamed is found twice.
     found = _joined(near)
@@ -131,6 +132,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
 
 def _near_one(
     context: OperationContext,
+    own: LoadedTable,
     catalog: Catalog | str | None,
     claims: TableClaims,
     folders: Sequence[str],
@@ -140,7 +142,7 @@ def _near_one(
 
     ``failed``: how the look of the run failed; what cannot be read takes long, and is not read again for each pass.
     """
-    is_kept_apart = partial(context.is_kept_apart, claims.catalog)
+    is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
 
     def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
         entry = ((claims, reason),)
@@ -155,7 +157,7 @@ def _near_one(
     if isinstance(catalog, str):
         return lost(catalog)
     try:
-        found = _loaded_by_claims(context, catalog, claims)
+        found = _loaded_by_claims(context, own, catalog, claims)
     except MaintenanceError as error:
         return lost(str(error))
     near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
@@ -174,7 +176,7 @@ def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> b
 
     Not where the operator's rules keep it away, nor one around ``own`` that a person has excluded.
     """
-    if context.is_kept_apart(lost.catalog, lost.table):
+    if own.is_kept_apart_from(lost.catalog, lost.table):
         return False
     if not may_be_under(own.metadata.location, lost.location):
         return True
@@ -213,7 +215,9 @@ def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | N
         return f"catalog {claims.catalog} cannot be opened from here: {error}"
 
 
-def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: TableClaims) -> CatalogTables:
+def _loaded_by_claims(
+    context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
+) -> CatalogTables:
     """The table that was seen under a name, also under the one that it has by now; the claims of one that is gone go.
 
     Raises:
@@ -229,7 +233,7 @@ def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: Table
         context.state.claims.forget(claims.entry)
     # One that cannot be loaded may be the one that is looked for.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
-    near = [one for one in lost if not context.is_kept_apart(catalog.name, one[0])]
+    near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
     return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone)
 
 

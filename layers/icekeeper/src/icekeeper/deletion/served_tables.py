@@ -13,7 +13,7 @@ import logging
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,10 +25,10 @@ from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError, is_gone
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
 from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry, folders_around, store_of, touches
 from icekeeper.state.store import StateStore
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 
 __all__ = [
@@ -73,7 +73,7 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
         looks.setdefault(here, CatalogLook(catalog=here[0], warehouse=here[1]))
         run = context.run.name
         done = [_look(context, look, run) for look in looks.values() if not _is_near_nobody(context, look)]
-    why = why_deletions_wait(context.state, context.catalog, own, done, context.is_kept_apart)
+    why = why_deletions_wait(context.state, context.catalog, own, done)
     if why is not None:
         raise OperationRefused(why)
     return done
@@ -234,18 +234,17 @@ def why_deletions_wait(
     catalog: Catalog,
     own: LoadedTable,
     looks: Iterable[CatalogLook],
-    is_kept_apart: Callable[[str, TableName], bool],
 ) -> str | None:
     """Why no file of a table is deleted: an entry in its bucket was never looked into, and is not gone (rule 221).
 
-    ``None`` if there is none, but for entries that rules of the operator keep away, by catalog and table (rule 280).
+    ``None`` if there is none, but for entries that rules of the operator keep away (rule 280).
 
     Raises:
         StorageError: the state store failed.
     """
     folders = [normalise(location) for location in owned_locations(own.metadata)]
     for look in looks:
-        everywhere = partial(_places, state, look, is_kept_apart)
+        everywhere = partial(_places, state, look, own)
         if look.failure and _may_touch(everywhere(), folders):
             return (
                 f"whether a table of catalog {look.catalog} needs files of {own.name} is not known, because "
@@ -253,7 +252,13 @@ def why_deletions_wait(
             )
         for one in look.unseen:
             is_own = (*look.key, str(one.table)) == entry_of(catalog, own)
-            if one.is_gone or one.is_known or not one.reason or is_own or is_kept_apart(look.catalog, one.table):
+            if (
+                one.is_gone
+                or one.is_known
+                or not one.reason
+                or is_own
+                or own.is_kept_apart_from(look.catalog, one.table)
+            ):
                 continue
             places = {_bucket(one.location, look.warehouse)} if one.location else everywhere()
             if _may_touch(places, folders):
@@ -290,11 +295,11 @@ def _may_touch(places: Iterable[str], folders: Iterable[str]) -> bool:
     return not places or any(touches(place, folder) for place in places for folder in folders)
 
 
-def _places(state: StateStore, look: CatalogLook, is_kept_apart: Callable[[str, TableName], bool]) -> set[str]:
+def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
     """The buckets in which the tables of a catalog lie, as far as they are known; those that rules keep away count
     where no other is known."""
     known = [one for one in state.claims.of_catalog(*look.key) if one.location]
-    near = {one.location for one in known if not is_kept_apart(look.catalog, one.table)}
+    near = {one.location for one in known if not own.is_kept_apart_from(look.catalog, one.table)}
     found = near or {one.location for one in known}
     if "://" in look.warehouse or look.warehouse.startswith("/"):
         found.add(normalise(look.warehouse))

@@ -231,9 +231,9 @@ class Scanner:
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
-        served = {found.request.identity.key for _, found in reached.done if found.request is not None}
+        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
-            if request.identity.key not in served:  # under another name
+            if request.identity.lease_key not in served:  # under another name
                 self.store.requests.claim(request)
 
 
@@ -303,7 +303,7 @@ def _ranked(
     beyond_limit = 0
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key, warning = item.identity.key, item.proposal.warning
+        key, warning = item.identity.lease_key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
             beyond_limit += 1
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
@@ -321,7 +321,7 @@ def _ranked(
 
 def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
     try:
-        lease = store.leases.current(item.identity.key, now_ms=now_ms)
+        lease = store.leases.current(item.identity.lease_key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.who

@@ -278,6 +278,11 @@ class TableMetadata:
         """The folder of new metadata files: ``write.metadata.path`` or ``<location>/metadata``."""
         return (self.properties.get(METADATA_FOLDER_KEY) or f"{self.location}/metadata").rstrip("/")
 
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Every folder in which the table says that it has its files."""
+        return (self.location, self.data_location, self.metadata_directory)
+
     def property_flag(self, key: str, default: bool) -> bool:
         """A boolean table property; as in Java only ``true`` (in any case) is true."""
         value = self.properties.get(key)

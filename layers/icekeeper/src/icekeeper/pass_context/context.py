@@ -21,7 +21,6 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.pass_context.allowed_locations import are_disjoint, require_allowed
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
@@ -93,8 +92,6 @@ class OperationContext:
 
     Raises MaintenanceError where it cannot be opened.
     """
-    rule_of: Callable[[str, TableName], tuple[str, ...] | None] = lambda catalog, table: None
-    """Where the operator's own rule lets a table of a catalog have files, by both names; ``None``: no rule fits."""
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
     cache: MetadataCache = field(default_factory=MetadataCache)
@@ -105,6 +102,8 @@ class OperationContext:
     """When it began, by ``monotonic_s``."""
     lease: HeldLease | None = None
     """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
+    require_allowed: Callable[[], None] = lambda: None
+    """Raises LocationRefused where the table itself says that its files are outside of its bound (rule 92)."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
     time_left_s: Callable[[], float] | None = None
@@ -144,18 +143,6 @@ class OperationContext:
         if self.planned is not None:  # what it names has not been written, and is nothing that was seen
             return TableReader(metadata, partial(self.planned.read, read=read))
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
-
-    def require_allowed(self, paths: Iterable[str]) -> None:
-        """Refuse work on files or folders outside the locations that the deployment allows this table.
-
-        Raises:
-            OperationRefused: names the first one; nothing was touched.
-        """
-        require_allowed(paths, self.resolved.allowed_prefixes)
-
-    def is_kept_apart(self, catalog: str, table: TableName) -> bool:
-        """Whether the operator's rules let no folder hold files of this table and of that one (rule 280)."""
-        return are_disjoint(self.rule_of(self.catalog.name, self.table), self.rule_of(catalog, table))
 
     def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
         """A writer for one attempt to commit to the policy's branch of this head."""
@@ -228,9 +215,7 @@ class OperationContext:
                 discard=lambda paths: self.discard(head, paths),
                 pinned_metadata=lambda: (
                     *self.memory.pinned_metadata(),
-                    *metadata_of_other_entries(
-                        self.state, self.catalog, head, self.other_catalog, self.run.name, self.is_kept_apart
-                    ),
+                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog, self.run.name),
                 ),
                 renew=self._renew,
                 traces=lambda shown: newer_metadata(self.storage(shown), shown),
@@ -305,7 +290,6 @@ def operation_context(
     sleep: Callable[[float], None] = time.sleep,
     monotonic_s: Callable[[], float] = steady_s,
     other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
-    rule_of: Callable[[str, TableName], tuple[str, ...] | None] = lambda catalog, table: None,
     run: SharedRun | None = None,
 ) -> OperationContext:
     """The context of one pass over a table; which table that is, and what is remembered about it, ``loaded`` says.
@@ -326,6 +310,7 @@ def operation_context(
         cache=shared.manifests,
         run_id=run_id,
         run=run or SharedRun(run_id),
+        require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
         started_ms=clock() if started_ms is None else started_ms,
         engine=CountedEngine(engine),
         dry_run=dry_run,
@@ -333,5 +318,4 @@ def operation_context(
         sleep=sleep,
         monotonic_s=monotonic_s,
         other_catalog=other_catalog,
-        rule_of=rule_of,
     )

@@ -13,7 +13,6 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
 from icekeeper.state.store import StateStore
 
 __all__ = ["deletes_after_commit", "metadata_of_other_entries"]
@@ -30,7 +29,6 @@ def metadata_of_other_entries(
     head: LoadedTable,
     other_catalog: Callable[[str, str], Catalog | None],
     run: str,
-    is_kept_apart: Callable[[str, TableName], bool],
 ) -> Iterator[str]:
     """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded, or
     where the look that the ``run`` took at every table has not seen one, and no rule keeps that away.
@@ -40,7 +38,7 @@ def metadata_of_other_entries(
     """
     if not deletes_after_commit(head.metadata):
         return
-    if any(look.run == run and look.is_blind(is_kept_apart) for look in state.claims.looks()):
+    if any(look.run == run and look.is_blind(head.is_kept_apart_from) for look in state.claims.looks()):
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
     identity = identity_of(catalog, head)

@@ -188,7 +188,7 @@ class Deployment:
         key = (address.name, address.warehouse)
         with self._opening:
             if key not in self._catalogs:
-                self._catalogs[key] = open_address(address)
+                self._catalogs[key] = open_address(address, self.environment)
             return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:

@@ -29,7 +29,7 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
     """
     control = deployment.control
     # A table that stood twice in the wave would be rewritten twice, and one of both overtaken by the other.
-    waiting = {one.item.identity.key: one for one in _tables(deployment, (*event.in_one_call, *event.wave))}
+    waiting = {one.item.identity.lease_key: one for one in _tables(deployment, (*event.in_one_call, *event.wave))}
     tables = in_order(waiting.values())
     workers = workers_for(sum(table.size_bytes for table in tables))
     wave = WaveDocument(

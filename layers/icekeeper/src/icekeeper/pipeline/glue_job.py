@@ -15,6 +15,7 @@ from types import TracebackType
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.escaping import escaped_lines
 from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket
@@ -119,13 +120,14 @@ def start_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
     logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
+    logging.captureWarnings(capture=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     sys.excepthook = _tell_bug
 
 
 def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Print an uncaught exception with its traceback, as Python does, but without secrets."""
-    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, where))))
+    """Print an uncaught exception with its traceback, as Python does, but without secrets, and escaped."""
+    sys.stderr.write(escaped_lines(masked("".join(traceback.format_exception(kind, error, where)))) + "\n")
 
 
 def _control(given: argparse.Namespace) -> ControlBucket:

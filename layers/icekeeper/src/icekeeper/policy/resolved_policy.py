@@ -53,8 +53,6 @@ class ResolvedPolicy:
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
     """Who runs which operation in a table bucket that maintains its tables itself."""
-    allowed_prefixes: tuple[str, ...] | None = None
-    """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """The named schedules, by name."""
     beside: tuple[Policy, ...] = ()
@@ -106,11 +104,11 @@ class ResolvedPolicy:
         return {"source": source, "value": json_value(getattr(self.policy, key))}
 
     def of_schedule(self, name: str) -> ResolvedPolicy:
-        """The settings of one schedule, of the same owners and folders."""
+        """The settings of one schedule, of the same owners."""
         own = self.schedules[name].resolved
         others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
         beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
-        return replace(own, owners=self.owners, allowed_prefixes=self.allowed_prefixes, beside=beside)
+        return replace(own, owners=self.owners, beside=beside)
 
     def unscheduled(self) -> ResolvedPolicy:
         """The policy for the operations that no schedule names; the whole one where there are no schedules."""

@@ -35,23 +35,20 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
             line.rstrip()
             console.print(line, soft_wrap=True)
         elif room >= _NARROWEST:
-            console.print(
-                Text("  ").join([*row[:-1], Text(_continued(last.plain, room, indent), last.style)]), soft_wrap=True
-            )
+            _print_below(console, last, indent, Text("  ").join([*row[:-1], Text()]))
         else:
             console.print(first, soft_wrap=True)
-            console.print(_below(last, console.width), soft_wrap=True)
+            _print_below(console, last, _INDENT, Text(" " * _INDENT))
 
 
-def _below(text: Text, width: int) -> Text:
-    """A text on lines of its own, indented."""
-    return Text(" " * _INDENT + _continued(text.plain, width - _INDENT, _INDENT), text.style)
+def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
+    """Print a text in lines of the console's width, all but the first indented; only a longer word exceeds it.
 
-
-def _continued(text: str, width: int, indent: int) -> str:
-    """A text in lines of at most ``width``, all but the first indented; only a longer word exceeds it."""
-    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    return ("\n" + " " * indent).join(lines)
+    The lines are printed one by one: a console of the command escapes line breaks in a text (rule 285).
+    """
+    for line in textwrap.wrap(text.plain, console.width - indent, break_long_words=False, break_on_hyphens=False):
+        console.print(begin + Text(line, text.style), soft_wrap=True)
+        begin = Text(" " * indent)
 
 
 def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
@@ -64,7 +61,7 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
             is_default = source == "default"
             setting = Text(f"{key} = {value.replace(',', ', ')}", "" if is_default else "bold")
             console.print(Text.assemble(setting, (f"  ({source})", "dim" if is_default else "bold")))
-            console.print(_below(Text(meaning, "dim"), console.width))
+            _print_below(console, Text(meaning, "dim"), _INDENT, Text(" " * _INDENT))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("key", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Requests for a pass outside the schedule: at most one is pending per table, a new one replaces it (rule 117)."""
+"""Requests for a pass outside the schedule: at most one per copy of a table, a new one replaces it (rule 117)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from icekeeper.aws.session import Keys
 
-__all__ = ["ArrowFiles"]
+__all__ = ["ArrowFiles", "end_of"]
 
 # Values of py-io-impl with which files are read and written by PyArrow's own file systems.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
@@ -55,17 +55,6 @@ class ArrowFiles:
         if is_local(path):
             return self._local.open_input_file(_local_path(path))
         return whole_reads(_Opener(self, path), path)
-
-    def read_end(self, path: str, length: int) -> tuple[bytes, int, str | None]:
-        """The last ``length`` bytes of a file, or all of a smaller one, its size and, of S3, its ETag.
-
-        Raises:
-            OSError, pa.ArrowException, StorageError: as :meth:`open`.
-        """
-        with self.open(path) as stream:
-            size = int(stream.size())
-            start = max(0, size - length)
-            return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed; folders of a local one are made.
@@ -101,6 +90,17 @@ class ArrowFiles:
     @cached_property
     def _local(self) -> Any:
         return LocalFileSystem() if self.is_plain else self.current("file:///").of("file:///")
+
+
+def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
+    """The last ``length`` bytes of an opened file, or all of a smaller one, its size and, of S3, its ETag.
+
+    Raises:
+        OSError, pa.ArrowException: the store failed.
+    """
+    size = int(stream.size())
+    start = max(0, size - length)
+    return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
 
 class _FileSystems:

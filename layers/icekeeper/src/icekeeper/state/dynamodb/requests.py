@@ -39,16 +39,16 @@ class DynamoRequests:
         def decide(found: Item | None) -> Item | None:
             return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
 
-        keys = ((REQUESTS, sort_key("", key)) for key in request.identity.keys)
+        keys = ((REQUESTS, sort_key("", key)) for key in (request.identity.lease_key, *request.identity.keys))
         return any(self._table.change(*key, decide) for key in keys)
 
 
 def _in_turn(request: MaintenanceRequest) -> tuple[int, str, str]:
-    return request.requested_ms, str(request.identity.table), request.identity.key
+    return request.requested_ms, str(request.identity.table), request.identity.lease_key
 
 
 def _key(identity: TableIdentity) -> tuple[str, str]:
-    return REQUESTS, sort_key("", identity.key)
+    return REQUESTS, sort_key("", identity.lease_key)
 
 
 def _identity(item: Item) -> TableIdentity:

@@ -7,7 +7,7 @@ import json
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, table_columns
+from icekeeper.state.sqlite.file import SqliteFile, table_columns
 
 __all__ = ["SqliteRequests"]
 
@@ -22,10 +22,9 @@ class SqliteRequests:
         identity = request.identity
         told = (identity.catalog, identity.warehouse, str(identity.table), identity.uuid, identity.location)
         with self._file.transaction() as connection:
-            connection.execute(f"DELETE FROM requests WHERE {THIS_TABLE}", table_columns(identity))
             connection.execute(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (identity.key, *told, request.requested_ms, _text(request)),
+                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (identity.lease_key, *told, request.requested_ms, _text(request)),
             )
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
@@ -44,8 +43,9 @@ class SqliteRequests:
             )
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        statement = f"DELETE FROM requests WHERE {THIS_TABLE} AND requested_ms = ? AND settings = ?"
-        columns = table_columns(request.identity)
+        identity = request.identity
+        statement = "DELETE FROM requests WHERE table_key IN (?, ?, ?) AND requested_ms = ? AND settings = ?"
+        columns = identity.lease_key, *table_columns(identity)  # the latter as earlier versions filed it
         return self._file.write(statement, *columns, request.requested_ms, _text(request)) > 0
 
 
