@@ -43,7 +43,18 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "direct_reads": lambda s, path: direct_reads(s)(Read(path, None, 0, 4)),
 }
 # Those that raise nothing, or are given no path to use.
-OTHERS = {"delete", "remove_if_empty", "allows", "within", "shows_missing", "translated", "uses_boto3", "s3"}
+OTHERS = {
+    "delete",
+    "remove_if_empty",
+    "allows",
+    "within",
+    "operators",
+    "with_scratch",
+    "shows_missing",
+    "translated",
+    "uses_boto3",
+    "s3",
+}
 KEYS = {"s3.access-key-id": "k", "s3.secret-access-key": "s", "s3.endpoint": "http://127.0.0.1:9", "s3.region": "x"}
 
 

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"rule": ROOT / "docs" / "rules.md", "platform": ROOT / "docs" / "platform.md"}
 THREATS = ROOT / "docs" / "threat-model.md"
-SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml")
+SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml", ".github")
 # Beside what is deployed.
 BESIDE = ("artifacts", "local_stack", "state_machine")
 OTHERS = (*BESIDE, "tests", "docs", "events", ".ci", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from icekeeper.masking import masked
+from icekeeper.masking import masked_sentence
 
 __all__ = [
     "CatalogBusy",
@@ -62,11 +62,12 @@ __all__ = [
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Secrets that this process was given are masked in the message, also where it quotes a library.
+    Secrets that this process was given are masked in the message, also where it quotes a library, and a very long one is
+    cut in the middle.
     """
 
     def __init__(self, *told: object) -> None:
-        super().__init__(*(masked(one) if isinstance(one, str) else one for one in told))
+        super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in told))
 
 
 class PolicyError(MaintenanceError):

@@ -22,9 +22,21 @@ from urllib.parse import quote, quote_plus, unquote
 
 from icekeeper.escaping import escaped, escaped_lines
 
-__all__ = ["MaskingFormatter", "address_to_show", "mask", "masked", "masked_document", "remember_secrets", "secrets_of"]
+__all__ = [
+    "MaskingFormatter",
+    "address_to_show",
+    "mask",
+    "masked",
+    "masked_document",
+    "masked_sentence",
+    "remember_secrets",
+    "secrets_of",
+]
 
 _MASK = "***"
+# A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, kept in the state,
+# whose items have at most 400 KB (DynamoDB), and shown.
+_LONGEST, _HEAD, _TAIL = 20_000, 16_000, 2_000
 # Shorter values occur in ordinary words.  Those that are remembered for the whole process meet more words than those
 # that are masked in one sentence, so they must be longer.
 _SHORTEST = 4
@@ -60,10 +72,12 @@ _SHOWN = frozenset(
     }
 )
 
-# A password may hold slashes: it ends at the last @ before a blank.
-_USER_IN_ADDRESS = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:\"']*:)(?P<password>[^\s\"']*)@", re.IGNORECASE)
+# Whoever may write a table chooses long texts: each of these looks at a character a bounded number of times.
+_WORD = re.compile(r"[^\s\"']+")
+_BEFORE_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/@:]*:", re.IGNORECASE)
+_USER_IN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@:\"']*:(?P<password>[^\s\"']*)@", re.IGNORECASE)
 _BARE_USER = re.compile(r"^[a-z0-9+.-]+://(?P<user>[^@/]+)@", re.IGNORECASE)
-_PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=&;\s]+)=(?P<value>[^&;\s]+)")
+_PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=?&;\s]*)=(?P<value>[^&;\s]+)")
 # Libraries may show a part of a value alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
 _SHORTEST_PART = 8
 _PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
@@ -87,7 +101,7 @@ def mask(text: str, properties: Mapping[str, Any]) -> str:
 
 def address_to_show(address: str) -> str:
     """An address without the password and the parameters in it; everything else is shown as it is."""
-    plain = _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", address)
+    plain = _without_passwords(address)
     return _PARAMETER.sub(rf"\g<name>={_MASK}", plain) if "://" in plain else plain
 
 
@@ -127,6 +141,14 @@ def remember_secrets(properties: Mapping[str, Any]) -> None:
 def masked(text: str) -> str:
     """Text without any secret that this process was given, and without passwords in addresses."""
     return _without(text, _remembered.forms)
+
+
+def masked_sentence(text: str) -> str:
+    """As :func:`masked`, and without the middle where it is too long for logs, state and people."""
+    told = masked(text)
+    if len(told) <= _LONGEST:
+        return told
+    return f"{told[:_HEAD]} … ({len(told) - _HEAD - _TAIL} more characters) … {told[-_TAIL:]}"
 
 
 def masked_document(document: Any) -> Any:
@@ -197,7 +219,18 @@ def _longest_first(forms: Iterable[str]) -> tuple[str, ...]:
 def _without(text: str, forms: Iterable[str]) -> str:
     for form in forms:
         text = text.replace(form, _MASK)
-    return _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", text)
+    return _without_passwords(text)
+
+
+def _without_passwords(text: str) -> str:
+    """Text without the passwords in its addresses; one may hold slashes: it ends at the last @ before a blank or quote."""
+    return _WORD.sub(_without_password, text) if "://" in text and "@" in text else text
+
+
+def _without_password(word: re.Match[str]) -> str:
+    begin, at, end = word[0].rpartition("@")
+    found = _BEFORE_PASSWORD.search(begin) if at else None
+    return word[0] if found is None else f"{begin[: found.end()]}{_MASK}@{end}"
 
 
 def _forms(secret: str) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
+    "ENDPOINT_OF_SERVER",
     "FILES",
     "S3_CONNECT_TIMEOUT",
     "S3_ENDPOINT",
@@ -23,6 +24,9 @@ __all__ = [
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
 S3_ENDPOINT = "s3.endpoint"
 S3_REGION = "s3.region"
+ENDPOINT_OF_SERVER = "icekeeper.endpoint-of-server"
+"""``true``: the server of a catalog has named the endpoint, and whoever answers there is not believed to be the
+operator's.  A property of our own, which only :mod:`icekeeper.catalogs.server_settings` sets."""
 
 FILES = ("s3", "client")
 """Prefixes of the properties for files, in this order (PyIceberg, "Configuration": ``s3.*`` wins over ``client.*``)."""

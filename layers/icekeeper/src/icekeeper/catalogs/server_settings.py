@@ -18,7 +18,15 @@ from threading import Lock
 from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
-from icekeeper.aws.settings import S3_ENDPOINT, S3_REGION, identity_in, is_anonymous, with_endpoint, without_keys
+from icekeeper.aws.settings import (
+    ENDPOINT_OF_SERVER,
+    S3_ENDPOINT,
+    S3_REGION,
+    identity_in,
+    is_anonymous,
+    with_endpoint,
+    without_keys,
+)
 from icekeeper.errors import StorageError
 from icekeeper.masking import mask
 from icekeeper.origins import is_link_local, origin_of, own_origin
@@ -164,7 +172,7 @@ def file_settings(
             "vend credentials, or set s3.access-key-id and s3.secret-access-key, client.profile-name or "
             "client.role-arn in the catalog's configuration"
         )
-    endpoint = {} if named is None else {S3_ENDPOINT: _endpoint(what, named, own, vends=bool(keys))}
+    endpoint = {} if named is None else _endpoint(what, named, own, vends=bool(keys))
     mine = without_keys(own) if keys else own
     return FileSettings({**weaker, **mine, **stronger, **endpoint, **keys}, keys, ignored)
 
@@ -181,15 +189,15 @@ def _signs_itself(ignored: Sent) -> bool:
     )
 
 
-def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> str:
-    """The endpoint to use where a server names one."""
+def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> dict[str, str]:
+    """The properties for the endpoint to use where a server names one."""
     ours = with_endpoint(own).get(S3_ENDPOINT)
     place, here = origin_of(named), own_origin(ours) if ours else None
     shown = json.dumps(mask(named, {S3_ENDPOINT: named})[:200])
     if place is None or _LEAVES_PATH.search(named):
         raise StorageError(f"{what} names the endpoint {shown} for its files, which is no address: correct s3.endpoint")
     if ours and here is not None and here.place == place.place:
-        return ours
+        return {S3_ENDPOINT: ours}
     if not vends:
         raise StorageError(
             f"{what} names the endpoint {shown} for its files and vends no keys for it; your own keys are not sent "
@@ -200,7 +208,7 @@ def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> 
             f"{what} names the endpoint {shown} for its files, a link-local address, which is never used: "
             "correct s3.endpoint"
         )
-    return named
+    return {S3_ENDPOINT: named, ENDPOINT_OF_SERVER: "true"}
 
 
 _MOST_CATALOGS, _MOST_KEYS = 256, 64

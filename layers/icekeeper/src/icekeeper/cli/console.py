@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -113,14 +114,10 @@ def _escaped_text(text: Text) -> Text:
     """The same text, escaped, in its styles."""
     from rich.text import Span
 
-    parts = text.divide(range(1, len(text)))
-    for part in parts:
-        part.plain = escaped(part.plain)
-        part.spans = [Span(0, len(part), span.style) for span in part.spans]
-    joined = text.blank_copy()
-    for part in parts:
-        joined.append_text(part)
-    return joined
+    starts = [0, *accumulate(len(escaped(character)) for character in text.plain)]
+    shown = text.blank_copy(escaped(text.plain))
+    shown.spans = [Span(starts[span.start], starts[span.end], span.style) for span in text.spans]
+    return shown
 
 
 def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:

@@ -111,6 +111,7 @@ def _why_not(state: StateStore, work: Work) -> str | None:
 
 def _attempts(work: Work) -> tuple[str, str]:
     table = work.identity.table
+    runtime = work.runtime.of_requests() if work.proposal.is_requested else work.runtime
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),
@@ -118,7 +119,7 @@ def _attempts(work: Work) -> tuple[str, str]:
         is_proposed=not work.proposal.is_requested,
     )
     outcome, stopped = attempted(
-        lambda limited: work.runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
         turn,
         AttemptLimits(work.settings.timeout_s, work.settings.retries),
         tell=partial(log.warning, "%s: %s", table),

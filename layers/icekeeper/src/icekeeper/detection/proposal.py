@@ -8,7 +8,7 @@ from typing import Any
 
 from icekeeper.detection.next_run import NextRun
 from icekeeper.errors import StorageError
-from icekeeper.masking import masked
+from icekeeper.masking import masked_sentence
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 
@@ -49,7 +49,7 @@ class Skip:
     """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked(self.reason))  # it may quote whatever a library has raised
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote whatever a library has raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class FleetSkip:
     """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked(self.reason))  # as above
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # as above
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ store fails, stats and log lines of this scan are lost, but the scan goes on.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -23,6 +24,8 @@ __all__ = ["LakeLog"]
 
 log = logging.getLogger(__name__)
 
+# An item of DynamoDB has at most 400 KB; one that does not fit would cost all others of its batch.
+_MOST_BYTES = 300_000
 
 _Entry: TypeAlias = tuple[str, str]
 """Name and UUID of a table, which are unique within a catalog."""
@@ -54,8 +57,13 @@ class LakeLog:
     def observe(self, stats: LakeStats) -> None:
         """Take the stats of a table; if they changed, they are recorded, sooner or later, until :meth:`finish`."""
         known = self._known.get(_entry(stats.identity))
-        if self._store is not None and (known is None or known.digest != _digest(stats)):
-            self._news.add(stats)
+        if self._store is None or (known is not None and known.digest == _digest(stats)):
+            return
+        size = len(json.dumps([stats.warnings, stats.policy, stats.identity.location]))
+        if size > _MOST_BYTES:
+            log.warning("%s: its lake stats have %d bytes, so they are not kept", stats.identity.table, size)
+            return
+        self._news.add(stats)
 
     def finish(self) -> None:
         """Record what is left; nothing is raised."""

@@ -118,7 +118,8 @@ def _outcome(
     except (OperationRefused, LocationRefused, TableUnsupported) as error:
         return refused(operation, str(error))
     except MetadataUnreadable as error:
-        return (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
+        is_refused = FACTS[operation].is_destructive or isinstance(error.__cause__, LocationRefused)
+        return (refused if is_refused else failed)(operation, str(error))
     except reraised:
         raise
     except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported

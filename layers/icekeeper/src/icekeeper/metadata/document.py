@@ -29,6 +29,7 @@ MAIN = "main"
 NAME_MAPPING = "schema.name-mapping.default"
 """The property with the field ids of columns in files that have none (specification, "Name Mapping Serialization")."""
 INITIAL_SEQUENCE_NUMBER = 0
+_LONG = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ class TableMetadata:
         return default if value is None else value.strip().lower() == "true"
 
     def property_int(self, key: str, default: int) -> int:
-        """An integer table property.
+        """An integer table property, of 64 bits as in Java.
 
         Raises:
             PolicyError: the property is set to something else.
@@ -298,9 +299,12 @@ class TableMetadata:
         if value is None:
             return default
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
+            number = _LONG
+        if not -_LONG <= number < _LONG:
             raise PolicyError(f"table property {key} is '{value}', which is not an integer") from None
+        return number
 
 
 def _of_one_column(field: JsonObject) -> JsonObject:

@@ -177,7 +177,7 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:
         return None
-    return loaded if identity_of(runtime.catalog, loaded).is_same_table(item.identity) else None
+    return loaded if identity_of(runtime.catalog, loaded).is_same_copy(item.identity) else None
 
 
 def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRequest | None) -> str | None:

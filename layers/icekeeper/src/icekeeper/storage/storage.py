@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -96,6 +97,16 @@ class Storage:
         other.__dict__.update(self.__dict__)
         other._bound, other._opened_by = bound, self._opened_by or self
         return other
+
+    def operators(self) -> Storage:
+        """The same store for the operator's own files, such as an inventory, which no table names."""
+        return self.within(ANYWHERE)
+
+    def with_scratch(self, folder: str) -> Storage:
+        """The same store, also for files in a temporary folder of the caller's own."""
+        if self._bound is ANYWHERE:
+            return self
+        return self.within(replace(self._bound, prefixes=(*self._bound.prefixes, folder)))
 
     def require(self, paths: Iterable[str]) -> None:
         """Refuse work with these files or folders unless all are inside the table's bound.
