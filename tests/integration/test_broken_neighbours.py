@@ -318,6 +318,15 @@ class TestBothWait:
         assert {one["status"] for one in lake.sweep().values()} == {"refused"}
         assert all(told in one["reason"] for one in lake.sweep().values())
 
+    def test_one_that_was_seen_around_the_victim_says_so_too(self, lake: Lake) -> None:
+        path_around(lake)
+        look(lake)
+        damaged(lake)
+        told = f"ICEKEEPER_ALLOWED_PREFIXES='C.victim={lake.home}/victim/;C.tenant=FOLDER/'"
+        outcomes = lake.sweep().values()
+        assert {one["status"] for one in outcomes} == {"refused"}
+        assert all("was seen to have files at or around" in one["reason"] and told in one["reason"] for one in outcomes)
+
     def test_health_warns_of_it_until_rules_keep_both_apart(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         def warnings() -> dict[str, str]:
             found = lake.command("health", "victim.t0", "--json").json["warnings"]

@@ -19,6 +19,7 @@ from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables
 from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.served_tables import rules_to_write
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import OperationRefused
@@ -224,6 +225,7 @@ class FileNeeds:
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
                 f"or drop it from its catalog{self._way_to_forget(claims)}"
+                f"{rules_to_write(self._context.catalog.name, self._table, claims.catalog, claims.table)}"
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "is_lost",
     "know_every_table",
     "lost_entries",
+    "rules_to_write",
     "unseen_entry",
     "why_deletions_wait",
 ]
@@ -269,12 +270,12 @@ def why_deletions_wait(
                     f"whether {one.table} of catalog {look.catalog} needs files of {own.name} is not known, because it "
                     f"cannot be read, and nobody has looked at it before: {one.reason}; nothing was deleted; repair "
                     f"it, drop it from its catalog, or, if it needs no files of other tables: {command}"
-                    f"{_rules_to_write(catalog.name, own, look.catalog, one.table)}"
+                    f"{rules_to_write(catalog.name, own, look.catalog, one.table)}"
                 )
     return None
 
 
-def _rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: TableName) -> str:
+def rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: TableName) -> str:
     """How a refusal ends where rules could keep both tables apart: those of one namespace no rule can.
 
     Where the other one may have files, a person says: it names whatever location it likes.
