@@ -14,7 +14,6 @@ from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes
 from icekeeper.policy.bucket_jobs import BucketJobs
 from icekeeper.policy.ownership import BucketMaintenance
 from icekeeper.storage.allowed_locations import AllowedLocations
-from icekeeper.storage.path_set import may_be_under
 
 __all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
 
@@ -40,6 +39,8 @@ class LoadedTable:
 
     def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
         """Whether rules of the operator fit this table and that of a catalog, and share no folder (rule 280)."""
+        from icekeeper.storage.path_set import may_be_under  # functions that delete nothing import this module
+
         mine = self.allowed
         theirs = allowed_prefixes(mine.rules, catalog, table.namespace) if mine.from_operator else None
         if theirs is None or isinstance(theirs, NoPrefixes):
