@@ -224,8 +224,9 @@ class FileNeeds:
             raise OperationRefused(
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                f"or drop it from its catalog{self._way_to_forget(claims)}"
+                f"or drop it from its catalog"
                 f"{rules_to_write(self._context.catalog.name, self._table, claims.catalog, claims.table)}"
+                f"{self._way_to_forget(claims)}"
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:

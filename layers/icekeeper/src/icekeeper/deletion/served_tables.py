@@ -269,14 +269,14 @@ def why_deletions_wait(
                 return (
                     f"whether {one.table} of catalog {look.catalog} needs files of {own.name} is not known, because it "
                     f"cannot be read, and nobody has looked at it before: {one.reason}; nothing was deleted; repair "
-                    f"it, drop it from its catalog, or, if it needs no files of other tables: {command}"
-                    f"{rules_to_write(catalog.name, own, look.catalog, one.table)}"
+                    f"it, or drop it from its catalog{rules_to_write(catalog.name, own, look.catalog, one.table)}; "
+                    f"or, if it needs no files of other tables: {command}"
                 )
     return None
 
 
 def rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: TableName) -> str:
-    """How a refusal ends where rules could keep both tables apart: those of one namespace no rule can.
+    """What a refusal says where rules could keep both tables apart: those of one namespace no rule can.
 
     Where the other one may have files, a person says: it names whatever location it likes.
     """
