@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion import served_tables
 from icekeeper.deletion.served_tables import fitting
+from icekeeper.errors import PartlyListed
 from icekeeper.model import TableName
 from icekeeper.pass_context import footprint
 from icekeeper.state.claims import CatalogLook, UnseenEntry
@@ -307,6 +308,26 @@ class TestReadOnce:
         ruled.command(*RUN)
         assert [len(ruled.tables[name].refresh().snapshots()) for name in VICTIMS] == [1, 1, 1]
         assert loads["tenant.bad"] == 1
+
+
+class TestHiddenNamespace:
+    """A namespace whose tables the catalog does not list, of a server that fails for it alone."""
+
+    @pytest.mark.parametrize(
+        ("hidden", "stops"), [([("tenant",)], False), ([("tenant",), ("victim", "sub")], True), ([], True)]
+    )
+    def test_only_where_rules_keep_it_apart_deletions_go_on(
+        self, ruled: Lake, monkeypatch: pytest.MonkeyPatch, hidden: list[tuple[str, ...]], *, stops: bool
+    ) -> None:
+        listed = OurSqlCatalog.list_tables
+
+        def partly(catalog: OurSqlCatalog) -> Iterator[TableName]:
+            yield from (one for one in listed(catalog) if one.namespace != ("tenant",))
+            raise PartlyListed("tenant fails", hidden=hidden)
+
+        monkeypatch.setattr(OurSqlCatalog, "list_tables", partly)
+        assert {one["status"] for one in ruled.sweep().values()} == {"refused" if stops else "succeeded"}
+        assert ruled.orphan.exists() == stops
 
 
 class TestBothWait:

@@ -22,7 +22,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
-from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError, is_gone
+from icekeeper.errors import MaintenanceError, OperationRefused, PartlyListed, PolicyError, StorageError, is_gone
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
@@ -143,7 +143,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     if is_begun and all(one.reason for one in before.unseen):
         return before
     unseen: list[UnseenEntry] = []
-    failure = ""
+    failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
         catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _opened(context, before)
         if catalog is None:  # not served any more: what is recorded of its tables is spared
@@ -152,15 +152,20 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
             unseen += [one for one in before.unseen if one.reason]
             unseen += _look_at_tables(context, catalog, [one.table for one in before.unseen if not one.reason])
         else:
-            unseen += _look_at_tables(context, catalog, list(catalog.list_tables()))
+            listed: list[TableName] = []
+            try:
+                listed += catalog.list_tables()
+            except PartlyListed as error:
+                failure, hidden = f"its tables cannot be listed: {error}", error.hidden
+            unseen += _look_at_tables(context, catalog, listed)
     except MaintenanceError as error:
-        failure = f"its tables cannot be listed: {error}"
+        failure, hidden = f"its tables cannot be listed: {error}", ()
     looked_ms = before.looked_ms if is_begun else now_ms
-    look = replace(before, run=run, looked_ms=looked_ms, unseen=tuple(unseen), failure=failure)
+    look = replace(before, run=run, looked_ms=looked_ms, unseen=tuple(unseen), failure=failure, hidden=hidden)
     small = fitting(look)
     if small is None:
         failure = f"{len(unseen)} of its tables cannot be read, as {unseen[0].table}: {unseen[0].reason}"
-        small = replace(look, unseen=(), failure=failure)
+        small = replace(look, unseen=(), failure=failure, hidden=())
     context.state.claims.record_look(small)
     return small
 
@@ -246,7 +251,7 @@ def why_deletions_wait(
     folders = [normalise(location) for location in owned_locations(own.metadata)]
     for look in looks:
         everywhere = partial(_places, state, look, own)
-        if look.failure and _may_touch(everywhere(), folders):
+        if look.may_hide(own.is_kept_apart_from) and _may_touch(everywhere(), folders):
             return (
                 f"whether a table of catalog {look.catalog} needs files of {own.name} is not known, because "
                 f"{look.failure}; nothing was deleted"

@@ -99,6 +99,8 @@ class CatalogLook:
     unseen: tuple[UnseenEntry, ...] = ()
     failure: str = ""
     """Why not all of its tables could be looked at."""
+    hidden: tuple[tuple[str, ...], ...] = ()
+    """The namespaces whose tables were not listed, where that is all that failed."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -108,7 +110,12 @@ class CatalogLook:
         """Whether there is a table that somebody could read, and that was not looked into; of those that no rule keeps
         away, by the names of catalog and table."""
         missed = (one.table for one in self.unseen if not one.is_gone and not one.is_known)
-        return bool(self.failure) or any(not is_kept_apart(self.catalog, table) for table in missed)
+        return self.may_hide(is_kept_apart) or any(not is_kept_apart(self.catalog, table) for table in missed)
+
+    def may_hide(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+        """Whether there may be a table that was not listed; of those that no rule keeps away, as above."""
+        hidden = (TableName(namespace, "") for namespace in self.hidden)
+        return bool(self.failure) and not (self.hidden and all(is_kept_apart(self.catalog, table) for table in hidden))
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
@@ -116,7 +123,14 @@ class CatalogLook:
             [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known]
             for one in self.unseen
         ]
-        return {"run": self.run, "looked_ms": self.looked_ms, "unseen": unseen, "failure": self.failure}
+        hidden = [list(namespace) for namespace in self.hidden]
+        return {
+            "run": self.run,
+            "looked_ms": self.looked_ms,
+            "unseen": unseen,
+            "failure": self.failure,
+            "hidden": hidden,
+        }
 
     @classmethod
     def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
@@ -132,8 +146,15 @@ class CatalogLook:
             for (*levels, name), reason, location, is_gone, is_known in document["unseen"]
         )
         run, looked_ms = document["run"], int(document["looked_ms"])
-        failure = document["failure"]
-        return cls(catalog=catalog, warehouse=warehouse, run=run, looked_ms=looked_ms, unseen=unseen, failure=failure)
+        return cls(
+            catalog=catalog,
+            warehouse=warehouse,
+            run=run,
+            looked_ms=looked_ms,
+            unseen=unseen,
+            failure=document["failure"],
+            hidden=tuple(tuple(map(str, namespace)) for namespace in document.get("hidden", ())),
+        )
 
 
 class ClaimStore(Protocol):
