@@ -19,6 +19,7 @@ from icekeeper.deletion.other_formats import find_other_formats
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables
 from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.served_tables import rules_to_write
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import OperationRefused
@@ -206,6 +207,9 @@ class FileNeeds:
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
         self.shared = SharedReferences(self._context, near.tables, self._table, self.references)
+        for claims, reason in near.kept_apart:
+            name = f"{claims.table} of catalog {claims.catalog}"
+            self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
         held = held_by_others(self._context, near.tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
@@ -220,7 +224,9 @@ class FileNeeds:
             raise OperationRefused(
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                f"or drop it from its catalog{self._way_to_forget(claims)}"
+                f"or drop it from its catalog"
+                f"{rules_to_write(self._context.catalog.name, self._table, claims.catalog, claims.table)}"
+                f"{self._way_to_forget(claims)}"
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:
