@@ -72,6 +72,8 @@ FREE = {
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""
 # --unsafe, which no request has, comes before.
 NEVER = {"snapshot_give_up_ids"}
+# The lists of all sources are one: no request takes an entry away.
+UNITED = {"orphan_protected_prefixes"}
 
 
 def resolved(policy: dict[str, str], request: dict[str, str] | None = None) -> ResolvedPolicy:
@@ -89,7 +91,7 @@ def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> s
 
 def test_every_key_is_held_or_free() -> None:
     assert UNRESTRICTED == FREE
-    assert {*HELD, *FREE, *NEVER, "operations"} == set(POLICY_KEYS)
+    assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
 
 
 @pytest.mark.parametrize("key", HELD)
@@ -104,6 +106,12 @@ def test_no_request_sets_a_looser_value(key: str) -> None:
     assert refusal(policy, {key: looser}, may="all") is None
     assert refusal(policy, {key: own}) is None
     assert tighter is None or refusal(policy, {key: tighter}) is None
+
+
+def test_a_protected_folder_stays_one() -> None:
+    policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "s3://b/other"}
+    assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep", "s3://b/other")
+    assert refusal(policy, request) is None
 
 
 def test_a_bound_of_the_deployment_is_no_looser_value() -> None:

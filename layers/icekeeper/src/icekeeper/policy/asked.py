@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, RequestRefused
 from icekeeper.operation_facts import Operation
 from icekeeper.policy.keys import KEY_FACTS, POLICY_KEYS, Policy
 from icekeeper.policy.layers import OVERRIDE_SOURCE
@@ -80,7 +80,7 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
     """Check a request: ``policy`` is the table's own, ``asked`` the one with the request's settings.
 
     Raises:
-        PolicyError: by the request more would be deleted; the message says what, and which setting admits it.
+        RequestRefused: by the request more would be deleted; the message says what, and which setting admits it.
     """
     if _ALL in may:
         return
@@ -94,7 +94,7 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
         for operation in part.operations:
             refused |= _loosest(own, part, operation, may)
     if refused:
-        raise PolicyError(
+        raise RequestRefused(
             f"a request for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
             f"policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
         )

@@ -1,7 +1,7 @@
 """Which of two values of a policy key is the tighter one: it deletes less, or costs the operator less (pure).
 
 Every key declares its direction (:data:`icekeeper.policy.keys.KEY_FACTS`).  Bounds of the deployment and the limits of
-what a table may set both go by it.
+what a table or a request may set go by it.
 """
 
 from __future__ import annotations
