@@ -31,6 +31,9 @@ SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, 
 RUN = ("run", "--once", "--engine", "local", "--set", "snapshot_retention_hours=24", "--set", "max_snapshots_to_keep=1")
 
 
+LITTLE_LOG = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "4"}
+
+
 class Lake:
     """A table of a victim, and one of a tenant, which is going to be broken."""
 
@@ -222,6 +225,22 @@ class TestKeptApart:
         assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
         assert not ruled.orphan.exists()
         assert ids(ruled.bad) == rows
+
+    def test_an_entry_that_stands_at_the_victims_own_metadata_keeps_its_history(self, ruled: Lake) -> None:
+        """Though its rule lets nobody read it: both are one table."""
+        before = ruled.victim.refresh().metadata_location
+        files = files_of(ruled.victim)
+        ruled.command.register(before, "tenant.twin")
+        with ruled.victim.transaction() as transaction:
+            transaction.set_properties(LITTLE_LOG)
+        for _ in range(2):  # each pass commits, and would delete what falls off the log
+            ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
+            ruled.command("maintain", "victim.t0", "--operations", "expire_snapshots", *EVERYTHING_IS_OLD)
+        ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
+        assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+        assert not ruled.orphan.exists()
+        assert all(local_path(path).exists() for path in files)
+        assert [row["id"] for row in pyiceberg_rows(before)] == [1, 2, 3, 1, 2, 3]
 
     def test_what_it_took_from_the_folder_of_the_victim_itself_stays(self, ruled: Lake) -> None:
         """A root around the victim stands for what lies directly in it, and in folders of partitions."""

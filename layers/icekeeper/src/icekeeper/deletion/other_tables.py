@@ -17,6 +17,7 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
 from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import TableFolders, table_folders
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
@@ -25,6 +26,7 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import TableClaims, UnseenEntry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import is_under
 
 __all__ = ["CatalogTables", "NearTables", "load_all", "near_tables"]
 
@@ -56,6 +58,8 @@ class NearTables:
     served any more."""
     kept_apart: tuple[tuple[TableClaims, str], ...] = ()
     """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away (rule 280)."""
+    pointers: tuple[str, ...] = ()
+    """Metadata files in the folders of the table that asks at which entries of such tables stand."""
 
 
 def load_all(
@@ -128,7 +132,15 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     # A table that was renamed is found twice.
     found = _joined(near)
     others = {entry_of(table.catalog, table.table): table for table in found.tables}
-    return replace(found, tables=tuple(table for entry, table in others.items() if entry != own_entry))
+    homes = owned_locations(own.metadata)
+    pointers = {
+        one.pointer
+        for look in looks
+        for one in look.unseen
+        if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
+    }
+    tables = tuple(table for entry, table in others.items() if entry != own_entry)
+    return replace(found, tables=tables, pointers=tuple(sorted(pointers)))
 
 
 def _near_one(

@@ -23,7 +23,15 @@ from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, 
 from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
-from icekeeper.errors import MaintenanceError, OperationRefused, PartlyListed, PolicyError, StorageError, is_gone
+from icekeeper.errors import (
+    LocationRefused,
+    MaintenanceError,
+    OperationRefused,
+    PartlyListed,
+    PolicyError,
+    StorageError,
+    is_gone,
+)
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
@@ -223,7 +231,13 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
     if isinstance(error, MaintenanceError):
         pointer = error.pointer if isinstance(error, StorageError) else None
         place = location or _location_of(pointer)
-        failed = UnseenEntry(table=table, reason=str(error), location=place, is_gone=is_lost(error))
+        failed = UnseenEntry(
+            table=table,
+            reason=str(error),
+            location=place,
+            is_gone=is_lost(error),
+            pointer=(pointer or "") if isinstance(error, LocationRefused) else "",
+        )
     else:
         reason = f"its metadata does not follow the specification: {type(error).__name__} {error}"
         failed = UnseenEntry(table=table, reason=reason, location=location)

@@ -38,7 +38,9 @@ def metadata_of_other_entries(
     """
     if not deletes_after_commit(head.metadata):
         return
-    if any(look.run == run and look.is_blind(head.is_kept_apart_from) for look in state.claims.looks()):
+    looks = [look for look in state.claims.looks() if look.run == run]
+    yield from (one.pointer for look in looks for one in look.unseen if one.pointer)
+    if any(look.is_blind(head.is_kept_apart_from) for look in looks):
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
     identity = identity_of(catalog, head)

@@ -84,6 +84,8 @@ class UnseenEntry:
     """Whether its metadata file does not exist any more, so that nobody can read the table."""
     is_known: bool = False
     """Whether an earlier look recorded where it has files, which is spared: nothing waits for it."""
+    pointer: str = ""
+    """The metadata file that its entry names, where it lies outside of the table's bound and was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class CatalogLook:
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
         unseen = [
-            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known]
+            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known, one.pointer]
             for one in self.unseen
         ]
         hidden = [list(namespace) for namespace in self.hidden]
@@ -142,8 +144,9 @@ class CatalogLook:
                 location=location,
                 is_gone=is_gone,
                 is_known=is_known,
+                pointer=pointer,
             )
-            for (*levels, name), reason, location, is_gone, is_known in document["unseen"]
+            for (*levels, name), reason, location, is_gone, is_known, pointer in document["unseen"]
         )
         run, looked_ms = document["run"], int(document["looked_ms"])
         return cls(
