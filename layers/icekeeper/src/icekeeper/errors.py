@@ -60,8 +60,8 @@ __all__ = [
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Secrets that this process was given are masked in the message, also where it quotes a library, and a very long one is
-    cut in the middle.
+    Secrets that this process was given are masked in the message, also where it quotes a library.  A very long message
+    is cut in the middle.
     """
 
     def __init__(self, *told: object) -> None:
