@@ -21,6 +21,7 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
@@ -80,6 +81,7 @@ class TestNeverPassedOver:
         }
         for key, value in at.items():
             monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        monkeypatch.setenv(ALLOWED_PREFIXES, f"D={command.folder}")
         there = SqlCatalog("D", **at)
         there.create_namespace("ns")
         table = command.table()
@@ -399,6 +401,7 @@ class TestNeverRead:
         at = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": command.warehouse.as_uri()}
         for key, value in at.items():
             monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        monkeypatch.setenv(ALLOWED_PREFIXES, f"D={command.folder}")
         there = SqlCatalog("D", **at)
         there.create_namespace("ns")
         folder.mkdir()

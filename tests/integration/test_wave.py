@@ -92,7 +92,7 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: W
         if name == "ns.u":
             item = wave.items[name]
             leases = wave.deployment.state.leases
-            held = leases.current(item.identity.key, now_ms=wave.pipeline.clock())
+            held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
             assert held is not None
             leases.release(held)
             acquire_table_lease(wave.deployment, "another run", item, in_wave=True)
@@ -229,7 +229,7 @@ def after(wave: Wave, name: str, *, lease: bool = True) -> Any:
         acquire_table_lease(wave.deployment, RUN, wave.items[name])
         return wave.deployment.control.find(reference(wave, name).key)
     leases, item = wave.deployment.state.leases, wave.items[name]
-    held = leases.current(item.identity.key, now_ms=wave.pipeline.clock())
+    held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
     assert held is not None
     leases.release(held)
     return after(wave, name)

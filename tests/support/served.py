@@ -13,6 +13,7 @@ from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from support.files_on_disk import grow_old
 from support.maintained_table import MaintainedTable
 from support.pass_settings import EAGER
@@ -40,7 +41,7 @@ def maintain(
     """A pass as the command makes it, over any table; ``served`` is another catalog with the same state."""
     others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
     runtime = Runtime(
-        open_ours(catalog),
+        open_ours(catalog, environment),
         table.state,
         environment=environment or {},
         other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
@@ -49,9 +50,11 @@ def maintain(
     return {part.operation.value: part for part in outcome.operations}
 
 
-def open_ours(catalog: SqlCatalog) -> Catalog:
-    """The catalog as we see it."""
-    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"})
+def open_ours(catalog: SqlCatalog, environment: dict[str, str] | None = None) -> Catalog:
+    """The catalog as we see it; unless the environment bounds its tables, they may lie wherever the others' do."""
+    database = catalog.properties["uri"].removeprefix("sqlite:///")
+    beside = {ALLOWED_PREFIXES: f"*={Path(database).parent}"}
+    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"}, {**beside, **(environment or {})})
 
 
 def ids(table: Table) -> list[int]:

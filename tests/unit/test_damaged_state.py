@@ -21,8 +21,6 @@ from support.state_stores import IDENTITY
 READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "passes.metrics": lambda store: store.history(IDENTITY),
     "pins.kind": lambda store: store.pins(IDENTITY, now_ms=0),
-    "requests.settings": lambda store: store.requests.pending(),
-    "requests.table_name": lambda store: store.requests.pending(),
     "staged_loads.state": lambda store: store.staging.loads(IDENTITY),
     "staged_loads.prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
     "staged_files.paths": lambda store: list(store.staging.files(IDENTITY, "load")),

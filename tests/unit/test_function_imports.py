@@ -26,8 +26,8 @@ WORK = tuple(
     ("role", "most", "needless", "ahead"),
     [
         ("lease", 732, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 976, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 996, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("report", 981, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 1001, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

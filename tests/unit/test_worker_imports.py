@@ -20,8 +20,8 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 446),
-        ("icekeeper.operations.compaction.clustering.work", 436),
+        ("icekeeper.operations.compaction.rewrite", 451),
+        ("icekeeper.operations.compaction.clustering.work", 441),
         ("icekeeper.operations.statistics.task", 390),
         ("icekeeper.operations.position_deletes.merge", 375),
         ("icekeeper.engines.worker_processes", 170),

@@ -101,7 +101,7 @@ def test_one_job_compacts_all_and_the_rest_of_each_pass_follows(lake: LocalLake,
         assert (record.run_id, record.status) == (execution.name, "succeeded")
         assert record.metrics["compact.files_merged"] == 3
         assert record.metrics["expire_snapshots.snapshots_expired"] == 3
-        assert lake.state.leases.current(lake.identity(name).key, now_ms=system_clock()) is None
+        assert lake.state.leases.current(lake.identity(name).lease_key, now_ms=system_clock()) is None
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert {one["table"]: one["status"] for one in report["results"]} == dict.fromkeys(TABLES, "succeeded")
 

@@ -16,6 +16,7 @@
         ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
+        ├── LocationRefused    a path outside of where the table may have files: it was not touched
         ├── FileUnreadable     a file with rows is missing, damaged, or not as the table's metadata say
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
         ├── OutputUnproved     a store failed while what was written was read back: nothing was committed
@@ -43,6 +44,7 @@ __all__ = [
     "FleetBusy",
     "LeaseHeld",
     "LeaseLost",
+    "LocationRefused",
     "MaintenanceError",
     "MetadataUnreadable",
     "OperationRefused",
@@ -60,7 +62,7 @@ __all__ = [
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Secrets that this process was given are masked in the message, also where it quotes a library.  A very long message
+    Secrets that this process was given are masked in the message, also where it quotes a library, and a very long one
     is cut in the middle.
     """
 
@@ -137,6 +139,10 @@ class CommitRefused(StorageError):
 
 class CatalogBusy(CommitRefused):
     """A catalog refused a commit because of load."""
+
+
+class LocationRefused(StorageError):
+    """A table names a path outside of where it may have files; nothing was read, written or deleted there."""
 
 
 class RowsNotKept(StorageError):

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _MASK = "***"
-# A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, shown, and kept
+# A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, shown and kept
 # in the state, whose items have at most 400 KB (DynamoDB).
 _LONGEST, _HEAD, _TAIL = 20_000, 16_000, 2_000
 # Shorter values occur in ordinary words.  Those that are remembered for the whole process meet more words than those
@@ -223,7 +223,7 @@ def _without(text: str, forms: Iterable[str]) -> str:
 
 
 def _without_passwords(text: str) -> str:
-    """Text without the passwords in its addresses, which may hold slashes and end at the last @ of a word."""
+    """Text without the passwords in its addresses; one may hold slashes: it ends at the last @ before a blank."""
     return _WORD.sub(_without_password, text) if "://" in text and "@" in text else text
 
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress, silent
@@ -120,7 +121,13 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
+
+    def of_requests(self) -> Runtime:
+        """The same runtime, to which only requests say what overrides the policies (rule 267)."""
+        found = copy(self)
+        found._policies = self._policies.of_requests()
+        return found
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.

@@ -11,6 +11,7 @@ from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.bucket_jobs import BucketJobs
 from icekeeper.policy.ownership import BucketMaintenance
+from icekeeper.storage.allowed_locations import AllowedLocations
 
 __all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
 
@@ -28,6 +29,11 @@ class LoadedTable:
     """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
     pinned_metadata: frozenset[str] = frozenset()
     """Metadata files that a commit on this base must not delete although the log drops them."""
+
+    @property
+    def allowed(self) -> AllowedLocations:
+        """Where the table may have files read, written and deleted."""
+        return AllowedLocations.of(self.io_properties)
 
 
 class BuiltInMaintenance(Protocol):

@@ -15,11 +15,13 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.kept_documents import keep_document, kept_document
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
     CommitStateUnknown,
+    LocationRefused,
     MaintenanceError,
     MetadataUnreadable,
     StorageError,
@@ -33,7 +35,15 @@ from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 
-__all__ = ["PointerCatalog", "Swap", "commit_document", "load_document", "next_metadata_location"]
+__all__ = [
+    "PointerCatalog",
+    "Swap",
+    "TableFiles",
+    "commit_document",
+    "load_bounded",
+    "load_document",
+    "next_metadata_location",
+]
 
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.
@@ -49,13 +59,45 @@ class PointerCatalog:
     """What a commit uses of a catalog that holds pointers."""
 
     storage: Storage
-    """Where the metadata files are."""
+    """Where the metadata files are, within any table's bound."""
     load: Callable[[TableName], LoadedTable]
     """Loads a table's newest state."""
     clock: Clock
     conflict_is_proof: bool = False
     """Whether a CommitConflict of the swap proves that it lost: nothing in between can have repeated the swap, or
     answered in the catalog's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """How a catalog that holds pointers reaches its tables' files."""
+
+    storage: Storage
+    """Without any table's bound."""
+    io_properties: Mapping[str, str]
+    bounds: TableBounds
+
+
+def load_bounded(
+    files: TableFiles, table: TableName, location: str, token: str, home: str | None = None
+) -> LoadedTable:
+    """The table whose metadata file a pointer names, with its bound (rule 92).
+
+    ``home``: the table's location as the catalog knows it; unless given, the one in its metadata.
+
+    Raises:
+        LocationRefused: the file lies where the table must not have any; it was not read.
+        MetadataUnreadable, StorageError: as :func:`load_document`.
+    """
+    storage = files.storage.within(files.bounds.of(table, location))
+    try:
+        storage.require([location])  # also of a document that was kept
+    except LocationRefused as error:
+        error.pointer = location
+        raise
+    metadata = load_document(storage, location)
+    bound = files.bounds.of(table, home or metadata.location)
+    return LoadedTable(table, metadata, location, token, bound.put_into(files.io_properties))
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
@@ -118,7 +160,7 @@ def commit_document(
         StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    storage = catalog.storage
+    storage = catalog.storage.within(base.allowed)
     now_ms = _not_ahead(catalog.clock(), store_now_ms(storage, base.metadata.location, True))
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)

@@ -105,12 +105,13 @@ def _with_slot(work: Work) -> tuple[str, str] | None:
 
 def _why_not(state: StateStore, work: Work) -> str | None:
     pending = state.requests.pending() if work.proposal.is_requested else None
-    is_pending = None if pending is None else any(one.identity.is_same_table(work.identity) for one in pending)
+    is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
     return why_needless(state, work.identity, work.detected_ms, now_ms=work.clock(), is_pending=is_pending)
 
 
 def _attempts(work: Work) -> tuple[str, str]:
     table = work.identity.table
+    runtime = work.runtime.of_requests() if work.proposal.is_requested else work.runtime
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),
@@ -118,7 +119,7 @@ def _attempts(work: Work) -> tuple[str, str]:
         is_proposed=not work.proposal.is_requested,
     )
     outcome, stopped = attempted(
-        lambda limited: work.runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
         turn,
         AttemptLimits(work.settings.timeout_s, work.settings.retries),
         tell=partial(log.warning, "%s: %s", table),

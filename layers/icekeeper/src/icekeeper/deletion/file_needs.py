@@ -23,7 +23,6 @@ from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
-from icekeeper.pass_context.allowed_locations import is_allowed
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
@@ -61,7 +60,7 @@ class FileNeeds:
         directory = table.metadata.metadata_directory
         holds_more = any(may_be_under(place, directory) for place in (table.metadata.data_location, self._home))
         self._metadata_alone = None if holds_more else directory
-        self._allowed = context.resolved.allowed_prefixes
+        self._allowed = table.allowed
         self._left_alone = PathSet()
         self._other_formats = PathSet()
         self._seen: str | None = None
@@ -70,7 +69,7 @@ class FileNeeds:
 
     def may_delete(self, path: str) -> bool:
         """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
-        return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned_now)
+        return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
 
     def ask(self, paths: Iterable[str]) -> None:
         """Find out who else may need files that this table's own snapshots or loads named.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Protocol
 from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS
 from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
@@ -26,15 +28,21 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import Glance, StateStore
+from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.sweep_rhythm import has_former_table
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
+
+log = logging.getLogger(__name__)
 
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 LOADING_THREADS = 16
 # So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
 _LISTING_SHARE = 0.5
+
+
+RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
+"""Resolves the policy of a table with the settings of a request; raises PolicyError where it is not to be served."""
 
 
 class AssessorOf(Protocol):
@@ -67,6 +75,8 @@ class _Found:
     request: MaintenanceRequest | None = None
     stale: tuple[MaintenanceRequest, ...] = ()
     """Requests for an earlier table of this name, which is gone."""
+    refused: str | None = None
+    """Why the request is not served: it asks for what the deployment does not admit, or its settings are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class Scanner:
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
     """The run whose passes share what the scan has seen; empty: none follows."""
+    check_request: RequestChecker = lambda catalog, loaded, settings: None
 
     def scan(
         self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
@@ -111,7 +122,7 @@ class Scanner:
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
 
         def reach(entry: FleetTable) -> _Found:
-            return _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected)
+            return _reach(places[entry.catalog], entry, self.check_request, is_selected=entry.cursor in selected)
 
         reached = within_budget(
             reach,
@@ -153,6 +164,28 @@ class Scanner:
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
         self._drop_stale_requests(reached)
+        for found in (one for _, one in reached.done if one.refused is not None):
+            self._answer(found)
+
+    def _answer(self, found: _Found) -> None:
+        """Tell in the journal why a request is not served, and drop it: asking again would not change it."""
+        request, why = found.request, found.refused or ""
+        if request is None or not self.store.requests.claim(request):
+            return
+        log.warning("%s", why)
+        # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
+        told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
+        self.store.record_pass(
+            PassRecord(
+                identity=request.identity,
+                run_id=self.run or "detection",
+                started_ms=told_ms,
+                finished_ms=told_ms,
+                status="refused",
+                summary=why,
+                engine="",
+            )
+        )
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float
@@ -231,9 +264,9 @@ class Scanner:
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
-        served = {found.request.identity.key for _, found in reached.done if found.request is not None}
+        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
-            if request.identity.key not in served:  # under another name
+            if request.identity.lease_key not in served:  # under another name
                 self.store.requests.claim(request)
 
 
@@ -247,7 +280,7 @@ def _over_limit_reason(settings: Policy) -> str:
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
 
 
-def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
+def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
     told = place.requests.told_here(entry.table)
 
@@ -264,8 +297,26 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
     stale = tuple(request for request in told if request not in meant)
     if not meant and not is_selected:
         return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
-    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant), fleet=place.fleet))
-    return _Found(found, meant[0] if meant else None, stale)
+    refused = _why_refused(meant, place.catalog, loaded, check_request)
+    if refused is not None and not is_selected:
+        return _Found(Skip(entry.text, refused), meant[0], stale, refused)
+    is_requested = bool(meant) and refused is None
+    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=is_requested, fleet=place.fleet))
+    return _Found(found, meant[0] if meant else None, stale, refused)
+
+
+def _why_refused(
+    meant: Sequence[MaintenanceRequest], catalog: Catalog, loaded: LoadedTable, check_request: RequestChecker
+) -> str | None:
+    if not meant:
+        return None
+    try:
+        check_request(catalog, loaded, meant[0].settings)
+    except PolicyError as error:
+        return str(error)
+    except StorageError:  # the pass finds out
+        return None
+    return None
 
 
 def _ranked(
@@ -281,7 +332,7 @@ def _ranked(
     wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
     for entry, result in reached.done:
-        found, request = result.found, result.request
+        found, request = result.found, result.request if result.refused is None else None
         if isinstance(found, Skip):
             skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error, found.warning))
             continue
@@ -296,7 +347,7 @@ def _ranked(
     beyond_limit = 0
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key, warning = item.identity.key, item.proposal.warning
+        key, warning = item.identity.lease_key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
             beyond_limit += 1
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
@@ -314,7 +365,7 @@ def _ranked(
 
 def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
     try:
-        lease = store.leases.current(item.identity.key, now_ms=now_ms)
+        lease = store.leases.current(item.identity.lease_key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.who

@@ -80,7 +80,7 @@ def _maintain(asked: AskedPass) -> PassOutcome:
     with leased(context, turn) as lease:
         if turn.wait_ms:  # the pass that was waited for has changed the table
             loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).key != context.memory.identity.key:
+            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
                 raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
             context = asked.make_context(loaded, run_id)
         if reason := turn.why_not():

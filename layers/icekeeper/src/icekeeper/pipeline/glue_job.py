@@ -14,11 +14,11 @@ from types import TracebackType
 
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.escaping import escaped_lines
 from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
-from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent, PlanReference
 from icekeeper.pipeline.job_failure import write_job_failure
@@ -28,7 +28,7 @@ from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.run_wave import End, run_wave
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.pipeline.usage import note_job, record_use
-from icekeeper.pipeline.wave_document import read_wave
+from icekeeper.pipeline.wave_document import read_wave, wave_key
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
 from icekeeper.state.address import STATE_VARIABLE, parse_address
@@ -90,6 +90,8 @@ def _carry_out_step(given: argparse.Namespace, operations: frozenset[Operation])
 
 def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation]) -> int:
     here = _settings(given)
+    if given.wave_key != wave_key(given.run_id):
+        raise OperationRefused(f"{given.wave_key!r} is not the wave of run {given.run_id}")
     wave = read_wave(_control(given).read(given.wave_key, given.wave_digest))
     # The job that compacts also does what follows in a wave (rule 163); no other job carries out waves.
     allowed = operations | operations_of_waves() if Operation.COMPACT in operations else frozenset[Operation]()
@@ -150,24 +152,31 @@ def _record_use(given: argparse.Namespace, deployment: Deployment, seconds: floa
 def _leave_behind(given: argparse.Namespace, error: Exception) -> None:
     """Write why the run failed beside its plan; what fails here must not hide the error itself."""
     try:
-        folder = given.plan_key.rpartition("/")[0]
-        write_job_failure(_control(given), folder, given.operation, error, job_run=given.JOB_RUN_ID)
+        folder = require_of_run(given.plan_key, given.run_id).rpartition("/")[0]
+        write_job_failure(_control(given), folder, _operation(given).value, error, job_run=given.JOB_RUN_ID)
     except MaintenanceError as failure:
         log.warning("why the job failed cannot be written: %s", failure)
 
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
-    here = _settings(given)
-    plan = read_plan(_control(given).read(given.plan_key, given.plan_digest))
+    operation, here = _operation(given), _settings(given)
+    plan = read_plan(_control(given).read(require_of_run(given.plan_key, given.run_id), given.plan_digest))
     _hand_on_keys(plan.environment)
     event = OperationEvent(
         run_id=given.run_id,
         item=plan.item,
         plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
-        operation=Operation(given.operation),
+        operation=operation,
     )
     return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
+
+
+def _operation(given: argparse.Namespace) -> Operation:
+    try:
+        return Operation(given.operation)
+    except ValueError as error:
+        raise PolicyError(f"--operation cannot be {given.operation!r}: {error}") from None
 
 
 def _settings(given: argparse.Namespace) -> dict[str, str]:

@@ -22,6 +22,7 @@ from icekeeper.engines.pools import in_pool
 from icekeeper.errors import (
     LeaseHeld,
     LeaseLost,
+    LocationRefused,
     MaintenanceError,
     OperationRefused,
     PlanStale,
@@ -177,7 +178,7 @@ class _Work:
 
     def _tell(self, table: WaveTable, step: str, error: Exception) -> None:
         """Write the outcome of a step that raised."""
-        make = refused if isinstance(error, OperationRefused) else failed
+        make = refused if isinstance(error, OperationRefused | LocationRefused) else failed
         outcome = make(Operation(step), f"{type(error).__name__}: {error}")
         folder = self._folder(table)
         document = operation_document(outcome, self.wave.run_id, self.deployment.control.listings(folder))

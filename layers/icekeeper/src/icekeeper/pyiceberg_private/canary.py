@@ -20,6 +20,7 @@ def missing_names() -> tuple[str, ...]:
         RestCatalog: {
             "_config_headers": ("self", "session"),
             "_create_session": ("self",),
+            "_fetch_config": ("self",),
             "_split_identifier_for_path": ("self", "identifier", "kind"),
             "_refresh_token": ("self",),
             "_resolve_storage_credentials": ("storage_credentials", "location"),

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urljoin
 
 import requests
 from botocore.exceptions import BotoCoreError
-from pyiceberg.catalog import BOTOCORE_SESSION
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog import BOTOCORE_SESSION, URI, WAREHOUSE_LOCATION
+from pyiceberg.catalog.rest import (
+    DEFAULT_ENDPOINTS,
+    DEFAULT_NAMESPACE_SEPARATOR,
+    NAMESPACE_SEPARATOR_PROPERTY,
+    ConfigResponse,
+    Endpoints,
+    RestCatalog,
+)
+from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
 from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 from requests.adapters import HTTPAdapter
 
+from icekeeper.masking import address_to_show
+from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
 
-__all__ = ["BoundedRestCatalog", "SecondAttemptFailed", "rest_credentials", "rest_request"]
+__all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_credentials", "rest_request"]
 
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
@@ -27,6 +39,13 @@ SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
 EXPIRED = (401, 419)
 _SIGNERS = frozenset({AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN})
 READING = frozenset({"GET", "HEAD"})
+
+Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
+"""Of the defaults and the overrides that a server sends, what replaces properties of the client."""
+
+
+class LedElsewhere(requests.RequestException):
+    """A server answers with a redirect to an address of another origin, where no request is sent."""
 
 
 class SecondAttemptFailed(requests.RequestException):
@@ -39,7 +58,33 @@ class BoundedRestCatalog(RestCatalog):
     Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
 
     What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
+    Of what the server sends as configuration, only what ``admit`` gives back is seen by PyIceberg (rule 250).  Cookies
+    are not kept, and a redirect to another origin, which would get what signs in, is an error (rule 252).
     """
+
+    def __init__(self, name: str, admit: Admit, properties: Mapping[str, Any]) -> None:
+        self._admit = admit
+        super().__init__(name, **properties)
+
+    def _fetch_config(self) -> None:
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it.
+        warehouse = self.properties.get(WAREHOUSE_LOCATION)
+        with self._create_session() as session:
+            response = session.get(
+                self.url(Endpoints.get_config, prefixed=False),
+                params={WAREHOUSE_LOCATION: warehouse} if warehouse else {},
+            )
+        try:
+            response.raise_for_status()
+        except requests.HTTPError as error:
+            _handle_non_200_response(error, {})
+        sent = ConfigResponse.model_validate_json(response.text)
+        self.properties = {**self.properties, **self._admit(sent.defaults or {}, sent.overrides or {})}
+        self.uri = self.properties[URI]
+        self._supported_endpoints = set(sent.endpoints or DEFAULT_ENDPOINTS)
+        self._namespace_separator = unquote(
+            self.properties.get(NAMESPACE_SEPARATOR_PROPERTY) or DEFAULT_NAMESPACE_SEPARATOR
+        )
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
@@ -55,6 +100,10 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+        session.get_redirect_target = functools.partial(  # type: ignore[method-assign]
+            _target_at_home, session.get_redirect_target
+        )
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
 
     def _init_sigv4(self, session: requests.Session) -> None:
         # PyIceberg would set the properties' profile and keys in the session that is given, which has them, or their
@@ -64,6 +113,22 @@ class BoundedRestCatalog(RestCatalog):
         self.properties = {key: value for key, value in properties.items() if key not in left_out}
         super()._init_sigv4(session)
         self.properties = properties
+
+
+def _target_at_home(target_of: Callable[[requests.Response], str | None], response: requests.Response) -> str | None:
+    """Where a redirect leads, which must be where the answer came from, or there by TLS.
+
+    requests would take along what it does not know to be a secret: the headers that the operator has configured, and a
+    session token that signed; after a 307 or 308 also the body, which may hold the client's secret.
+    """
+    target = target_of(response)
+    if target is None:
+        return None
+    address = urljoin(response.url, target)
+    here, there = own_origin(response.url), origin_of(address)
+    if here is None or there not in (here, Origin("https", here.host, 443) if here.port == 80 else here):
+        raise LedElsewhere(f"a redirect leads elsewhere, to {address_to_show(address)[:200]!a}; correct its uri")
+    return target
 
 
 def _count(response: requests.Response, **_: Any) -> None:

@@ -53,8 +53,10 @@ def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None
         begin = Text(" " * indent)
 
 
-def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of ``(key, value, source, meaning)``; values that are no defaults are bold.
+def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Iterable[str] = ()) -> None:
+    """Print rows of ``(key, value, source, meaning)``, then sentences about settings of the table that do not count.
+
+    Values that are no defaults are bold.
 
     One line a key where programs read; on a terminal the meaning stands below its key.
     """
@@ -64,6 +66,8 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
             setting = Text(f"{key} = {value.replace(',', ', ')}", "" if is_default else "bold")
             console.print(Text.assemble(setting, (f"  ({source})", "dim" if is_default else "bold")))
             _print_below(console, Text(meaning, "dim"), _INDENT, Text(" " * _INDENT))
+        for sentence in ignored:
+            console.print(Text(sentence, "bold"))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("key", no_wrap=True)
@@ -73,3 +77,5 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]]) -> None:
         style = "dim" if source == "default" else "bold"
         table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
     console.print(table)
+    for sentence in ignored:
+        console.print(Text(sentence), soft_wrap=True)

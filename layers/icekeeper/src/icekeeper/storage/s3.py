@@ -34,8 +34,11 @@ _KINDS = {
 }
 
 
-def s3_client(properties: Mapping[str, str]) -> Any:
-    """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties."""
+def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
+    """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties.
+
+    Its requests are counted as they are sent, unless whoever uses it counts.
+    """
     more: dict[str, Any] = {}
     if is_anonymous(properties):
         more["signature_version"] = UNSIGNED
@@ -47,7 +50,8 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
-    client.meta.events.register("before-send.s3", _count)
+    if counts:
+        client.meta.events.register("before-send.s3", _count)
     client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
     require_own_answers(client)
     return client

@@ -194,7 +194,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     metrics = {
         "remove_orphans.orphans_removed": len(result.deleted),
         "remove_orphans.files_failed": len(result.failed),
-        "remove_orphans.folders_removed": remove_empty(cleared.folders),
+        "remove_orphans.folders_removed": remove_empty(storage, cleared.folders),
         **metrics,
     }
     if result.is_in_vain:

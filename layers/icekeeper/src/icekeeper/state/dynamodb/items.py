@@ -104,7 +104,7 @@ class _FoundItem(Item):
 
 
 REQUESTS = "requests#all"
-"""The partition of requests.  People may be allowed to write keys with this prefix and no others (docs/requests.md)."""
+"""The partition of requests.  People may be allowed to write it, and no other one (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:

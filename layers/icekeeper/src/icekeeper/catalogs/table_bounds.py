@@ -1,0 +1,66 @@
+"""The bound of each table of a catalog: a rule of the operator, else one made of the warehouse (rule 92) (rule 256)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from icekeeper.catalogs.kind import CatalogKind
+from icekeeper.model import TableName
+from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes, check_allowed_prefixes
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
+
+__all__ = ["TableBounds"]
+
+_TABLE_BUCKETS = "arn:"
+# Part of a pattern's or of the setting's own syntax.
+_NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
+
+
+class TableBounds:
+    """Resolves where the tables of one catalog may have files."""
+
+    def __init__(
+        self, name: str, kind: CatalogKind, warehouse: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """``warehouse`` as configured, ``environment`` holds the rules: this process's own, unless given.
+
+        Raises:
+            PolicyError: the rules are malformed.
+        """
+        self._name, self._kind, self._warehouse = name, kind, warehouse.strip()
+        self._rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
+        check_allowed_prefixes(self._rules)
+
+    def of(self, table: TableName, location: str) -> AllowedLocations:
+        """The bound of one table.
+
+        Args:
+            location: the table's own; before it is known, the metadata file that the catalog's pointer names.
+        """
+        subject = f"{_pattern(self._name).replace('.', '?')}.{_pattern('.'.join(table.namespace))}"
+        found = allowed_prefixes(self._rules, self._name, table.namespace)
+        if isinstance(found, NoPrefixes):
+            return AllowedLocations((), True, subject, self._rules, found.reason)
+        if found is not None:
+            return AllowedLocations(found, True, subject, self._rules)
+        return AllowedLocations(self._default(location), False, subject, self._rules)
+
+    def _default(self, location: str) -> tuple[str, ...]:
+        warehouse, place = split_path(self._warehouse), split_path(location)
+        is_url = "://" in self._warehouse
+        if self._kind is not CatalogKind.GLUE and (is_url or self._warehouse.startswith(("/", "file:/"))):
+            if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
+                return (self._warehouse,)
+            return (f"{place.scheme}://{place.authority}",) if place.scheme == warehouse.scheme else ()
+        if place.scheme not in S3_SCHEMES or not place.authority:
+            return ()
+        if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
+            return (location,)
+        return (f"{place.scheme}://{place.authority}",)
+
+
+def _pattern(name: str) -> str:
+    return _NOT_A_NAME.sub("?", name)
