@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sqlite3
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from icekeeper.cli.console import people, print_error, progress_bar, tell, waiting
 from icekeeper.engines import spark
+from icekeeper.engines.worker_processes import worker_pool
+from icekeeper.escaping import escaped
 from support.command import Command
 
 FORGED = "error: all tables lost"
@@ -174,3 +177,12 @@ def test_what_spark_logs_begins_no_line_of_its_own(spark_session: SparkSession) 
     assert (rest[0], rest[-1]) == (f"    {FORGED}?{FORGED}?{FORGED}", "")
     assert [line for line in rest[:-1] if not line.startswith("    ")] == []
     assert [line for line in (first, *rest) if not line.replace("\t", "").isprintable()] == []
+
+
+def test_what_libraries_log_in_workers_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody has set up logging there, so Python prints their warnings raw on the command's standard error."""
+    library = logging.getLogger("library")
+    with worker_pool(1, logging.getLogger) as pool:
+        pool.submit(library.warning, "read %s", HOSTILE).result()
+        pool.submit(warnings.warn, HOSTILE).result()
+    assert capfd.readouterr().err == f"read {escaped(HOSTILE)}\n"
