@@ -14,6 +14,7 @@ from itertools import chain
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import TableFolders, table_folders
 from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -134,11 +135,15 @@ def _near_one(
         return NearTables(given_up=((claims, f"catalog {claims.catalog} cannot be opened from here"),))
     if isinstance(catalog, str):
         return NearTables(unreadable=((claims, catalog),))
-    try:
+
+    def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
         found = _loaded_by_claims(context, catalog, claims)
+        return found, [_looked_into(context, table, claims) for table in found.tables]
+
+    try:
+        found, looked = LimitedLooks(context, catalog).look(claims.table, look)
     except MaintenanceError as error:
         return NearTables(unreadable=((claims, str(error)),))
-    looked = [_looked_into(context, table, claims) for table in found.tables]
     lost = tuple((claims, reason) for _, reason in found.unreadable)
     return NearTables(
         tuple(table for table, _ in looked if any(map(table.overlap, folders))),
