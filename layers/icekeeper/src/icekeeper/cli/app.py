@@ -61,7 +61,7 @@ from icekeeper.cli.policy import policy_app
 from icekeeper.cli.report import report
 from icekeeper.cli.request import request
 from icekeeper.cli.requests import requests_app
-from icekeeper.cli.run import run
+from icekeeper.cli.run import run, run_worker
 from icekeeper.cli.stage import stage_app
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -93,6 +93,7 @@ app.command()(report)
 app.command()(cost)
 app.command()(request)
 app.command()(run)
+app.command("run-worker", hidden=True)(run_worker)
 
 
 def _print_version(asked: bool) -> None:
