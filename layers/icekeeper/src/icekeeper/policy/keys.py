@@ -232,7 +232,8 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one pass may take (maintain: where set), and a quarter more before it is cut off (JobTimeoutMinutes)",
+        "seconds that one pass may take (maintain: where set), and a quarter more before it is cut off "
+        "(JobTimeoutMinutes)",
         ge=1,
         tighter=None,
         is_of_deployment=True,
