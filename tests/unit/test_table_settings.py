@@ -373,6 +373,16 @@ def test_a_schedule_of_the_operator_stays_as_it_is(key: str, value: str) -> None
     assert [one.key for one in resolved.ignored] == [f"schedules.nightly.{key}"]
 
 
+def test_a_schedule_that_the_operator_took_away_stays_away() -> None:
+    """The table's own one of that name would be held to nothing."""
+    away = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "none"}
+    resolved = attacked({"schedules.nightly.interval": "1m", "schedules.nightly.operations": "remove_orphans"}, away)
+    assert resolved.schedules == {}
+    assert resolved.ignored[0].why.startswith(
+        "the schedule is that of deployment ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL, none, and a table may only"
+    )
+
+
 def test_a_table_may_make_a_schedule_of_the_operator_rarer_and_tighter() -> None:
     said = {"schedules.nightly.interval": "7d", "schedules.nightly.snapshot_retention_hours": "900"}
     resolved = attacked(said, OF_THE_OPERATOR)
