@@ -109,7 +109,17 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
     log.info("wave of %d table(s): %s", len(wave.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
     if told[End.UNTOLD]:
         return _failed(StorageError(f"what became of {told[End.UNTOLD]} table(s) could not be written down"))
+    if told[End.CUT_OFF]:
+        _end_now()  # its thread would keep the process from ending
     return 0
+
+
+def _end_now() -> None:
+    """End the process with success, without waiting for threads that hang."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _failed(error: MaintenanceError) -> int:
