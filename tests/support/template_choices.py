@@ -20,6 +20,7 @@ SINGLE = {
     "FewestSnapshotsToKeep": "3",
     "ShortestOrphanGraceHours": "48",
     "AllowedPrefixes": "lake.sales=s3://lake/sales/",
+    "MaxUnpackedMb": "512",
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
