@@ -51,8 +51,10 @@ SPAN = (-1, -2)
 LATE = (-3, -4)
 """In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
 
-NUMBER, TEXT, BYTES = frozenset({"int", "long"}), frozenset({"string", "enum"}), frozenset({"bytes"})
-"""Avro's types of Iceberg's."""
+NUMBER = frozenset({"int", "long"})
+TEXT = frozenset({"string", "enum"})
+BYTES = frozenset({"bytes"})
+"""Avro's types of numbers, texts and bytes of Iceberg's."""
 _TYPES = {100: TEXT, 101: TEXT, 143: TEXT, 131: BYTES, 102: frozenset({"record"}), 135: frozenset({"array"})}
 """Avro's types of fields that are no numbers."""
 _ANY = frozenset({"array", "map"})
