@@ -129,7 +129,7 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 271: it is an error of each scan, and costs its time but once; others are looked at meanwhile."""
-    monkeypatch.setattr(scan, "_LEAST_LIMIT_S", 0)
+    monkeypatch.setattr(scan, "LEAST_LIMIT_S", 0)
     release = threading.Event()
 
     class Hanging(PreparedCatalog):

@@ -61,7 +61,7 @@ def run(
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
     call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
-    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True, markup=False))
+    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True))
     with _stopping(supervisor.stop):
         is_well = supervisor.run()
     return (

@@ -20,11 +20,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from icekeeper import errors
 from icekeeper.at_work import AtWork, read_board
 from icekeeper.clock import system_clock
 from icekeeper.cycle.told import TableResult
-from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.state.cut_offs import CutWork, cut_again
 from icekeeper.state.open import open_state
 from icekeeper.storage.scratch_folder import scratch_folder
@@ -140,7 +139,7 @@ class Supervisor:
                     if "line" in message:
                         self._tell(message["line"])
                     elif "error" in message:
-                        kind = getattr(errors, str(message["error"]), MaintenanceError)
+                        kind = PolicyError if message["error"] == PolicyError.__name__ else StorageError
                         end.error = kind(message["message"])
                     elif "end" in message:
                         end.is_well = bool(message["end"])

@@ -16,7 +16,7 @@ from icekeeper.at_work import Board, show_on
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import STOP
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.runtime import open_engine
 from icekeeper.state.open import open_state
 
@@ -57,7 +57,8 @@ def work() -> None:
             is_well = service.run(once=call["once"])
         tell(end=is_well)
     except MaintenanceError as error:
-        tell(error=type(error).__name__, message=str(error))
+        hint = error.hint() if isinstance(error, PolicyError) else ""
+        tell(error=type(error).__name__, message=f"{error}{hint}")
     sys.stdout.flush()
     sys.stderr.flush()
     messages.close()

@@ -28,7 +28,7 @@ from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.claims import Entry
-from icekeeper.state.cut_offs import CutOff, CutWork, cut_again, waiting_cuts
+from icekeeper.state.cut_offs import LEAST_LIMIT_S, CutOff, CutWork, cut_again, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, PassRecord, StateStore
@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 LOADING_THREADS = 16
 # So much later at the latest a look that hangs is seen by whoever can kill this process.
 _LATEST_S = 60
-# Whoever may ask for a scan may ask for a short one; what that does not end with takes long for nobody else.
-_LEAST_LIMIT_S = 60
 # So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
 _LISTING_SHARE = 0.5
 
@@ -188,7 +186,7 @@ class Scanner:
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
         """Record the tables of which no look has ended, and forget those of which one did again."""
-        counts = self.settings.detection_timeout_s >= _LEAST_LIMIT_S
+        counts = self.settings.detection_timeout_s >= LEAST_LIMIT_S
         try:
             for entry in reached.hung if counts else ():
                 place = places[entry.catalog]
@@ -355,9 +353,16 @@ def _over_limit_reason(settings: Policy) -> str:
 def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
     told = place.requests.told_here(entry.table)
+    if not entry.table.is_plain:  # what its text says is another table, or none
+        reason = "no pass can be told of it: a part of its name is empty or holds a dot; rename the table or namespace"
+        return _Found(Skip(entry.text, reason, is_error=True))
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
-        loaded = load_or_skip(place.catalog, entry.table)
+        try:
+            loaded = load_or_skip(place.catalog, entry.table)
+        except Exception as error:
+            place.seen.failed(entry.table, error)
+            raise
         if isinstance(loaded, Skip):
             return loaded
         return loaded, place.requests.meant(identity_of(place.catalog, loaded))

@@ -14,8 +14,10 @@ from typing import Protocol
 from icekeeper.clock import HOUR_MS, iso_utc
 from icekeeper.state.claims import Entry
 
-__all__ = ["CutOff", "CutOffStore", "CutWork", "cut_again", "forget_cut", "waiting_cuts"]
+__all__ = ["LEAST_LIMIT_S", "CutOff", "CutOffStore", "CutWork", "cut_again", "forget_cut", "waiting_cuts"]
 
+LEAST_LIMIT_S = 60
+"""Whoever may ask for a run may ask for shorter times; what does not end with them takes long for nobody else."""
 _FIRST_WAIT_MS = 3 * HOUR_MS
 _LONGEST_WAIT_MS = 7 * 24 * HOUR_MS
 _MOST_DOUBLINGS = 10
