@@ -50,8 +50,8 @@ the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NA
   write `default,KEY`.
 * A stated key is one that the deployment, the policy file or the bucket's configuration sets. What is stated for a
   schedule holds for that schedule; a table may make it rarer, and change neither its operations nor its end.
-* A table has up to 16 schedules of its own. One that names `remove_orphans` turns no more often than
-  `orphan_sweep_interval_hours`.
+* A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. One that names
+  `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
 * `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` alone.
 
 What does not count is left out and fails no pass; `policy set` refuses it with the setting that would admit it. The

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,9 @@ def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
     assert set(MachineInput.model_fields) == {
         *("table", "catalog", "operations", "settings", "wait", "schedule", "in_job")
     }
+
+
+@pytest.mark.parametrize("name", ["ns.größe 1/2", "ns.a\\b", "ns.%2e%2e%2fconfig", "ns." + "t" * 4_000, "ns.-rf"])
+def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
+    item = parse_event(Item, {**ITEM, "table": parse_event(MachineInput, {"table": name}).table})
+    assert re.fullmatch(r"runs/r/[0-9a-f]{32}", table_folder("r", item.identity.spelling))

@@ -360,6 +360,28 @@ class TestHonestSetUps:
         assert outcomes["compact"].status is Status.SUCCEEDED
 
 
+def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:
+    """Its metadata file lies where its writer may write, and says that the table is somewhere else (rule 256)."""
+    s3 = moto_server.client("s3")
+    own, others = f"own-{uuid.uuid4()}", f"logs-{uuid.uuid4()}"
+    for bucket in (own, others):
+        s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=others, Key="audit.log", Body=b"theirs")
+    moto_server.client("glue").create_database(DatabaseInput={"Name": "taken"})
+    theirs = pyiceberg.catalog.load_catalog("glue", **moto_server.glue_properties)
+    table = theirs.create_table("taken.t", ROWS.schema, location=f"s3://{own}/taken/t")
+    store = Storage(moto_server.s3_properties)
+    document = json.loads(store.read(table.metadata_location))
+    document["location"] = f"s3://{others}"
+    store.write(table.metadata_location, json.dumps(document).encode())
+    catalog = open_catalog("glue", moto_server.glue_properties, {})
+    runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
+    done = runtime.maintain(TableName(("taken",), "t"), EAGER, LocalEngine(1), unsafe=True)
+    assert {part.status for part in done.operations} == {Status.REFUSED}
+    assert f"glue.taken=s3://{own},s3://{others}" in str(done.operations[0].reason)
+    assert [item.path for item in store.list(f"s3://{others}")] == [f"s3://{others}/audit.log"]
+
+
 def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tmp_path: Path) -> None:
     s3, glue = moto_server.client("s3"), moto_server.client("glue")
     buckets = [f"lake-{uuid.uuid4()}" for _ in range(2)]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
+from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.errors import StorageError
 from icekeeper.operation_facts import Operation
+from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.s3_reads import read_beginning, read_end
 from icekeeper.storage.storage import Storage
 from support.hostile_store import Answer, HostileStore, StoreRequest, hostile_store, listed, listing
-from support.maintained_table import MaintainedTable
+from support.maintained_table import ID_AND_PART, MaintainedTable
+from support.scripted_rest import hostile_rest
 
 AT = "s3://bucket/t"
 LAUGHS = "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(10))
@@ -143,6 +149,24 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
             act()
 
 
+def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
+    body = bytes(64 << 20)
+    store.script = lambda request: Answer(206, body, {"Content-Range": "bytes 0-2/3", "ETag": '"a"'})
+    client, path = Storage(store.properties).s3, f"{AT}/a"
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: read_end(client, path, 8),
+        lambda: read_beginning(client, path),
+        lambda: read_s3_range(client, path, 0, 3),
+    )
+    for act in acts:
+        tracemalloc.start()
+        with pytest.raises(OSError, match="the store answered with"):
+            act()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 32 << 20
+
+
 # -- redirects
 
 
@@ -196,7 +220,7 @@ def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store:
 
 @pytest.fixture
 def table(store: HostileStore, tmp_path: Path) -> Iterator[MaintainedTable]:
-    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket/wh", **store.properties}
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket", **store.properties}
     writer = SqlCatalog("local", **properties)
     ours = OurSqlCatalog("local", {"type": "sql", **properties})
     table = MaintainedTable(ours, tmp_path, pyiceberg=writer)
@@ -230,3 +254,31 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
     if ".." not in key:
         assert (outcome.status.value, gone) == ("failed", set())
         assert f"the store lists '{key}', which was not asked for" in str(outcome.reason)
+
+
+def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
+    store: HostileStore, table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An honest set-up: the operator has keys for the catalog at most."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    big = pa.table({"id": list(range(100_000)), "part": ["p"] * 100_000}, schema=ID_AND_PART)
+    for number in range(3):
+        table.append(number)
+    table.table.append(big)
+    assert max(map(len, store.objects.values())) > 150_000
+    monkeypatch.setattr("icekeeper.storage.storage.ONE_READ_BYTES", 100_000)  # what is larger is read by ranges
+    store.objects["/bucket/t/data/orphan.parquet"] = b"x"
+    with hostile_rest(table.catalog.inner) as rest:
+        rest.config = store.properties
+        ours = open_catalog("scripted", {"type": "rest", "uri": rest.url, "warehouse": "s3://bucket"})
+        (tmp_path / "ours").mkdir()
+        beside = MaintainedTable(ours, tmp_path / "ours", pyiceberg=table.pyiceberg)
+        assert beside.loaded.io_properties[ENDPOINT_OF_SERVER] == "true"
+        outcome = beside.maintain()
+        assert [one.reason for one in outcome.operations if one.status.value not in ("succeeded", "skipped")] == []
+        beside.assert_sound()
+    assert "/bucket/t/data/orphan.parquet" in store.deleted
+    assert len(table.data_files()) == 1
+    found = table.table.scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == sorted([1, 2, 0, 1, 2, *range(100_000)])

@@ -97,9 +97,10 @@ def test_a_torn_item_is_told_with_its_key(filled: DynamoTable, name: str, damage
     assert name in refused(filled, name, DAMAGE[damage])
 
 
+@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["no JSON", "nested"])
 @pytest.mark.parametrize("name", sorted(PARSED))
-def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str) -> None:
-    assert refused(filled, name, lambda name, item: item.update({name: {"S": "~"}}))
+def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str, text: str) -> None:
+    assert refused(filled, name, lambda name, item: item.update({name: {"S": text}}))
 
 
 def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:

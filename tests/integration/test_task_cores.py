@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from icekeeper.engines.deferred import DeferredEngine
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
-from icekeeper.engines.machine import this_machine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.engines.spark_master import local_cores
+from icekeeper.machine import this_machine
 from support.worker_work import Reads, cores_of, cores_of_both, cores_of_split
 
 

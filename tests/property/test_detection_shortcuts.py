@@ -18,7 +18,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata import document_files, writer_marks
+from icekeeper.metadata import writer_marks
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.writer_marks import marks_of
@@ -88,26 +88,31 @@ PROPERTIES = st.dictionaries(
 
 
 def read_either_way(data: bytes) -> tuple[Any, Any]:
-    """The document, or why there is none, as it is read, and as ``json.loads`` alone reads it."""
+    """The document as it is read, and as ``json.loads`` reads it; ``None``: there is none (rule 275)."""
 
-    def found() -> Any:
-        try:
-            return parse_document(data, "m.json").document
-        except MetadataUnreadable as error:
-            return error.args
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
 
-    fast = found()
-    with mock.patch.object(document_files, "from_json", side_effect=ValueError):
-        return fast, found()
+    try:
+        plain = json.loads(data, parse_constant=refuse)
+        json.dumps(plain, ensure_ascii=False).encode()  # no lone surrogates
+    except ValueError:
+        plain = None
+    try:
+        return parse_document(data, "m.json").document, plain
+    except MetadataUnreadable as error:  # it may be JSON, and no table's
+        return None if "cannot be parsed" in str(error) else plain, plain
 
 
 @settings(max_examples=examples(100))
 @given(more=st.dictionaries(st.text(), VALUES), ascii_only=st.booleans(), indent=st.sampled_from((None, 2)))
-@example(more={"a": [1, 1.0, True, float("nan"), 1e400, -0.0, 2**200, "\ud800"]}, ascii_only=True, indent=None)
+@example(more={"a": [1, 1.0, True, 1e308, -0.0, 2**200]}, ascii_only=True, indent=None)
+@example(more={"a": float("nan")}, ascii_only=True, indent=None)
+@example(more={"a": "\ud800"}, ascii_only=True, indent=None)
 def test_a_document_is_what_json_makes_of_it(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
     text = json.dumps({**more, **PLAIN}, ensure_ascii=ascii_only, indent=indent)
     fast, plain = read_either_way(text.encode(errors="surrogatepass"))
-    assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal, and nothing is equal to nan
+    assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal
 
 
 @settings(max_examples=examples(100))

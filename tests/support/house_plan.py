@@ -24,11 +24,13 @@ FLOORS: tuple[frozenset[str], ...] = (
             "request_count",
             "task_cores",
             "task_memory",
+            "limited_time",
             "arrow_memory",
             "freed_blocks",
+            "machine",
         }
     ),
-    frozenset({"aws"}),
+    frozenset({"at_work", "aws", "foreign_bytes"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),
@@ -93,7 +95,15 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"address", "claims", "gathered", "identity", "leases", "slack"}),
         frozenset(
             {
-                *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
+                *(
+                    "cut_offs",
+                    "detection_mark",
+                    "held_lease",
+                    "lake_stats",
+                    "pending_deletions",
+                    "quarantine",
+                    "requests",
+                ),
                 *("schedules", "slots", "staging", "unreadable_files", "usage"),
             }
         ),

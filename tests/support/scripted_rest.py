@@ -121,6 +121,11 @@ class HostileRest(ScriptedRest):
         if path.startswith("/v1/config"):
             told = {"defaults": self.defaults, "overrides": self.overrides, "endpoints": self.endpoints}
             return 200, {"Set-Cookie": "of=theirs; Path=/"}, json.dumps(told).encode()
+        if method == "GET" and path.partition("?")[0] == "/v1/namespaces":
+            return 200, {}, json.dumps({"namespaces": [] if "parent=" in path else [["ns"]]}).encode()
+        if method == "GET" and path.partition("?")[0] == "/v1/namespaces/ns/tables":
+            names = [{"namespace": list(table.namespace), "name": table.name} for table in self.inner.list_tables()]
+            return 200, {}, json.dumps({"identifiers": names}).encode()
         status, headers, text = super().answer(method, path, body)
         if method == "GET" and status == 200 and "/tables/" in path:
             more = {"config": self.config, "storage-credentials": self.credentials}

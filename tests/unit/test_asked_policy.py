@@ -35,7 +35,7 @@ HELD: dict[str, tuple[str, str, str | None]] = {
     "writer_mark_retention_hours": ("24", "0", "25"),
     "clean_expired_metadata": ("false", "true", "false"),
     "orphan_older_than_hours": ("72", "48", "73"),
-    "orphan_protected_prefixes": ("s3://b/keep", "s3://b/other", "s3://b/other,s3://b/keep"),
+    "table_settings": ("default", "all", None),
     "orphan_sweep_prefixes": ("s3://b/t", "s3://b/t,s3://b/u", "none"),
     "orphan_min_sightings": ("3", "2", "4"),
     "orphan_inventory": ("none", "s3://mine/list.csv", None),
@@ -57,7 +57,14 @@ FREE = {
     *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection", "max_write_amplification"),
     *("min_data_age_hours", "min_file_size_ratio", "min_input_files", "min_manifests_to_rewrite"),
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
-    *("output_spec", "partial_progress", "partition_rest_hours", "price_per_1000_gets", "price_per_1000_puts"),
+    *(
+        "orphan_protected_prefixes",
+        "output_spec",
+        "partial_progress",
+        "partition_rest_hours",
+        "price_per_1000_gets",
+        "price_per_1000_puts",
+    ),
     *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
     *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns", "statistics_min_changed_ratio"),
     *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
@@ -65,6 +72,8 @@ FREE = {
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""
 # --unsafe, which no request has, comes before.
 NEVER = {"snapshot_give_up_ids"}
+# The lists of all sources are one: no request takes an entry away.
+UNITED = {"orphan_protected_prefixes"}
 
 
 def resolved(policy: dict[str, str], request: dict[str, str] | None = None) -> ResolvedPolicy:
@@ -82,7 +91,7 @@ def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> s
 
 def test_every_key_is_held_or_free() -> None:
     assert UNRESTRICTED == FREE
-    assert {*HELD, *FREE, *NEVER, "operations"} == set(POLICY_KEYS)
+    assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
 
 
 @pytest.mark.parametrize("key", HELD)
@@ -97,6 +106,12 @@ def test_no_request_sets_a_looser_value(key: str) -> None:
     assert refusal(policy, {key: looser}, may="all") is None
     assert refusal(policy, {key: own}) is None
     assert tighter is None or refusal(policy, {key: tighter}) is None
+
+
+def test_a_protected_folder_stays_one() -> None:
+    policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "s3://b/other"}
+    assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep", "s3://b/other")
+    assert refusal(policy, request) is None
 
 
 def test_a_bound_of_the_deployment_is_no_looser_value() -> None:

@@ -20,6 +20,7 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.plans import data_file, policy, table
 from support.rewrites import rows, struct, task
+from support.settings import refusal, resolved
 
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, 41)))
 LEAVES = leaf_columns(SCHEMA)
@@ -118,6 +119,16 @@ def test_an_integer_property_has_64_bits() -> None:
     for value in (DIGITS, str(2**63), str(-(2**63) - 1)):
         with pytest.raises(PolicyError, match="which is not an integer"):
             manifest_target_bytes(table(properties={"commit.manifest.target-size-bytes": value}), 0)
+
+
+def test_a_setting_of_megabytes_is_not_parsed() -> None:
+    """A hundred thousand parentheses took seconds, in every scan."""
+    for key, value in (("where", "(" * 10**6), ("sort_order", "bucket(" * 10**6)):
+        told = refusal({f"icekeeper.{key}": value})
+        assert told.endswith(f"…' (from table property icekeeper.{key}): it has {len(value):,} characters; a table's "
+                             "setting has 10,000 at most")  # fmt: skip
+    ignored = resolved({"icekeeper.orphan_inventory": "x" * 10**6}).ignored
+    assert [len(one.value) for one in ignored] == [10_000]
 
 
 def test_an_order_by_hundreds_of_columns_is_not_applied() -> None:

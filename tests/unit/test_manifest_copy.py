@@ -190,7 +190,7 @@ def test_row_ids_that_were_inherited_become_explicit() -> None:
 def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
     """Legal Avro: the entry is then decoded."""
     manifest = one(2, first_row_id=None, count=1)
-    header, _, _ = read_avro(manifest.data, "m")
+    header = read_avro(manifest.data, "m")[0].header
     (entry,) = decode_manifest(manifest.data, manifest.manifest, SPEC)
     block: Any = next(iter(fastavro.block_reader(io.BytesIO(manifest.data))))
     payload = block.bytes_.getvalue()

@@ -63,7 +63,7 @@ def is_untouched(lake: LocalLake, files: set[str]) -> bool:
 
 def why_not_detected(execution: Execution) -> str:
     ((error, cause),) = execution.visits[0].errors
-    assert error == "PolicyError"
+    assert error in ("PolicyError", "RequestRefused")
     return str(json.loads(cause)["errorMessage"])
 
 
@@ -98,7 +98,11 @@ def test_a_run_over_the_fleet_for_more_touches_no_table(lake: LocalLake) -> None
     execution = lake.stack.run({"operations": ATTACK["operations"], "settings": GREED})
     assert execution.names == ["Detect", "AnyProposals", "NothingToDo"]
     report = lake.stack.control(f"runs/{execution.name}/detection.json")
-    assert [skip["reason"] for skip in report["skipped"]] == [REFUSAL]
+    assert [(skip["reason"], skip["is_error"]) for skip in report["skipped"]] == [(REFUSAL, False)]
+    assert lake.metrics("TablesNotReadable")[-1].value == 0  # who asks raises no alarm
+    assert (
+        list(lake.state.lake_stats.of_catalog("local", lake.identity().warehouse)) == []
+    )  # nor says what is wrong here
     assert is_untouched(lake, files)
 
 

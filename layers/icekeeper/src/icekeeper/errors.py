@@ -4,6 +4,7 @@
 
     MaintenanceError
     ├── PolicyError            the input is wrong: unknown key, table, catalog, malformed value (exit code 2)
+    │   └── RequestRefused     a request for a pass asks for more than the table's policy
     ├── TableUnsupported       a legal table that this version must not touch
     ├── PlanStale              the table moved in a way the plan cannot follow: plan again
     ├── CommitConflict         another writer won the swap: reload, revalidate, retry
@@ -52,6 +53,7 @@ __all__ = [
     "PartlyListed",
     "PlanStale",
     "PolicyError",
+    "RequestRefused",
     "RowsNotKept",
     "StorageError",
     "TableUnsupported",
@@ -79,6 +81,10 @@ class PolicyError(MaintenanceError):
     def __init__(self, *told: object, hint: Callable[[], str] = str) -> None:
         super().__init__(*told)
         self.hint = hint
+
+
+class RequestRefused(PolicyError):
+    """A request for a pass asks for more than the table's policy, and the deployment does not admit it."""
 
 
 class TableUnsupported(MaintenanceError):

@@ -45,11 +45,17 @@ class TablePolicies:
         self._environment = environment
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
         self._of_requests = of_requests
+        self._of_call: Mapping[str, str] = {}
 
-    def of_requests(self) -> TablePolicies:
-        """The same policies, whose overrides are settings of requests."""
+    def of_requests(self, of_call: Mapping[str, str]) -> TablePolicies:
+        """The same policies, whose overrides are settings of requests; those of the operator's call hold beneath them.
+
+        Where all overrides are of requests, ``of_call`` is so too, and holds for no other request.
+        """
+        if self._of_requests:
+            return self
         found = copy(self)
-        found._of_requests = True
+        found._of_requests, found._of_call = True, of_call
         return found
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -70,7 +76,8 @@ class TablePolicies:
         """The policy of one table, with who maintains it.
 
         Raises:
-            PolicyError: settings that are wrong, or overrides of a request by which more would be deleted (rule 267).
+            PolicyError: settings that are wrong.
+            RequestRefused: overrides of a request by which more would be deleted (rule 267).
             StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
@@ -82,9 +89,10 @@ class TablePolicies:
             layers = layers_for(loaded.metadata.properties, self._variables, settings, rules=rules, bucket=stated)
             return self._of_layers(layers, unsafe=unsafe)
 
-        resolved = resolved_with(overrides)
+        resolved = resolved_with({**self._of_call, **overrides})
         if overrides and self._of_requests:
-            require_no_more(resolved_with({}), resolved, requests_may(self._environment), str(name))
+            own = resolved_with(self._of_call)
+            require_no_more(own, resolved, requests_may(self._environment), str(name))
         if bucket is None or built_in is None:
             return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)

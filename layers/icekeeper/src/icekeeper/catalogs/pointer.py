@@ -83,20 +83,20 @@ def load_bounded(
 ) -> LoadedTable:
     """The table whose metadata file a pointer names, with its bound (rule 92).
 
-    ``home``: the table's location as the catalog knows it; unless given, the one in its metadata.
+    ``home``: the table's location, where the catalog's service knows it.
 
     Raises:
         LocationRefused: the file lies where the table must not have any; it was not read.
         MetadataUnreadable, StorageError: as :func:`load_document`.
     """
-    storage = files.storage.within(files.bounds.of(table, location))
+    bound = files.bounds.of(table, location, home)
+    storage = files.storage.within(bound)
     try:
         storage.require([location])  # also of a document that was kept
     except LocationRefused as error:
         error.pointer = location
         raise
     metadata = load_document(storage, location)
-    bound = files.bounds.of(table, home or metadata.location)
     return LoadedTable(table, metadata, location, token, bound.put_into(files.io_properties))
 
 

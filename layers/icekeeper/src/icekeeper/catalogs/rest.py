@@ -62,6 +62,8 @@ OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.BadRequestError,
     ValidationError,
 )
+# What no catalog has, and a server may make up without end.
+_MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
@@ -117,6 +119,11 @@ class RestCatalog:
             if namespace in seen:
                 continue  # SeaweedFS lists nested namespaces at the top, too (platform 32)
             seen.add(namespace)
+            if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
+                raise StorageError(
+                    f"catalog {self._name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
+                    f"namespaces, or some of more than {_MOST_LEVELS} levels"
+                )
             try:
                 tables = self._client.list_tables(namespace)
             except pyiceberg.exceptions.NoSuchNamespaceError:
@@ -125,7 +132,7 @@ class RestCatalog:
                 if not isinstance(error, OF_ONE_NAMESPACE):
                     raise self._unusable(error) from error
                 hidden[namespace], tables = error, []
-            yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables)
+            yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables if len(table) > 1)
             try:
                 pending = [*self._children(namespace), *pending]
             except StorageError as error:
@@ -246,7 +253,7 @@ class RestCatalog:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
         metadata = TableMetadata(document)
-        bound = self._bounds.of(table, metadata.location)
+        bound = self._bounds.of(table, location)
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
     def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
@@ -284,7 +291,7 @@ class RestCatalog:
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
         told = " ".join(mask(message, self._secrets).split())
-        return told if error is not None else told[:200]
+        return told[:2000] if error is not None else told[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):

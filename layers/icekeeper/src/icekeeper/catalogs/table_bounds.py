@@ -34,11 +34,13 @@ class TableBounds:
         self._rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
         check_allowed_prefixes(self._rules)
 
-    def of(self, table: TableName, location: str) -> AllowedLocations:
+    def of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
         """The bound of one table.
 
         Args:
-            location: the table's own; before it is known, the metadata file that the catalog's pointer names.
+            metadata_location: its metadata file.  Whoever wrote it may write there; the location that it names may be
+                somebody else's.
+            home: the table's location as the catalog's service knows it.
         """
         subject = f"{_pattern(self._name).replace('.', '?')}.{_pattern('.'.join(table.namespace))}"
         found = allowed_prefixes(self._rules, self._name, table.namespace)
@@ -46,10 +48,10 @@ class TableBounds:
             return AllowedLocations((), True, subject, self._rules, found.reason)
         if found is not None:
             return AllowedLocations(found, True, subject, self._rules)
-        return AllowedLocations(self._default(location), False, subject, self._rules)
+        return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
 
-    def _default(self, location: str) -> tuple[str, ...]:
-        warehouse, place = split_path(self._warehouse), split_path(location)
+    def _default(self, metadata_location: str, home: str | None) -> tuple[str, ...]:
+        warehouse, place = split_path(self._warehouse), split_path(metadata_location)
         is_url = "://" in self._warehouse
         if self._kind is not CatalogKind.GLUE and (is_url or self._warehouse.startswith(("/", "file:/"))):
             if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
@@ -58,7 +60,7 @@ class TableBounds:
         if place.scheme not in S3_SCHEMES or not place.authority:
             return ()
         if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
-            return (location,)
+            return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
         return (f"{place.scheme}://{place.authority}",)
 
 

@@ -15,6 +15,7 @@ from itertools import chain
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import TableFolders, table_folders
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
@@ -168,13 +169,17 @@ def _near_one(
         return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
     if isinstance(catalog, str):
         return lost(catalog)
-    try:
+
+    def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
         found = _loaded_by_claims(context, own, catalog, claims)
+        return found, [_looked_into(context, table, claims) for table in found.tables]
+
+    try:
+        found, looked = LimitedLooks(context, catalog).look(claims.table, look)
     except MaintenanceError as error:
         return lost(str(error))
     near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
-    for loaded in found.tables:
-        table, unread = _looked_into(context, loaded, claims)
+    for table, unread in looked:
         if unread is not None:
             near.append(lost(str(unread), table.table.name))
         if any(map(table.overlap, folders)):

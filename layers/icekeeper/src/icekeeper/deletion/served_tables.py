@@ -20,6 +20,7 @@ from functools import partial
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, recorded_claims
+from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import (
@@ -190,25 +191,30 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
     Raises:
         StorageError: the state store failed.
     """
-    known = recorded_claims(context.state, catalog)
+    known, looks = recorded_claims(context.state, catalog), LimitedLooks(context, catalog)
     with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="table-look") as pool:
-        seen = pool.map(partial(_look_at_table, context, catalog, known), tables)
+        seen = pool.map(partial(_look_at_table, context, looks, known), tables)
         return [one for one in seen if one is not None]
 
 
 def _look_at_table(
-    context: OperationContext, catalog: Catalog, known: Mapping[TableName, TableClaims], name: TableName
+    context: OperationContext, looks: LimitedLooks, known: Mapping[TableName, TableClaims], name: TableName
 ) -> UnseenEntry | None:
-    recorded, location = known.get(TableName.recorded(str(name))), ""
-    try:
+    recorded, catalog, location = known.get(TableName.recorded(str(name))), looks.catalog, ""
+
+    def look() -> None:
+        nonlocal location
         loaded = catalog.load(name)
         location = normalise(loaded.metadata.location)
         if has_its_own_bucket(location):
-            return None
+            return
         if not is_seen(recorded, loaded):
             look_into(context, catalog, loaded)
         elif (new := first_look(catalog, loaded, recorded)) is not None:  # properties may name other folders
             context.state.claims.record(new, replaces=recorded)
+
+    try:
+        looks.look(name, look)
         return None
     except PolicyError:
         return None  # dropped meanwhile, or no table

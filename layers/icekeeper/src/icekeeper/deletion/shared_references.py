@@ -14,6 +14,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.kept_documents import reading_anew
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.limited_looks import follow_for_a_while
 from icekeeper.deletion.neighbours import TableFolders
 from icekeeper.deletion.other_heads import refuse_other_head
 from icekeeper.deletion.owned_locations import owned_locations
@@ -216,7 +217,11 @@ class SharedReferences:
     def _follow(self, followed: _Followed) -> None:
         table = followed.table
         reader = TableReader(table.metadata, self._context.storage(table).read)
-        self._paths_of(followed).update(reachable_paths(reader, table.metadata_location, followed.references))
+
+        def look() -> None:
+            self._paths_of(followed).update(reachable_paths(reader, table.metadata_location, followed.references))
+
+        follow_for_a_while(self._context, followed.catalog, table.name, look)
 
 
 def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:

@@ -65,7 +65,7 @@ def detect(
         )
 
     with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
-        check = policies.of_requests().of
+        check = policies.of_requests(given).of
         report = Scanner(settings, state, now_ms, threads, run=run, check_request=check).scan(
             sources, assessor_of, cursor
         )

@@ -24,12 +24,12 @@ from pyspark.util import inheritable_thread_target
 
 from icekeeper.engines.background import in_background
 from icekeeper.engines.java import find_java_home
-from icekeeper.engines.machine import this_machine
 from icekeeper.engines.pools import current_pool
 from icekeeper.engines.spark_master import is_elsewhere, local_cores
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
 from icekeeper.errors import StorageError
+from icekeeper.machine import this_machine
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
 __all__ = ["LOCAL_SETTINGS", "SparkEngine", "local_session"]

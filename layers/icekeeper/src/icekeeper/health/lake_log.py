@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
@@ -20,7 +20,7 @@ from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
 
-__all__ = ["LakeLog"]
+__all__ = ["LakeLog", "Twins"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,11 @@ class LakeLog:
                 self._known[_entry(stats.identity)] = _Known(_digest(stats), frozenset(stats.warnings), stats.identity)
         except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
             self._give_up("read", error)
+
+    @property
+    def tables(self) -> list[TableIdentity]:
+        """The tables of which stats were recorded before this scan."""
+        return [known.identity for known in self._known.values()]
 
     def observe(self, stats: LakeStats) -> None:
         """Take the stats of a table; if they changed, they are recorded, sooner or later, until :meth:`finish`."""
@@ -100,6 +105,28 @@ class LakeLog:
             if self._store is not None:
                 log.warning("lake stats cannot be %s, so this scan leaves them: %s", what, error)
             self._store = None
+
+
+class Twins:
+    """The tables of all catalogs by UUID, to find one that is seen at two locations; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_uuid: dict[str, dict[str, str]] = {}
+
+    def know(self, tables: Iterable[TableIdentity]) -> None:
+        """Take tables that an earlier scan saw."""
+        for identity in tables:
+            self.of(identity)
+
+    def of(self, identity: TableIdentity) -> tuple[str, ...]:
+        """The other tables that have the UUID of this one at another location, with it; this one is known then."""
+        if not identity.uuid or not identity.location:
+            return ()
+        with self._lock:
+            places = self._by_uuid.setdefault(identity.uuid, {})
+            places[identity.location] = f"{identity.table} of catalog {identity.catalog} at {identity.location}"
+            return tuple(text for location, text in sorted(places.items()) if location != identity.location)
 
 
 def _entry(identity: TableIdentity) -> _Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["canonical_names", "is_field", "record_of", "renamed"]
+__all__ = ["canonical_names", "is_field", "record_of"]
 
 JsonObject = Mapping[str, Any]
 
@@ -39,16 +39,11 @@ def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
 
 
 def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
-    """Names in the file → names in the specification, where they differ; ``wanted`` are the latter by field id."""
-    renames = {}
+    """Names in the file → names in the specification, of fields that are wanted; ``wanted`` are the latter by id."""
+    found = {}
     for field in schema["fields"]:
         name, field_id = field["name"], field.get("field-id")
         canonical = _LEGACY_NAMES.get(name, name) if field_id is None else wanted.get(int(field_id), name)
-        if canonical != name:
-            renames[name] = canonical
-    return renames
-
-
-def renamed(record: dict[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    """The record with the names of the specification."""
-    return {renames.get(key, key): value for key, value in record.items()} if renames else record
+        if canonical in wanted.values():
+            found[name] = canonical
+    return found

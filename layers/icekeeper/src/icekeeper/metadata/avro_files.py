@@ -7,7 +7,6 @@ the integers and bytes that are stored.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ from typing import Any, TypeVar, cast
 
 import fastavro
 from fastavro.schema import parse_schema
+from pydantic_core import from_json
 
-from icekeeper.errors import MetadataUnreadable
+from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.metadata.avro_container import AvroContainer, open_container
-from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_fields import canonical_names
+from icekeeper.metadata.avro_types import AvroTypes, require_bounded
 from icekeeper.metadata.avro_values import Reader
 
 __all__ = [
@@ -40,6 +41,11 @@ Block = TypeVar("Block")
 
 # Iceberg-Java writes manifests with gzip, which Avro calls deflate; every reader has it.
 _CODEC = "deflate"
+# A manifest has some hundred parts and three for each partition field; those of the last ones read are kept.
+_LONGEST_SCHEMA = 1024 * 1024
+_MOST_PARTS = 10_000
+# One for each column, partition field or row group of a file, or for each equality column.
+_MOST_ITEMS = 256 * 1024
 _LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
 
 
@@ -93,6 +99,8 @@ class OpenedFile:
     def _telling_damage(self) -> Iterator[None]:
         try:
             yield
+        except MaintenanceError:
+            raise
         except Exception as error:  # truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
             raise MetadataUnreadable(f"{self.path} is damaged or truncated: {_first_line(error)}") from error
 
@@ -120,30 +128,44 @@ def open_avro(data: bytes, path: str) -> OpenedFile:
         MetadataUnreadable: the bytes are not an Avro file.
     """
     try:
-        container = open_container(data)
+        container = open_container(data, path)
         writer_schema(container.header["avro.schema"])
+    except MaintenanceError:
+        raise
     except Exception as error:  # damaged input raises many types
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
     return OpenedFile(path, container)
 
 
-def read_avro(data: bytes, path: str) -> tuple[Mapping[str, str], AvroSchema, Iterator[dict[str, Any]]]:
-    """Open a container file: its header, the writer's schema without logical types, its records.
+def read_avro(
+    data: bytes, path: str, wanted: Mapping[int, str] | None = None
+) -> tuple[OpenedFile, Iterator[dict[str, Any]]]:
+    """Open a container file, and read its records.
+
+    ``wanted``: the names of the only fields that are read, by id; ``None``: all, by their names in the file.
 
     Raises:
         MetadataUnreadable: the bytes are not an Avro file; while iterating: they are damaged or cut off.
     """
     opened = open_avro(data, path)
     written = writer_schema(opened.schema_text)
-    read = written.types.reader(written.schema)
-    return opened.header, written.schema, (record for record, _ in opened.values(read))
+    types, schema = written.types, written.schema
+    read = types.reader(schema) if wanted is None else types.fields_reader(schema, canonical_names(schema, wanted))
+    return opened, (record for record, _ in opened.values(read))
 
 
 @lru_cache(maxsize=32)  # the manifests of a table have few schemas, each longer to parse than a small manifest to read
 def writer_schema(text: str) -> WriterSchema:
-    """A writer's schema; nobody may change it."""
-    parsed = cast("dict[str, Any]", parse_schema(strip_logical_types(json.loads(text))))
-    types = AvroTypes(parsed["__named_schemas"])
+    """A writer's schema; nobody may change it.
+
+    Raises:
+        Exception: it is none, or larger than that of manifests can be.
+    """
+    if len(text) > _LONGEST_SCHEMA:
+        raise ValueError(f"its schema has {len(text)} characters, {_LONGEST_SCHEMA} may be")
+    parsed = cast("dict[str, Any]", parse_schema(strip_logical_types(from_json(text, allow_inf_nan=False))))
+    require_bounded(parsed, _MOST_PARTS)
+    types = AvroTypes(parsed["__named_schemas"], _MOST_ITEMS)
     types.reader(parsed)
     return WriterSchema(parsed, types)
 

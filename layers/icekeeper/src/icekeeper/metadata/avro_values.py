@@ -17,6 +17,7 @@ __all__ = [
     "Reader",
     "Skipper",
     "array_reader",
+    "empty_items_reader",
     "fixed_reader",
     "items_skipper",
     "keyed_bytes_skipper",
@@ -30,6 +31,7 @@ __all__ = [
     "record_reader",
     "require_possible",
     "skip_bytes",
+    "skip_empty_items",
     "skip_long",
     "skip_null",
     "then",
@@ -39,8 +41,10 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 Skipper: TypeAlias = Callable[[bytes, int], int]
 
 _64_BITS = (1 << 64) - 1
-# So many items may take no bytes at all: nulls, records without fields.
+# So many records of a block, and so many items that are passed over, may take no bytes at all.
 _MOST_EMPTY = 4096
+# And so many that are read, nulls and others: each of these becomes an object (rule 276).
+_MOST_NULLS, _MOST_EMPTY_READ = 1024, 64
 
 
 def require_possible(count: int, size: int) -> int:
@@ -150,13 +154,16 @@ def then(read: Reader, make: Callable[[Any], Any]) -> Reader:
     return made
 
 
-def record_reader(fields: Sequence[tuple[str, Reader]]) -> Reader:
-    """Reads a record as a dict."""
+def record_reader(fields: Sequence[tuple[str | None, Any]]) -> Reader:
+    """Reads a record as a dict; a field without a name is passed over by its skipper."""
 
     def record(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         values = {}
         for name, read in fields:
-            values[name], at = read(data, at)
+            if name is None:
+                at = read(data, at)
+            else:
+                values[name], at = read(data, at)
         return values, at
 
     return record
@@ -224,13 +231,15 @@ def _block_items(data: bytes, at: int) -> tuple[int, int]:
     return require_possible(count, len(data) - at), at
 
 
-def array_reader(item: Reader) -> Reader:
-    """Reads the items of an array as a list."""
+def array_reader(item: Reader, most: int | None = None) -> Reader:
+    """Reads the items of an array as a list; more than ``most`` are an error."""
 
     def items(data: bytes, at: int) -> tuple[list[Any], int]:
-        values = []
+        values: list[Any] = []
         count, at = _block_items(data, at)
         while count:
+            if most is not None and len(values) + count > most:
+                raise ValueError(f"an array has {len(values) + count} items, {most} may be")
             for _ in range(count):
                 value, at = item(data, at)
                 values.append(value)
@@ -256,8 +265,36 @@ def keyed_reader(value: Reader) -> Reader:
     return pairs
 
 
+def empty_items_reader(item: Reader) -> Reader:
+    """Reads the items of an array that take no bytes each, so that no number of bytes says how many there may be."""
+
+    most = _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ
+
+    def items(data: bytes, at: int) -> tuple[list[Any], int]:
+        values: list[Any] = []
+        count, at = _block_items(data, at)
+        while count:
+            if len(values) + count > most:
+                raise ValueError(f"an array has {len(values) + count} items that take no bytes")
+            values += (item(data, at)[0] for _ in range(count))
+            count, at = _block_items(data, at)
+        return values, at
+
+    return items
+
+
+def skip_empty_items(data: bytes, at: int) -> int:
+    """Passes over the items of an array that take no bytes each, without counting to their number."""
+    count, at = _block_items(data, at)
+    while count:
+        count, at = _block_items(data, at)
+    return at
+
+
 def items_skipper(item: Skipper) -> Skipper:
     """Passes over the items of an array or map."""
+    if item is skip_null:
+        return skip_empty_items
 
     def skip(data: bytes, at: int) -> int:
         count, at = _block_items(data, at)

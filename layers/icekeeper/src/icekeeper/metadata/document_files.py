@@ -6,11 +6,9 @@ import gzip
 import json
 import re
 import zlib
-from typing import Any
-
-from pydantic_core import from_json
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
 
@@ -18,7 +16,7 @@ __all__ = ["is_metadata_file", "leading_uuid", "parse_document", "render_documen
 
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 
-GZIP_MAGIC = b"\x1f\x8b"
+_BEGINNING = 64 * 1024
 # Only plain values may stand before it, so that it is a member of the document and not of a value inside.
 _LEADING_UUID = re.compile(
     rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
@@ -34,12 +32,12 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
     """Parse a metadata file, plain or gzip-compressed.
 
     Raises:
-        MetadataUnreadable: the bytes are truncated or not table metadata.
+        MetadataUnreadable: the bytes are truncated or not table metadata, or unfold to more than a file may.
     """
+    limits = FileLimits(f"metadata file {location}", len(data))
     try:
-        plain = gzip.decompress(data) if data[:2] == GZIP_MAGIC else data
-        document = _parsed(plain)
-    except (OSError, EOFError, ValueError) as error:
+        document = parsed_json(limits.unpack("gzip" if data[:2] == GZIP_MAGIC else "null", data), limits)
+    except (ValueError, MemoryError) as error:
         raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
     if not isinstance(document, dict):
         raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
@@ -50,24 +48,11 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
         raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
 
 
-def _parsed(plain: bytes) -> Any:
-    """What ``json.loads`` returns or raises, in half the time: it has the last word on what the faster reader refuses.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    try:
-        return from_json(plain, cache_strings="keys")
-    except ValueError:  # also of other encodings than UTF-8, of lone surrogates, and of very deep documents
-        return json.loads(plain)
-
-
 def leading_uuid(beginning: bytes) -> str | None:
     """The table UUID from the first bytes of a metadata file; ``None``: they do not tell for certain."""
     try:
-        plain = (
-            zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning) if beginning[:2] == GZIP_MAGIC else beginning
-        )
+        is_packed = beginning[:2] == GZIP_MAGIC
+        plain = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning, _BEGINNING) if is_packed else beginning
     except zlib.error:
         return None
     match = _LEADING_UUID.match(plain)

@@ -13,7 +13,7 @@ from typing import Any
 from icekeeper.metadata.avro_fields import is_field, record_of
 from icekeeper.metadata.avro_files import WriterSchema
 from icekeeper.metadata.avro_types import AvroTypes
-from icekeeper.metadata.avro_values import Reader, Skipper
+from icekeeper.metadata.avro_values import Reader, Skipper, then
 from icekeeper.metadata.learned_entries import EntryReader, EntryStep
 from icekeeper.metadata.stored_file import LATE_FIELDS, LateReader
 
@@ -39,6 +39,12 @@ SPAN = (-1, -2)
 """In place of ids of an entry's fields: where the entry begins and ends."""
 LATE = (-3, -4)
 """In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
+
+_NUMBER, _TEXT, _BYTES = frozenset({"int", "long"}), frozenset({"string", "enum"}), frozenset({"bytes"})
+_TYPES = {100: _TEXT, 101: _TEXT, 143: _TEXT, 131: _BYTES, 102: frozenset({"record"}), 135: frozenset({"array"})}
+"""Avro's types of fields that are no numbers."""
+_ANY = frozenset({"array", "map"})
+_REQUIRED = frozenset({0, 100, 101, 103, 104})
 
 # Their values repeat from entry to entry, and are longer to make than to find among those that are known.
 _REPEATED = frozenset({1, 101, 102})
@@ -130,7 +136,10 @@ def _present(types: AvroTypes, union: Any) -> tuple[Skipper, Any]:
 def _wanted_step(
     types: AvroTypes, kind: Any, slot: int, field_id: int, partition: Callable[[Mapping[str, Any]], Any] | None
 ) -> EntryStep:
+    _require_type(types, kind, field_id)
     read = types.reader(kind)
+    if field_id in _REQUIRED and isinstance(types.defined(kind), list):
+        read = then(read, _not_null)
     if field_id == 100 and types.defined(kind) == {"type": "string"}:
         return EntryStep(slot, read, kind, _path)
     if field_id in _OWN:
@@ -145,6 +154,26 @@ def _wanted_step(
         return known[data[at:end]], end
 
     return EntryStep(slot, value, kind, known.__getitem__)
+
+
+def _require_type(types: AvroTypes, kind: Any, field_id: int) -> None:
+    """Raises LookupError where a field's values could be of another type than the specification's."""
+    defined = types.defined(kind)
+    branches = [types.defined(branch) for branch in (defined if isinstance(defined, list) else [defined])]
+    wanted = _ANY if field_id in LATE_FIELDS else _TYPES.get(field_id, _NUMBER)
+    found = {"union" if isinstance(branch, list) else branch["type"] for branch in branches} - {"null"}
+    if found == {"array"} and field_id == 135:
+        items = types.defined(next(branch for branch in branches if branch["type"] == "array")["items"])
+        found = {"array"} if not isinstance(items, list) and items["type"] in _NUMBER else {"array of others"}
+    if not found <= wanted:
+        name = (ENTRY_FIELDS | FILE_FIELDS | LATE_FIELDS)[field_id]
+        raise LookupError(f"has the type {' or '.join(sorted(found))} for {name}; it is not an Iceberg manifest")
+
+
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("an entry lacks what every entry has")
+    return value
 
 
 def _path(encoded: bytes) -> str:

@@ -26,6 +26,8 @@ _MOST_LESSONS = 8
 # Of one field: texts have a layout for each length, arrays for each number of items, and theirs are long.
 _MOST_LAYOUTS = 64
 _MOST_BYTES = 8_000
+# Of all fields: an expression takes a second to make for each MB, and of unknown fields there may be thousands.
+_MOST_PATTERN_BYTES = 256 * 1024
 # The entries of a block that are matched at once are copies of all of it; writers make blocks of 16 to 64 KB.
 _MOST_BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -144,6 +146,9 @@ class EntryReader:
         for step, layouts in zip(self._steps, self._layouts, strict=True):
             part = b"" if step.kind is None else alternatives(tuple(layouts))
             parts.append(part if step.slot < 0 else b"(%b)" % part)
+        if sum(map(len, parts)) > _MOST_PATTERN_BYTES:
+            self._lessons, self._pattern = _MOST_LESSONS, None
+            return
         # An entry, or what begins in another way to its very end: nobody looks for entries within it.
         self._pattern = re.compile(b"(%b)|.+" % b"".join(parts), re.DOTALL)
 

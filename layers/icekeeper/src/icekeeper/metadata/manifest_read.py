@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names, renamed
 from icekeeper.metadata.avro_files import OpenedFile, open_avro, read_avro, writer_schema
 from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, LATE, EntryColumns, entry_columns
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
@@ -61,6 +60,9 @@ _LIST_FIELDS = {
     519: "key_metadata",
     520: "first_row_id",
 }
+_LIST_TYPES: Mapping[str, type] = {"manifest_path": str, "partitions": list, "key_metadata": bytes}
+"""Types of fields of a manifest list that are no numbers."""
+_SUMMARY_BYTES = 512
 # What is read of every file, besides what is read when it is asked for, in the order of a stored file's fields.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
 _ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
@@ -88,18 +90,24 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    _, schema, records = read_avro(data, path)
-    names = canonical_names(schema, _LIST_FIELDS)
-    return [_manifest_file(renamed(record, names), path) for record in records]
+    opened, records = read_avro(data, path, _LIST_FIELDS)
+    found = []
+    for record in records:
+        found.append(_manifest_file(record, path))
+        opened.container.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
+    return found
 
 
 def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
-    summaries = record.get("partitions")
     try:
+        for name, value in record.items():
+            if value is not None and not isinstance(value, _LIST_TYPES.get(name, int)):
+                raise TypeError(f"its {name} is {str(value)[:60]!r}")
+        summaries = record.get("partitions")
         return ManifestFile(
-            manifest_path=record["manifest_path"],
-            manifest_length=record["manifest_length"],
-            partition_spec_id=record["partition_spec_id"],
+            manifest_path=_present(record, "manifest_path"),
+            manifest_length=_present(record, "manifest_length"),
+            partition_spec_id=_present(record, "partition_spec_id"),
             content=ManifestContent(record.get("content") or 0),
             sequence_number=record.get("sequence_number") or 0,
             min_sequence_number=record.get("min_sequence_number") or 0,
@@ -110,19 +118,26 @@ def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
             added_rows_count=record.get("added_rows_count"),
             existing_rows_count=record.get("existing_rows_count"),
             deleted_rows_count=record.get("deleted_rows_count"),
-            partitions=None
-            if summaries is None
-            else tuple(
-                PartitionFieldSummary(
-                    s["contains_null"], s.get("contains_nan"), s.get("lower_bound"), s.get("upper_bound")
-                )
-                for s in summaries
-            ),
+            partitions=None if summaries is None else tuple(map(_summary, summaries)),
             key_metadata=record.get("key_metadata"),
             first_row_id=record.get("first_row_id"),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise MetadataUnreadable(f"manifest list {path} holds an entry that is not a manifest: {error}") from error
+
+
+def _present(record: JsonObject, name: str) -> Any:
+    value = record[name]
+    if value is None:
+        raise TypeError(f"it has no {name}")
+    return value
+
+
+def _summary(record: JsonObject) -> PartitionFieldSummary:
+    bounds = record.get("lower_bound"), record.get("upper_bound")
+    if not all(bound is None or isinstance(bound, bytes) for bound in bounds):
+        raise TypeError("its partitions have bounds that are no bytes")
+    return PartitionFieldSummary(bool(record["contains_null"]), record.get("contains_nan"), *bounds)
 
 
 def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> ManifestFile:
@@ -131,11 +146,13 @@ def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> Manife
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    header, _, _ = read_avro(data, path)
+    spec_id = open_avro(data, path).header.get("partition-spec-id") or "0"
+    if not (spec_id.isascii() and spec_id.isdecimal() and len(spec_id) <= 10):
+        raise MetadataUnreadable(f"manifest {path} has a header with partition-spec-id {spec_id[:60]!r}")
     return ManifestFile(
         manifest_path=path,
         manifest_length=len(data),
-        partition_spec_id=int(header.get("partition-spec-id") or 0),
+        partition_spec_id=int(spec_id),
         added_snapshot_id=added_snapshot_id,
     )
 
@@ -281,4 +298,7 @@ def _pairs(items: Any) -> dict[int, Any] | None:
         return None
     if isinstance(items, dict):
         return {int(key): value for key, value in items.items()}
-    return {item["key"]: item["value"] for item in items}
+    found = {item["key"]: item["value"] for item in items}
+    if not all(isinstance(key, int) and isinstance(value, int | bytes) for key, value in found.items()):
+        raise TypeError("metrics of columns are neither numbers nor bytes")
+    return found

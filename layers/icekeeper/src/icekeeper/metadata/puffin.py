@@ -17,6 +17,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 
 __all__ = [
     "DELETION_VECTOR",
@@ -43,6 +44,7 @@ _VECTOR_MAGIC = bytes.fromhex("d1d33964")
 _POSITION_ID = 2147483645
 # RoaringPositionBitmap.MAX_POSITION in Java: the upper half selects one of at most 2^31 - 1 bitmaps.
 _MAX_POSITION = 0x7FFFFFFE_80000000
+_POSITION_BYTES = 16
 # Snapshot id and sequence number are not known before the commit; for deletion vectors the specification demands -1.
 _UNKNOWN = -1
 
@@ -98,22 +100,27 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
     if has_compressed_footer(data):
         raise _damaged(path, "its footer is compressed")
     try:
-        footer = json.loads(data[payload.start : payload.stop])
-        return tuple(
-            PuffinBlob(
-                type=blob["type"],
-                fields=tuple(blob["fields"]),
-                offset=int(blob["offset"]),
-                length=int(blob["length"]),
-                properties=blob.get("properties") or {},
-                snapshot_id=int(blob["snapshot-id"]),
-                sequence_number=int(blob["sequence-number"]),
-                compression_codec=blob.get("compression-codec"),
-            )
-            for blob in footer["blobs"]
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        footer = parsed_json(data[payload.start : payload.stop], FileLimits(path))
+        return tuple(map(_blob, footer["blobs"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _damaged(path, f"its footer cannot be understood: {error!r}") from error
+
+
+def _blob(entry: Mapping[str, Any]) -> PuffinBlob:
+    """Raises TypeError, and what looking up raises, where an entry of a footer is not as specified."""
+    properties, codec = entry.get("properties") or {}, entry.get("compression-codec")
+    texts = [entry["type"], *properties, *properties.values(), *([] if codec is None else [codec])]
+    numbers = [entry[key] for key in ("offset", "length", "snapshot-id", "sequence-number")]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a blob has a type, codec or property that is no text")
+    if not all(isinstance(number, int) for number in [*numbers, *entry["fields"]]):
+        raise TypeError("a blob has numbers that are none")
+    offset, length, snapshot_id, sequence_number = numbers
+    if offset < 0 or length < 0:
+        raise ValueError("a blob lies nowhere")
+    return PuffinBlob(
+        entry["type"], tuple(entry["fields"]), offset, length, properties, snapshot_id, sequence_number, codec
+    )
 
 
 def _payload(data: bytes, path: str) -> range:
@@ -135,7 +142,8 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
     """The deleted row positions of a ``deletion-vector-v1`` blob, which must be ``cardinality`` many.
 
     Raises:
-        MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong.
+        MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong, or there are more
+            positions than one file may have here.
     """
 
     def damaged(what: str) -> MetadataUnreadable:
@@ -151,6 +159,8 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
         raise damaged("the magic number is wrong")
     if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(body):
         raise damaged("the checksum is wrong")
+    # Runs take no more bytes for being longer, but whoever applies the positions has an array of them, and copies it.
+    FileLimits(f"the deletion vector in {path}").hold(_POSITION_BYTES * cardinality)
     try:
         positions = BitMap64.deserialize(body[4:])
     except (ValueError, MemoryError, IndexError) as error:

@@ -126,7 +126,7 @@ def _redpanda(summary: _Summary) -> Iterator[str]:
         return
     try:
         cluster = json.loads(mark).get("cluster")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         cluster = None
     yield "Redpanda" if cluster is None else f"Redpanda cluster {cluster}"
 

@@ -139,7 +139,12 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        metadata, read = loaded.metadata, partial(self.cache.read, read=self.storage(loaded).read)
+        metadata, storage = loaded.metadata, self.storage(loaded)
+
+        def read(path: str) -> bytes:
+            storage.require([path])  # another table's pass may have read it
+            return self.cache.read(path, storage.read)
+
         if self.planned is not None:  # what it names has not been written, and is nothing that was seen
             return TableReader(metadata, partial(self.planned.read, read=read))
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))

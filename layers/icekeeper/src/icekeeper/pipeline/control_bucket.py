@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
@@ -110,7 +111,7 @@ class ControlBucket:
         try:
             return self.find(key)
         except StorageError as error:
-            if not isinstance(error.__cause__, ValueError | RecursionError):
+            if not isinstance(error.__cause__, ValueError):
                 raise
             return None
 
@@ -179,6 +180,6 @@ def _digest(data: bytes) -> str:
 
 def _parse(data: bytes, path: str) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return parsed_json(data, FileLimits(path))
+    except ValueError as error:
         raise StorageError(f"{path} is no JSON document: {error}") from error

@@ -20,7 +20,7 @@ from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import OperationEvent, PlanReference
+from icekeeper.pipeline.events import OperationEvent, PlanReference, parse_event
 from icekeeper.pipeline.job_failure import write_job_failure
 from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import read_plan
@@ -109,7 +109,17 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
     log.info("wave of %d table(s): %s", len(wave.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
     if told[End.UNTOLD]:
         return _failed(StorageError(f"what became of {told[End.UNTOLD]} table(s) could not be written down"))
+    if told[End.CUT_OFF]:
+        _end_now()  # its thread would keep the process from ending
     return 0
+
+
+def _end_now() -> None:
+    """End the process with success, without waiting for threads that hang."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _failed(error: MaintenanceError) -> int:
@@ -163,12 +173,9 @@ def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     operation, here = _operation(given), _settings(given)
     plan = read_plan(_control(given).read(require_of_run(given.plan_key, given.run_id), given.plan_digest))
     _hand_on_keys(plan.environment)
-    event = OperationEvent(
-        run_id=given.run_id,
-        item=plan.item,
-        plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
-        operation=operation,
-    )
+    reference = PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest)
+    named = {"run_id": given.run_id, "item": plan.item, "plan": reference, "operation": operation}
+    event = parse_event(OperationEvent, named)
     return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
 
 

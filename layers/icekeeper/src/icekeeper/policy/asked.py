@@ -6,14 +6,12 @@ that are no looser than those under which an operation runs; the deployment's ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, RequestRefused
 from icekeeper.operation_facts import Operation
-from icekeeper.policy.choices import Ownership, Proof
-from icekeeper.policy.keys import POLICY_KEYS, Policy
+from icekeeper.policy.keys import KEY_FACTS, POLICY_KEYS, Policy
 from icekeeper.policy.layers import OVERRIDE_SOURCE
 from icekeeper.policy.resolved_policy import ResolvedPolicy
 from icekeeper.policy.values import did_you_mean, text_of
@@ -36,7 +34,6 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
     "ownership": _EVERY,
     "table_settings": _EVERY,
     "orphan_older_than_hours": _EVERY,
-    "orphan_protected_prefixes": _EVERY,
     "rewrite_enabled": frozenset({Operation.COMPACT}),
     "delete_compaction_enabled": frozenset({Operation.COMPACT}),
     "manifest_rewrite_enabled": frozenset({Operation.REWRITE_MANIFESTS}),
@@ -83,7 +80,7 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
     """Check a request: ``policy`` is the table's own, ``asked`` the one with the request's settings.
 
     Raises:
-        PolicyError: by the request more would be deleted; the message says what, and which setting admits it.
+        RequestRefused: by the request more would be deleted; the message says what, and which setting admits it.
     """
     if _ALL in may:
         return
@@ -97,7 +94,7 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
         for operation in part.operations:
             refused |= _loosest(own, part, operation, may)
     if refused:
-        raise PolicyError(
+        raise RequestRefused(
             f"a request for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
             f"policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
         )
@@ -144,43 +141,9 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
     told: dict[str, str] = {}
     for key, operations in _DECIDES.items():
         is_meant = operations == _EVERY if operation is None else operation in operations
-        if not is_meant or key in may or key not in POLICY_KEYS:
+        if not is_meant or key in may:
             continue
-        before, after = getattr(own, key), getattr(asked, key)
-        if before != after and _IS_LOOSER.get(key, _any_change)(before, after):
+        before, after, direction = getattr(own, key), getattr(asked, key), KEY_FACTS[key].tighter
+        if before != after and (direction is None or not direction.holds(before, after)):
             told[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
     return told
-
-
-def _any_change(before: Any, after: Any) -> bool:
-    return True
-
-
-def _lower(before: Any, after: Any) -> bool:
-    return before is None or (after is not None and bool(after < before))
-
-
-def _higher(before: Any, after: Any) -> bool:
-    return before is not None and (after is None or bool(after > before))
-
-
-def _true(before: Any, after: Any) -> bool:
-    return bool(after)
-
-
-_IS_LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {
-    **dict.fromkeys(
-        ("maintenance_enabled", "rewrite_enabled", "delete_compaction_enabled", "manifest_rewrite_enabled"), _true
-    ),
-    **dict.fromkeys(("snapshot_expiry_enabled", "orphan_sweep_enabled", "clean_expired_metadata"), _true),
-    "verify_page_checksums": lambda before, after: not after,
-    "proof": lambda before, after: after is not Proof.FULL,
-    "ownership": lambda before, after: after is Ownership.ICEKEEPER,
-    **dict.fromkeys(("snapshot_retention_hours", "max_snapshots_to_keep", "snapshot_retain_max"), _lower),
-    **dict.fromkeys(("writer_mark_retention_hours", "orphan_older_than_hours", "orphan_min_sightings"), _lower),
-    "partition_retention_hours": _lower,
-    **dict.fromkeys(("snapshot_expire_limit", "partition_expire_limit"), _higher),
-    **dict.fromkeys(("orphan_max_delete_ratio", "orphan_max_missing_ratio"), _higher),
-    "orphan_protected_prefixes": lambda before, after: not set(before) <= set(after),
-    "orphan_sweep_prefixes": lambda before, after: not set(after) <= set(before),
-}

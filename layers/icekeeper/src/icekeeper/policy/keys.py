@@ -201,7 +201,13 @@ class Policy(RewriteKeys):
     namespace_filter: TextList = key((), "wildcard patterns of namespaces", tighter=None, is_of_deployment=True)
     table_filter: TextList = key((), "wildcard patterns of table names", tighter=None, is_of_deployment=True)
     max_jobs_per_detection: int = key(100, "most tables one scan proposes", ge=1, tighter=None, is_of_deployment=True)
-    detection_timeout_s: int = key(300, "seconds that one scan may take", ge=1, tighter=None, is_of_deployment=True)
+    detection_timeout_s: int = key(
+        300,
+        "seconds that one scan may take, and a look of a pass at another table",
+        ge=1,
+        tighter=None,
+        is_of_deployment=True,
+    )
     # The stack sets some of these from its parameters; icekeeper run reads all of them.
     detection_interval_s: int = key(
         3600,
@@ -226,7 +232,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one job or pass may take, of maintain only where set; the stack's parameter JobTimeoutMinutes",
+        "seconds that one pass may take (maintain: where set), and a quarter more before it is cut off (JobTimeoutMinutes)",
         ge=1,
         tighter=None,
         is_of_deployment=True,

@@ -76,6 +76,8 @@ def parse_policy_file(text: str, source: str) -> PolicyFile:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         raise PolicyError(f"{name}: {where}{getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise PolicyError(f"{name} is nested too deeply; a rule has two levels") from error
     except AttributeError as error:  # strictyaml trips over its own report of characters that YAML does not allow
         raise PolicyError(f"{name} has characters that YAML does not allow") from error
     if not document.is_mapping() or _RULES not in document.data:

@@ -33,6 +33,8 @@ _DEFAULT = "default"
 _VARIABLE = f"{ENVIRONMENT_PREFIX}TABLE_SETTINGS"
 # Each is resolved for every pass, and may be a pass; people have one or two.
 _MOST_SCHEDULES = 16
+# Filters and orders are parsed for every pass and by every scan, some in quadratic time.
+_LONGEST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,11 @@ class _Operator:
         facts, (now, said_by) = KEY_FACTS[inner], self._says(name, inner)
         barred = self._why_barred(name, inner, facts, said_by)
         try:
+            if isinstance(value, str) and len(value) > _LONGEST:
+                raise PolicyError(
+                    f"policy key {key} cannot be '{value[:100]}…' (from {source}): it has {len(value):,} characters; a "
+                    f"table's setting has {_LONGEST:,} at most"
+                )
             typed = _typed(key, value, source)
         except PolicyError as error:
             if not self._is_ignored_key(inner, facts):
@@ -146,11 +153,12 @@ class _Operator:
             return self._bounded(inner, typed)
         if facts.tighter is None:
             return _Verdict(None, barred) if barred else _Verdict((typed,))
-        tight = facts.tighter.meet(now, typed)
-        if _same(tight, typed) and not (barred and self._moves_work(name, inner)):
+        if facts.tighter.holds(now, typed) and not (barred and self._moves_work(name, inner)):
             return self._bounded(inner, typed)
         if barred:
-            return _Verdict(None if _same(tight, now) or self._moves_work(name, inner) else (tight,), barred)
+            tight = facts.tighter.meet(now, typed)
+            is_as_it_was = facts.tighter.holds(tight, now) or self._moves_work(name, inner)
+            return _Verdict(None if is_as_it_was else (tight,), barred)
         return self._limited(inner, facts, typed, now)
 
     def _limited(self, key: str, facts: KeyFacts, typed: object, now: object) -> _Verdict:
@@ -168,11 +176,10 @@ class _Operator:
     def _bounded(self, key: str, typed: object) -> _Verdict:
         """A value that counts, and what a bound makes of it; the bound itself is applied where all are."""
         direction = KEY_FACTS[key].tighter
-        if direction not in (None, MORE) and key in self.bounds:
+        if direction is not None and direction is not MORE and key in self.bounds:
             limit, source = self.bounds[key]
-            held = direction.meet(limit, typed)
-            if not _same(held, typed):
-                return _Verdict((typed,), f"{source} keeps it at {text_of(held)}")
+            if not direction.holds(limit, typed):
+                return _Verdict((typed,), f"{source} keeps it at {text_of(direction.meet(limit, typed))}")
         return _Verdict((typed,))
 
     def _why_barred(self, schedule: str, key: str, facts: KeyFacts, said_by: str) -> str:
@@ -309,12 +316,5 @@ def _reason(error: PolicyError) -> str:
     return str(error).partition("): ")[2] or str(error)
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether two values are one; of lists the order does not count."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return set(one) == set(other)
-    return one == other
-
-
 def _as_set(value: object) -> str:
-    return value.text if isinstance(value, Malformed) else text_of(value)
+    return value.text[:_LONGEST] if isinstance(value, Malformed) else text_of(value)[:_LONGEST]

@@ -1,7 +1,7 @@
 """Which of two values of a policy key is the tighter one: it deletes less, or costs the operator less (pure).
 
 Every key declares its direction (:data:`icekeeper.policy.keys.KEY_FACTS`).  Bounds of the deployment and the limits of
-what a table may set both go by it.
+what a table or a request may set go by it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,13 @@ class Direction:
 
     loosest: tuple[object, ...] = ()
     """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
+
+    def holds(self, limit: object, value: object) -> bool:
+        """Whether a value is as tight as the limit, or tighter; of lists the order does not count."""
+        held = self.meet(limit, value)
+        if isinstance(held, tuple) and isinstance(value, tuple):
+            return set(held) == set(value)
+        return bool(held == value)
 
 
 def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, TypeAlias
@@ -24,7 +25,9 @@ from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
 from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
+from icekeeper.clock import steady_s
 from icekeeper.masking import address_to_show
 from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
@@ -33,6 +36,14 @@ __all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_cr
 
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
+ANSWER_TIMEOUT_S = 600.0
+"""For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
+_PIECE_BYTES = 64 * 1024
+# After decompression; 100,000 snapshots of an append each are 70 MB.
+_MOST_ANSWER_BYTES = 256 * 1024 * 1024
+_LONGEST_PAUSE_S = 20.0
+# Of a namespace; a server sends a hundred tables and more with each.
+_MOST_PAGES = 20_000
 # PyIceberg's default is ten, at once.
 SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
 # 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
@@ -42,6 +53,25 @@ READING = frozenset({"GET", "HEAD"})
 
 Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
 """Of the defaults and the overrides that a server sends, what replaces properties of the client."""
+
+
+class _ShortPauses(Retry):
+    """Repetitions that wait as long as the server asks for (``Retry-After``), but not for ever."""
+
+    def get_retry_after(self, response: Any) -> float | None:
+        asked_s = super().get_retry_after(response)
+        return None if asked_s is None else min(asked_s, _LONGEST_PAUSE_S)
+
+
+class _Pages(threading.local):
+    """The tokens of the listing that a thread is at."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+
+class EndlessAnswer(requests.RequestException):
+    """A server's answer, or its listing, does not come to an end."""
 
 
 class LedElsewhere(requests.RequestException):
@@ -67,7 +97,7 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it.
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it (platform 120).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
             response = session.get(
@@ -90,8 +120,10 @@ class BoundedRestCatalog(RestCatalog):
         session = super()._create_session()
         for adapter in session.adapters.values():
             if isinstance(adapter, HTTPAdapter):
+                _end_answers(adapter)
                 # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
-                adapter.max_retries = adapter.max_retries.new(allowed_methods=READING, other=0)
+                retries = adapter.max_retries
+                adapter.max_retries = _ShortPauses(retries.total, read=retries.read, allowed_methods=READING, other=0)
         session.hooks["response"].append(_count)
         return session
 
@@ -100,6 +132,9 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+        session.get = functools.partial(_next_page, session.get, _Pages())  # type: ignore[method-assign]
+        for adapter in session.adapters.values():
+            _end_answers(adapter)
         session.get_redirect_target = functools.partial(  # type: ignore[method-assign]
             _target_at_home, session.get_redirect_target
         )
@@ -129,6 +164,57 @@ def _target_at_home(target_of: Callable[[requests.Response], str | None], respon
     if here is None or there not in (here, Origin("https", here.host, 443) if here.port == 80 else here):
         raise LedElsewhere(f"a redirect leads elsewhere, to {address_to_show(address)[:200]!a}; correct its uri")
     return target
+
+
+def _next_page(
+    get: Callable[..., requests.Response],
+    pages: _Pages,
+    url: str,
+    params: Mapping[str, str] | None = None,
+    **more: Any,
+) -> requests.Response:
+    """Ask for one page of a listing; one that is asked for again, or comes after very many, belongs to no honest one
+    (rule 254).
+
+    PyIceberg asks as long as there is a token.
+    """
+    token = (params or {}).get("pageToken")
+    if token is None:
+        pages.seen = set()
+    elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
+        raise EndlessAnswer("a listing goes round and comes to no end")
+    else:
+        pages.seen.add(token)
+    return get(url, params=params, **more)
+
+
+def _end_answers(adapter: Any) -> None:
+    """Have an adapter read each answer whole, within :data:`ANSWER_TIMEOUT_S`, whoever asks and is led where."""
+    if not isinstance(adapter.send, functools.partial):
+        adapter.send = functools.partial(_whole_answer, adapter.send)
+
+
+def _whole_answer(
+    send: Callable[..., requests.Response], request: requests.PreparedRequest, stream: bool = False, **more: Any
+) -> requests.Response:
+    """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever."""
+    response = send(request, stream=True, **more)
+    until_s = steady_s() + ANSWER_TIMEOUT_S
+    parts, size = [], 0
+    for part in response.iter_content(_PIECE_BYTES):
+        if steady_s() > until_s:
+            response.close()
+            raise EndlessAnswer(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_ANSWER_BYTES:
+            response.close()
+            raise EndlessAnswer(
+                f"an answer has more than {_MOST_ANSWER_BYTES // 1024**2} MB; if it is honest, its table needs fewer "
+                "snapshots"
+            )
+    response._content = b"".join(parts)  # as requests itself keeps it
+    return response
 
 
 def _count(response: requests.Response, **_: Any) -> None:

@@ -22,6 +22,9 @@ FRAME = 8
 _FIRST_READ = 64 * 1024
 _MOST = 8 * 1024 * 1024
 """A footer takes some twenty times as much memory once it is understood; 2,000 columns have 0.3 MB a row group."""
+_LARGE = 1024 * 1024
+_LEAST_GROUP, _LEAST_CHUNK = 64, 32
+"""Bytes of a row group and of a column chunk with all that the format requires of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +108,23 @@ def _read(path: str, storage: Storage, promised: int | None) -> Footer:
         if found != [size, etag]:
             raise CannotCopy("became another file while it was read")
     before = b"" if is_local(path) else tail[: -FRAME - length]
-    return Footer(path, size, start, tail[-FRAME - length : -FRAME], etag, before)
+    footer = Footer(path, size, start, tail[-FRAME - length : -FRAME], etag, before)
+    if length > _LARGE:
+        _require_filled(footer)
+    return footer
+
+
+def _require_filled(footer: Footer) -> None:
+    """Check that a large footer is filled with what it describes: empty parts take a byte, and a hundred each once
+    they are understood.
+
+    Raises:
+        CannotCopy: it is not, or Arrow, which takes no list of more than a million, cannot read it.
+    """
+    seen = footer.seen_by_arrow()
+    groups = seen.num_row_groups
+    chunks = (
+        0 if groups * _LEAST_GROUP > len(footer.thrift) else sum(seen.row_group(n).num_columns for n in range(groups))
+    )
+    if max(groups * _LEAST_GROUP, chunks * _LEAST_CHUNK) > len(footer.thrift):
+        raise CannotCopy(f"claims {groups} row groups in a footer of {len(footer.thrift)} bytes")

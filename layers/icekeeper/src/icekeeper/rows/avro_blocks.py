@@ -1,27 +1,29 @@
-"""Reads an Avro container file block by block, with codecs for which fastavro needs further packages or has none.
+"""Reads an Avro container file block by block, as a stream.
 
-Source: Apache Avro 1.12 specification, "Object Container Files".  Snappy and zstandard are decompressed by Arrow.
+Source: Apache Avro 1.12 specification, "Object Container Files".
 """
 
 from __future__ import annotations
 
-import bz2
 import io
-import json
-import lzma
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pydantic_core import from_json
+
+from icekeeper.errors import MaintenanceError
+from icekeeper.foreign_bytes import CODECS, FileLimits, require_fitting
 
 __all__ = ["AvroBlock", "AvroContainer"]
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_SNAPPY_CHECKSUM_BYTES = 4
+# A schema of 2,000 columns has 0.2 MB.
+_LONGEST_HEADER = 8 * 1024 * 1024
+_BLOCK = "a block of it"
 # Numbers are read byte by byte, and each read of an object store's stream is a request.
 _BUFFER_BYTES = 1024 * 1024
 
@@ -47,25 +49,27 @@ class AvroContainer:
             if count < 0:  # then the size of the block in bytes follows
                 self._long()
             for _ in range(abs(count)):
-                key = self._exactly(self._length())
-                header[key.decode()] = self._exactly(self._length())
+                key = self._header_text()
+                header[key.decode()] = self._header_text()
         self._sync = self._exactly(_SYNC_BYTES)
         if "avro.schema" not in header:
             raise pa.ArrowInvalid("not an Avro file: its header has no schema")
-        self.schema: Any = json.loads(header["avro.schema"])
+        self.schema: Any = from_json(header["avro.schema"], allow_inf_nan=False)
         codec = header.get("avro.codec", b"null").decode()
-        if codec not in _DECOMPRESS:
-            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(_DECOMPRESS))}")
-        self._decompress = _DECOMPRESS[codec]
+        if codec not in CODECS:
+            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(CODECS))}")
+        self._codec = codec
 
     def blocks(self) -> Iterator[AvroBlock]:
         """Every block in file order.
 
         Raises:
             pa.ArrowInvalid: the file is damaged or truncated.
+            MetadataUnreadable: a block is larger than one may be, here or when its payload is asked for.
         """
         while self._stream.tell() < self._size:
             count, size = self._long(), self._length()
+            require_fitting(_BLOCK, size)
             data = self._exactly(size)
             if self._exactly(_SYNC_BYTES) != self._sync:
                 raise pa.ArrowInvalid("damaged Avro file: a block does not end with the file's sync marker")
@@ -73,13 +77,21 @@ class AvroContainer:
 
     def _decompressed(self, data: bytes) -> bytes:
         try:
-            return self._decompress(data)
+            return FileLimits(_BLOCK).unpack(self._codec, data)
+        except MaintenanceError:
+            raise
         except Exception as error:  # every codec has errors of its own
             raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
 
     def _start(self, magic: bytes) -> None:
         if self._stream.read(len(magic)) != magic:
             raise pa.ArrowInvalid("not an Avro file")
+
+    def _header_text(self) -> bytes:
+        length = self._length()
+        if self._stream.tell() + length > _LONGEST_HEADER:
+            raise pa.ArrowInvalid(f"damaged Avro file: its header has more than {_LONGEST_HEADER} bytes")
+        return self._exactly(length)
 
     def _length(self) -> int:
         length = self._long()
@@ -104,30 +116,3 @@ class AvroContainer:
         if len(data) != size:
             raise pa.ArrowInvalid("truncated Avro file")
         return data
-
-
-def _snappy(data: bytes) -> bytes:
-    """Decompress raw Snappy; it begins with the decompressed length (its format description, "Preamble")."""
-    size = 0
-    for position, byte in enumerate(data[:5]):
-        size |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            break
-    plain: bytes = pa.Codec("snappy").decompress(data[:-_SNAPPY_CHECKSUM_BYTES], decompressed_size=size, asbytes=True)
-    return plain
-
-
-def _zstandard(data: bytes) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        plain: bytes = stream.read()
-    return plain
-
-
-_DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
-    "null": bytes,
-    "deflate": lambda data: zlib.decompress(data, wbits=-zlib.MAX_WBITS),
-    "snappy": _snappy,
-    "zstandard": _zstandard,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
-}

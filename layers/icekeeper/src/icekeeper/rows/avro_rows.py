@@ -7,19 +7,18 @@ with null.  Values are decoded as they are stored (dates as days), and Arrow giv
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
-import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.avro_files import strip_logical_types
+from icekeeper.metadata.avro_types import AvroTypes, require_bounded
 from icekeeper.metadata.avro_values import require_possible
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
@@ -30,11 +29,14 @@ __all__ = ["AvroRows"]
 # Decoded records are Python objects, many times as large as in Arrow: batches are smaller than those of other formats.
 _BATCH_ROWS = 16 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
+# Columns and what they are made of.
+_MOST_PARTS = 100_000
 
 # Turns a decoded value into what Arrow takes for its type; None: it can stay as it is.
 Prepare: TypeAlias = Callable[[Any], Any] | None
 
 _DECIMALS = Context(prec=76)
+_DECIMAL_BYTES = 64
 _PLAIN: Mapping[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -64,6 +66,7 @@ class AvroRows:
         with _telling_damage("header"):
             self._container = AvroContainer(stream)
             self._schema = _full_names(self._container.schema)
+            require_bounded(self._schema, _MOST_PARTS)
             self._types = _Types()
             self._columns = [self._types.column(part) for part in self._schema["fields"]]
             self.schema = pa.schema([column for column, _ in self._columns])
@@ -76,36 +79,30 @@ class AvroRows:
         """
         chosen = [(column, prepare) for column, prepare in self._columns if column.name in names]
         kind = pa.struct([column for column, _ in chosen])
-        if not chosen:
-            for block in self._container.blocks():
-                with _telling_damage("rows"):
-                    count = require_possible(block.count, len(block.payload()))
-                yield _batch([{}] * count, kind)
-            return
         prepare = _record([(column.name, prepare) for column, prepare in chosen])
-        stored = strip_logical_types(self._schema)
-        written_as = parse_schema(stored)
-        read_as = None if len(chosen) == len(self._columns) else parse_schema(_only(stored, set(names)))
+        stored: Any = parse_schema(strip_logical_types(self._schema))
+        read = AvroTypes(stored["__named_schemas"]).fields_reader(
+            stored, {column.name: column.name for column, _ in chosen}
+        )
         rows: list[Any] = []
         size = 0
         for block in self._container.blocks():
-            data = block.payload()
-            payload = io.BytesIO(data)
-            size += len(data)
+            data, at, end = block.payload(), 0, 0
             with _telling_damage("rows"):
                 count = require_possible(block.count, len(data))
             for _ in range(count):
                 try:
-                    row = fastavro.schemaless_reader(payload, written_as, read_as)
+                    row, end = read(data, at)
+                    if end > len(data):
+                        raise EOFError("a row ends behind its block")
                     rows.append(row if prepare is None else prepare(row))
                 except Exception as error:
                     raise _damaged("rows", error) from error
-                if len(rows) >= _BATCH_ROWS:
+                size += end - at
+                at = end
+                if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
                     yield _batch(rows, kind)
                     rows, size = [], 0
-            if size >= _BATCH_BYTES and rows:
-                yield _batch(rows, kind)
-                rows, size = [], 0
         if rows:
             yield _batch(rows, kind)
 
@@ -248,45 +245,6 @@ def _same(value: Any) -> Any:
 
 
 def _decimal(raw: bytes, scale: int) -> Decimal:
+    if len(raw) > _DECIMAL_BYTES:  # the time to convert one grows with the square of its length
+        raise ValueError(f"a decimal has {len(raw)} bytes")
     return Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS)
-
-
-def _only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """The record with only these fields; a named type that a dropped field defined is defined where it is used next."""
-    definitions: dict[str, Any] = {}
-    _collect(record["fields"], definitions)
-    defined: set[str] = set()
-    kept = [part for part in record["fields"] if part["name"] in names]
-    return {**record, "fields": [{**part, "type": _defined(part["type"], definitions, defined)} for part in kept]}
-
-
-def _collect(schema: Any, definitions: dict[str, Any]) -> None:
-    if isinstance(schema, list):
-        for part in schema:
-            _collect(part, definitions)
-    elif isinstance(schema, dict):
-        if schema.get("type") in ("record", "fixed", "enum"):
-            definitions[schema["name"]] = schema
-        for key in ("type", "items", "values", "fields"):
-            _collect(schema.get(key), definitions)
-
-
-def _defined(schema: Any, definitions: Mapping[str, Any], defined: set[str]) -> Any:
-    if isinstance(schema, list):
-        return [_defined(part, definitions, defined) for part in schema]
-    if isinstance(schema, str):
-        if schema not in definitions or schema in defined:
-            return schema
-        return _defined(definitions[schema], definitions, defined)
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("type") in ("record", "fixed", "enum"):
-        defined.add(schema["name"])
-    return {
-        key: [{**part, "type": _defined(part["type"], definitions, defined)} for part in value]
-        if key == "fields"
-        else _defined(value, definitions, defined)
-        if key in ("type", "items", "values")
-        else value
-        for key, value in schema.items()
-    }

@@ -80,7 +80,7 @@ def _name_mapping(metadata: TableMetadata, files: Sequence[PlannedInput]) -> Seq
     text = metadata.properties.get(NAME_MAPPING)
     try:
         mapping: Sequence[Mapping[str, Any]] | None = None if text is None else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"file {files[0].file.file_path} cannot be read: {error}") from error
     return mapping
 

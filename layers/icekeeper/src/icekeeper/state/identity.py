@@ -107,7 +107,7 @@ class EarlierIdentity:
         """Parse the key of an earlier version; ``None`` for any other text."""
         try:
             parts = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return cls(*map(str, parts)) if isinstance(parts, list) and len(parts) == len(fields(cls)) else None
 

@@ -52,7 +52,7 @@ def read_slack(text: str | None) -> dict[str, Slack]:
     try:
         found = json.loads(text or "{}")
         items = [(str(name), _slack(one)) for name, one in found.items()]
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, RecursionError, TypeError, ValueError):
         return {}
     return {name: one for name, one in items if one is not None}
 

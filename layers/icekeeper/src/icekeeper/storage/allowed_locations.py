@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from icekeeper.errors import LocationRefused
-from icekeeper.storage.paths import LOCAL_SCHEMES, ComparedPath, compared, split_path
+from icekeeper.storage.paths import ComparedPath, compared, is_local, split_path
 
 __all__ = ["ALLOWED_LOCATIONS", "ALLOWED_PREFIXES", "ANYWHERE", "AllowedLocations"]
 
@@ -68,9 +69,8 @@ class AllowedLocations:
         if isinstance(path, ComparedPath):
             inner = path
         else:
-            parts = split_path(path)
-            inner = compared(os.path.abspath(parts.key) if parts.scheme in LOCAL_SCHEMES else path)
-        return not inner.has_dots and any(_holds(compared(prefix), inner) for prefix in self.prefixes)
+            inner = compared(os.path.abspath(split_path(path).key) if is_local(path) else path)
+        return not inner.has_dots and any(_holds(_outer(prefix), inner) for prefix in self.prefixes)
 
     def require(self, paths: Iterable[str]) -> None:
         """Refuse work on files or folders outside.
@@ -91,7 +91,7 @@ class AllowedLocations:
             LocationRefused: names the path as it is spelled.
         """
         inner = compared(real, is_plain=True)
-        if not any(_holds(compared(prefix), inner) for prefix in self.prefixes):
+        if not any(_holds(_outer(prefix), inner) for prefix in self.prefixes):
             raise LocationRefused(self._refusal([spelled]))
 
     def _refusal(self, outside: list[str]) -> str:
@@ -119,6 +119,16 @@ class AllowedLocations:
 
 ANYWHERE = AllowedLocations(("",), True)
 """No bound: the operator's own files, such as the policy file and the control bucket."""
+
+
+@lru_cache(maxsize=1024)
+def _remote(prefix: str) -> ComparedPath:
+    return compared(prefix)
+
+
+def _outer(prefix: str) -> ComparedPath:
+    """What a prefix names now; a local one may be reached by links."""
+    return compared(prefix) if is_local(prefix) else _remote(prefix)
 
 
 def _holds(outer: ComparedPath, inner: ComparedPath) -> bool:

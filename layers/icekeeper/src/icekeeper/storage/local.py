@@ -52,18 +52,27 @@ def held(real: str, *, make: bool = False) -> Iterator[str]:
             os.makedirs(above, exist_ok=True)
         yield real
         return
-    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in filter(None, above.split("/")):
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            inner = _folder_in(folder, part, make=make)
             os.close(folder)
             folder = inner
         yield f"{_DESCRIPTORS}/{folder}/{name}"
     finally:
         os.close(folder)
+
+
+def _folder_in(folder: int, name: str, *, make: bool) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, flags, dir_fd=folder)
 
 
 @contextmanager
@@ -73,7 +82,11 @@ def regular_file(name: str) -> Iterator[str]:
     Raises:
         OSError: there is none, or it is something else.
     """
-    opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        opened = os.open(name, flags | os.O_NONBLOCK)
+    except BlockingIOError:  # another machine holds a lease on the file, as a server of files does, and will let go
+        opened = os.open(name, flags)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")

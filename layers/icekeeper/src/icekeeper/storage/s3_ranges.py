@@ -55,7 +55,7 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         if etag is not None and tells_other_etag(answer, etag):
             raise ObjectChanged(path)
         try:
-            data: bytes = answer["Body"].read()
+            data: bytes = answer["Body"].read(end - start + 1)  # a longer answer is not taken into memory
         except (HTTPClientError, IncompleteReadError):  # boto3 itself repeats only until an answer begins
             if attempt == _ATTEMPTS - 1:
                 raise

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.aws.settings import identity_in, is_anonymous
+from icekeeper.foreign_bytes import require_fitting
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
@@ -80,10 +81,12 @@ def read_object(client: Any, path: str) -> bytes:
         PermissionError: the credentials may not read it.
         OSError: the store answers with fewer bytes than it has.
         ClientError, BotoCoreError: the store failed.
+        MetadataUnreadable: it is larger than one file may be.
     """
     first = read_beginning(client, path)
     if isinstance(first, bytes):
         return first
+    require_fitting(path, first.size)
     parts = [first.data]
     for start in range(len(first.data), first.size, ONE_READ_BYTES):
         # The object may be replaced meanwhile: without its ETag the parts could be of two objects.
@@ -133,7 +136,7 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
         if etag is not None and tells_other_etag(answer, etag):
             raise OSError(f"{path} was replaced while it was read")
         try:
-            data = answer["Body"].read()
+            data = answer["Body"].read(_asked_for(wanted) + 1 if answer.get("ContentRange") else None)
         except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
             continue
         found = _part_of(answer, data, wanted)
@@ -141,6 +144,12 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
             return found
         short = found
     raise ShortAnswer(f"the store answered with fewer than the {short} of {path}")
+
+
+def _asked_for(wanted: str) -> int:
+    """How many bytes a range has; more are not taken into memory."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    return int(last) - int(first) + 1 if first else int(last)
 
 
 def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:

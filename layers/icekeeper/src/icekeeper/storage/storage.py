@@ -24,6 +24,7 @@ from icekeeper.aws.settings import with_endpoint
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import LocationRefused, StorageError
+from icekeeper.foreign_bytes import require_fitting
 from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, end_of
@@ -131,15 +132,17 @@ class Storage:
         return self.s3
 
     def read(self, path: str) -> bytes:
-        """The whole object.
+        """The whole object, into memory.
 
         Raises:
             StorageError: it does not exist, or the store failed.
+            MetadataUnreadable: it is larger than one file may be (:mod:`icekeeper.foreign_bytes`).
         """
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_object(self.s3_at(path), path)
             with self._open(path) as stream:
+                require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
     def read_end(self, path: str, length: int) -> ObjectEnd:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.machine import this_machine
 from icekeeper.errors import StorageError
+from icekeeper.machine import this_machine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_portions import portions
 from icekeeper.metadata.table_reader import ReadBytes

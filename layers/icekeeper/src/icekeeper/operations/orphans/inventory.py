@@ -6,13 +6,13 @@ A report may be a day old, so every orphan found by it is looked at in the store
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from icekeeper.errors import PolicyError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.operations.orphans.inventory_rows import Columns, file_rows
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_local, is_under, split_path
@@ -63,7 +63,7 @@ def _listed(storage: Storage, path: str, location: str, columns: Columns | None)
 
 def _manifest(storage: Storage, address: str) -> tuple[Columns, list[str]]:
     try:
-        document = json.loads(storage.read(address))
+        document = parsed_json(storage.read(address), FileLimits(address))
         schema = str(document["fileSchema"]) if document["fileFormat"] == "CSV" else ""
         keys = [str(entry["key"]) for entry in document["files"]]
         destination = str(document["destinationBucket"]).removeprefix("arn:aws:s3:::")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,14 +17,16 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
+from icekeeper.foreign_bytes import GZIP_MAGIC
 from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
 __all__ = ["Columns", "file_rows"]
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _BATCH_ROWS = 10_000
+# A key has at most 1,024 bytes, and three times as many characters as CSV spells it.
+_LONGEST_LINE = 64 * 1024
 # Column names as reports, manifests and people write them, without case, blanks and underscores.
 _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", "islatest", "isdeletemarker")
 
@@ -61,7 +64,17 @@ def file_rows(storage: Storage, path: str, location: str, columns: Columns | Non
             found = _object(row, scheme if scheme in S3_SCHEMES else "s3", columns)
             if found is not None:
                 yield found
-    except (KeyError, ValueError, TypeError, pa.ArrowException, csv.Error, EOFError, OSError) as error:
+    except (
+        KeyError,
+        ValueError,
+        TypeError,
+        pa.ArrowException,
+        csv.Error,
+        EOFError,
+        OSError,
+        OverflowError,
+        zlib.error,
+    ) as error:
         if isinstance(error, KeyError):
             problem = f"it has no column {error.args[0]}"
         else:
@@ -113,9 +126,13 @@ def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
 def _text(storage: Storage, path: str) -> Iterator[str]:
     """The lines of a text file, decompressed if it begins as gzip does."""
     with storage.open_input(path) as stream:
-        plain: Any = gzip.GzipFile(fileobj=stream) if stream.read(2) == _GZIP_MAGIC else stream
+        plain: Any = gzip.GzipFile(fileobj=stream) if stream.read(2) == GZIP_MAGIC else stream
         stream.seek(0)
-        yield from io.TextIOWrapper(plain, encoding="utf-8", newline="")
+        text = io.TextIOWrapper(plain, encoding="utf-8", newline="")
+        while line := text.readline(_LONGEST_LINE + 1):
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"a line has more than {_LONGEST_LINE} characters")
+            yield line
 
 
 def _known(names: Sequence[str]) -> list[str]:

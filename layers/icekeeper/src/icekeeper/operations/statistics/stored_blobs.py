@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pyarrow as pa
-
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.foreign_bytes import FileLimits
 from icekeeper.metadata.puffin import PuffinBlob, decode_footer
 from icekeeper.metadata.statistics import blob_metadata
 from icekeeper.metadata.theta import ThetaSketch, decode_theta
@@ -55,9 +54,8 @@ def stored_sketch(stored: StoredBlob, blob: PuffinBlob, data: bytes) -> ThetaSke
         StatisticsFileUnusable: it is damaged, or compressed in a way that this version does not know.
     """
     try:
-        if blob.compression_codec is not None:
-            with pa.CompressedInputStream(pa.BufferReader(data), blob.compression_codec) as stream:
-                data = bytes(stream.read())
-        return decode_theta(data, stored.path)
-    except (MetadataUnreadable, pa.ArrowException, OSError, ValueError) as error:
+        # A sketch has at most some ten thousand hashes, which do not compress.
+        plain = FileLimits(stored.path, len(data)).unpack(blob.compression_codec or "null", data)
+        return decode_theta(plain, stored.path)
+    except (MetadataUnreadable, ValueError) as error:
         raise StatisticsFileUnusable(stored.path, str(error)) from error

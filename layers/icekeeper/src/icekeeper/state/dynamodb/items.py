@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -88,11 +87,11 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
     """Within the block, values of the item that cannot be made sense of are told as damage (rule 164).
 
     Raises:
-        StorageError: the block raised ValueError, TypeError, AttributeError, PolicyError or zlib.error.
+        StorageError: the block raised an error about a value.
     """
     try:
         yield
-    except (AttributeError, PolicyError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
         raise damaged(item, str(error)) from error
 
 

@@ -11,6 +11,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.state.dynamodb.batches import delete_all, put_all
 from icekeeper.state.dynamodb.items import Item, understood
 from icekeeper.state.dynamodb.table import DynamoTable
@@ -50,8 +51,9 @@ def write_paths(
 def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
     """The paths of a list, at most a thousand at a time, in the order of their recording."""
     for part in table.query(_key(list_id)):
+        limits = FileLimits(f"the item {part['pk']} / {part['sk']} of the state table")
         with understood(part):
-            paths: list[str] = json.loads(zlib.decompress(part["paths"]))
+            paths: list[str] = parsed_json(limits.unpack("zlib", part["paths"]), limits)
         yield paths
 
 

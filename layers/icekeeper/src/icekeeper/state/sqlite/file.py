@@ -101,13 +101,14 @@ class SqliteFile:
     def reading(self) -> Iterator[Read]:
         """Queries that see the file as it is at one moment; what the block cannot make of their rows is damage.
 
-        So whoever makes more of rows than rows does it within the block, where a ValueError is told as the file's.
+        So whoever makes more of rows than rows does it within the block, where an error about values is told as the
+        file's: SQLite keeps a value of any type in any column, and JSON may be nested beyond what Python reads.
         """
         with self.connection() as connection:
             connection.execute("BEGIN")
             try:
                 yield lambda statement, *values: connection.execute(statement, values).fetchall()
-            except ValueError as error:
+            except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
                 raise self._damaged(error) from error
             connection.execute("COMMIT")
 

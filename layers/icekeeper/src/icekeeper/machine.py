@@ -24,6 +24,9 @@ def this_machine() -> Machine:
     """Cores and memory that this process may use now."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    function_mb = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")  # AWS Lambda, "Runtime environment variables"
+    if function_mb.isdecimal():
+        memory = min(memory, int(function_mb) * 1024 * 1024)
     return Machine(limited_cores(affinity, _limit("cpu.max")), limited_memory(memory, _limit("memory.max")))
 
 

@@ -1,0 +1,1 @@
+"""Hostile bytes for every parser, and the child process in which they are tried."""

@@ -1,0 +1,115 @@
+"""Avro container files as an attacker writes them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import fastavro
+
+from support.hostile.packed import bzip2, deflated, xz, zstandard
+
+__all__ = ["NULLS", "avro_bombs", "avro_file", "avro_long", "avro_text", "encoded", "nested_types"]
+
+MARKER = b"0123456789abcdef"
+
+
+def avro_long(number: int) -> bytes:
+    """A long as Avro encodes it."""
+    number = (number << 1) ^ (number >> 63)
+    encoded = b""
+    while number > 127:
+        encoded += bytes([number & 127 | 128])
+        number >>= 7
+    return encoded + bytes([number])
+
+
+def avro_text(text: str | bytes) -> bytes:
+    data = text if isinstance(text, bytes) else text.encode()
+    return avro_long(len(data)) + data
+
+
+def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "null") -> bytes:
+    """A container file of blocks as they are stored: how many records each claims to have, and its bytes."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    head = b"Obj\x01" + avro_long(2) + avro_text("avro.schema") + avro_text(text)
+    head += avro_text("avro.codec") + avro_text(codec) + b"\0" + MARKER
+    return head + b"".join(avro_long(count) + avro_text(data) + MARKER for count, data in blocks)
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(deepcopy(schema)), value)
+    return sink.getvalue()
+
+
+def nested_types(levels: int) -> Any:
+    """Each type has the one before twice."""
+    kind: Any = "boolean"
+    for level in range(levels):
+        again = f"bomb{level - 1}" if level else "boolean"
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": again}]
+        kind = {"type": "record", "name": f"bomb{level}", "fields": fields}
+    return kind
+
+
+def with_column(schema: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """An Avro record with one more field at its end."""
+    return {**schema, "fields": [*schema["fields"], {"name": "x", "type": kind}]}
+
+
+DEEP = '{"type":"array","items":' * 100_000 + '"null"' + "}" * 100_000
+NULLS = {"type": "array", "items": "null"}
+EMPTY = {"type": "array", "items": {"type": "record", "name": "nothing", "fields": []}}
+NO_BYTES = {"type": "array", "items": {"type": "fixed", "name": "none", "size": 0}}
+BACKWARDS = {"type": "array", "items": {"type": "fixed", "name": "back", "size": -2}}
+WIDE = {"type": "record", "name": "w", "fields": [{"name": f"f{n}", "type": "null"} for n in range(1_000)]}
+MANY = {"type": "record", "name": "w", "fields": [{"name": f"f{n}", "type": "boolean"} for n in range(20_000)]}
+ITSELF = {"type": "record", "name": "i", "fields": [{"name": "a", "type": "i"}]}
+TREE = {"type": "record", "name": "tree", "fields": [{"name": n, "type": ["null", "tree"]} for n in "ab"]}
+
+
+def avro_bombs(schema: Mapping[str, Any], record: bytes) -> dict[str, Callable[[], bytes]]:
+    """Attacks on whoever reads container files of a schema; ``record`` is one sound record."""
+
+    def file(kind: Any, value: bytes) -> bytes:
+        return avro_file(with_column(schema, kind), [(1, record + value)])
+
+    text = json.dumps(schema)
+    deep = text[:-2] + ', {"name": "x", "type": ' + DEEP + "}]}"
+    claim = avro_long(10**13)
+    return {
+        "10^13 nulls": lambda: file(NULLS, claim + b"\0"),
+        "10^13 nulls, with a size": lambda: file(NULLS, avro_long(-(10**13)) + b"\0\0"),
+        "10^13 empty records": lambda: file(EMPTY, claim + b"\0"),
+        "10^13 fixed of no bytes": lambda: file(NO_BYTES, claim + b"\0"),
+        "10^13 pairs of a map": lambda: file({"type": "map", "values": "null"}, claim + b"\0"),
+        "10^13 texts": lambda: file({"type": "array", "items": "string"}, claim + b"\0"),
+        "a text of 10^13 bytes": lambda: file("string", claim),
+        "many blocks of nulls": lambda: file(NULLS, avro_long(1_000) * 300_000 + b"\0"),
+        "a fixed type that goes back": lambda: file(BACKWARDS, avro_long(1) + b"\0\0"),
+        "a type that contains itself": lambda: file(ITSELF, b""),
+        "a tree of 10^6 levels": lambda: file(TREE, b"\2" * 1_000_000),
+        "types that double": lambda: file(nested_types(60), b"\0" * 4096),
+        "a record of 1,000 nulls": lambda: avro_file(with_column(schema, WIDE), [(1, record)] * 20_000),
+        "20,000 fields": lambda: avro_file(with_column(schema, MANY), [(1, record + bytes(20_000))] * 3),
+        "a schema of 100,000 levels": lambda: avro_file(deep, [(1, record)]),
+        "a schema of 30 MB": lambda: avro_file(text[:-1] + ', "doc": "' + "a" * 30_000_000 + '"}', [(1, record)]),
+        "10^13 records": lambda: avro_file(schema, [(10**13, record)]),
+        "a block of 10^13 bytes": lambda: avro_file(schema, [])[:-1] + MARKER[-1:] + b"\2" + claim,
+        "a header of 10^13 pairs": lambda: b"Obj\x01" + claim + avro_text("a") * 1_000_000,
+        "2 GB of deflate": lambda: avro_file(schema, [(1, deflated(b"", b"\0", 2**31))], "deflate"),
+        "bad deflate": lambda: avro_file(schema, [(1, b"\xff" * 99)], "deflate"),
+        "cut deflate": lambda: avro_file(schema, [(1, deflated(record * 99)[:-4])], "deflate"),
+        "another codec": lambda: avro_file(schema, [(1, record)], "lzo"),
+        "a snappy block of 4 GB": lambda: avro_file(schema, [(1, b"\xff\xff\xff\xff\x0f" + bytes(99))], "snappy"),
+        "2 GB of zstandard": lambda: avro_file(schema, [(1, zstandard(2**31))], "zstandard"),
+        "bad zstandard": lambda: avro_file(schema, [(1, b"\xff" * 99)], "zstandard"),
+        "1 GB of bzip2": lambda: avro_file(schema, [(1, bzip2(2**30))], "bzip2"),
+        "2 GB of xz": lambda: avro_file(schema, [(1, xz(2**31))], "xz"),
+        "nothing": lambda: b"",
+        "a marker only": lambda: b"Obj\x01",
+    }

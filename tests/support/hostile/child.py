@@ -1,0 +1,113 @@
+"""Tries hostile bytes in a child process with little memory and little time.
+
+As a module that is run (``python -m support.hostile.child FOLDER FAMILY``) it is the child: it makes the bytes of a
+family, takes 512 MB of memory more than it has by then, and tells of each case in a line of JSON how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from support.hostile import metadata, rows, settings
+
+__all__ = ["FAMILIES", "MOST_SECONDS", "Ended", "Group", "tried"]
+
+Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
+"""Makes a parser, which may use a folder, and what is sent to it by the name of the case."""
+
+FAMILIES: Mapping[str, Mapping[str, Group]] = {
+    "metadata": {
+        "metadata.json": metadata.metadata_json,
+        "manifest list": metadata.manifest_list,
+        "manifest": metadata.manifest,
+        "Puffin": metadata.puffin_footer,
+        "deletion vector": metadata.deletion_vector,
+        "sketch": metadata.sketch,
+    },
+    "rows": {
+        "Avro rows": rows.avro_rows,
+        "Parquet rows": rows.parquet_rows,
+        "Parquet footer": rows.parquet_footer,
+        "ORC rows": rows.orc_rows,
+    },
+    "settings": {
+        "policy file": settings.policy_file,
+        "inventory": settings.inventory,
+        "S3 Inventory": settings.inventory_manifest,
+        "control document": settings.control_document,
+        "state item": settings.state_item,
+        "state file": settings.state_file,
+    },
+}
+"""Groups of cases that share a child."""
+
+MOST_BYTES = 512 * 1024 * 1024
+MOST_SECONDS = 10
+MAX_UNPACKED_MB = 64
+"""The default of a process of that much memory."""
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a case ended."""
+
+    group: str
+    case: str
+    error: str
+    """The class of the error; empty: there was none."""
+    told: str
+    seconds: float
+    """Of processor time: the machine may do other things besides."""
+
+
+def tried(family: str, folder: Path) -> list[Ended]:
+    """All cases of a family, as a child tells of them; one that is killed in the midst of a case tells of no more."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+        "ICEKEEPER_MAX_UNPACKED_MB": str(MAX_UNPACKED_MB),
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take address space ahead
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-m", "support.hostile.child", str(folder), family]
+    child = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    ended = [Ended(**json.loads(line)) for line in child.stdout.splitlines()]
+    if child.returncode:
+        ended.append(Ended(family, "the next one", f"exit {child.returncode}", child.stderr[-2000:], 0))
+    return ended
+
+
+def _child(folder: Path, family: str) -> None:
+    made: list[tuple[str, str, Callable[[bytes], object], bytes]] = []
+    for group, make in FAMILIES[family].items():
+        parse, cases = make(folder)
+        made += ((group, case, parse, data()) for case, data in cases.items())
+        with suppress(Exception):
+            parse(b"")  # what is imported with the first call
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, taken + MOST_BYTES))
+    for group, case, parse, data in made:
+        # Nobody handles its signal: it ends the process in the midst of whatever it does.
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+        begin, error, told = time.process_time(), "", ""
+        try:
+            parse(data)
+        except BaseException as raised:
+            error, told = type(raised).__name__, str(raised)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(asdict(Ended(group, case, error, told, time.process_time() - begin))), flush=True)
+
+
+if __name__ == "__main__":
+    _child(Path(sys.argv[1]), sys.argv[2])

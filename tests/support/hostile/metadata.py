@@ -1,0 +1,243 @@
+"""Metadata files, manifest lists, manifests and Puffin files, and who reads them."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support.hostile.avro import NULLS, avro_bombs, avro_file, avro_long, avro_text, encoded, nested_types
+from support.hostile.packed import deflated, gzipped, zstandard
+
+__all__ = ["deletion_vector", "manifest", "manifest_list", "metadata_json", "puffin_footer", "sketch"]
+
+DOCUMENT = {
+    "format-version": 2,
+    "location": "s3://b/t",
+    "table-uuid": "u",
+    "schemas": [{"schema-id": 0, "type": "struct", "fields": []}],
+    "current-schema-id": 0,
+}
+DOCUMENT_TEXT = json.dumps(DOCUMENT).encode()
+
+
+def with_field(value: bytes, key: bytes = b"x") -> bytes:
+    """A metadata document with one more field."""
+    return DOCUMENT_TEXT[:-1] + b',"' + key + b'":' + value + b"}"
+
+
+def packed_field(begin: bytes, piece: bytes, size: int, end: bytes) -> bytes:
+    return gzipped(DOCUMENT_TEXT[:-1] + b',"x":' + begin, piece, size, end + b"}")
+
+
+def metadata_json(_: Path) -> Any:
+    from icekeeper.metadata.document_files import parse_document
+
+    surrogate = b'"\\ud800"'
+    return lambda data: parse_document(data, "s3://b/m.json"), {
+        "2 GB of gzip": lambda: packed_field(b'"', b"a", 2**31, b'"'),
+        "60 MB of empty lists": lambda: packed_field(b"[", b"[],", 60 * 2**20, b"0]"),
+        "60 MB of empty objects": lambda: packed_field(b"[", b"{},", 60 * 2**20, b"0]"),
+        "60 MB of one wide character": lambda: packed_field(b'"', b"a", 55 * 2**20, "😀".encode() + b'"'),
+        "60 MB of small numbers": lambda: packed_field(b"[", b"9999,", 60 * 2**20, b"0]"),
+        "100,000 members of gzip": lambda: gzipped(b" ") * 100_000,
+        "bad gzip": lambda: b"\x1f\x8b" + b"x" * 99,
+        "gzip with other bytes within": lambda: gzipped(DOCUMENT_TEXT)[:14] + b"\xff" * 30,
+        "cut gzip": lambda: gzipped(DOCUMENT_TEXT)[:-12],
+        "100,000 lists in each other": lambda: with_field(b"[" * 100_000 + b"]" * 100_000),
+        "900 lists in each other": lambda: with_field(b"[" * 900 + b"]" * 900),
+        "100,000 objects in each other": lambda: with_field(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        "100,000 types in each other": lambda: with_field(
+            b'[{"type":"struct","fields":' * 100_000 + b"[]" + b"}]" * 100_000, b"schemas"
+        ),
+        "a lone surrogate in the location": lambda: with_field(surrogate, b"location"),
+        "a lone surrogate elsewhere": lambda: with_field(surrogate),
+        "NaN": lambda: with_field(b"NaN"),
+        "Infinity": lambda: with_field(b"-Infinity", b"last-updated-ms"),
+        "a number of 2,000,000 digits": lambda: with_field(b"9" * 2_000_000, b"last-updated-ms"),
+        "a number of 4,300 digits": lambda: with_field(b"9" * 4300, b"last-updated-ms"),
+        "UTF-16": lambda: DOCUMENT_TEXT.decode().encode("utf-16"),
+        "bytes that are no UTF-8": lambda: with_field(b'"\xff"'),
+        "nothing": lambda: b"",
+        "nul": lambda: b"\0" * 99,
+        "a list": lambda: b"[]",
+        "two documents": lambda: DOCUMENT_TEXT * 2,
+        "a key that stands twice": lambda: with_field(b"3", b"format-version"),
+    }
+
+
+MANIFEST = "s3://b/m.avro"
+
+
+def manifest_list(_: Path) -> Any:
+    from icekeeper.metadata.avro_schemas import manifest_list_schema
+    from icekeeper.metadata.manifest_read import decode_manifest_list
+
+    schema = manifest_list_schema(2)
+    numbers = {f["name"]: 0 for f in schema["fields"]} | {"partitions": None, "key_metadata": None}
+    record = encoded(schema, {**numbers, "manifest_path": MANIFEST})
+    lean = {**schema, "fields": [f for f in schema["fields"] if f["field-id"] in (500, 501, 502, 507)]}
+    short = avro_text("m") + b"\0\0"
+    summaries = avro_long(2_000_000) + b"\0\0\0\0" * 2_000_000 + b"\0"
+    path_of_number = json.dumps(schema).replace('"string"', '"long"')
+    return lambda data: decode_manifest_list(data, "s3://b/snap.avro"), {
+        **avro_bombs(schema, record),
+        "15,000,000 lines": lambda: avro_file(
+            {**lean, "fields": lean["fields"][:3]}, [(15_000_000, deflated(b"", short, 60 * 2**20))], "deflate"
+        ),
+        "partitions without end": lambda: avro_file(lean, [(6, deflated((short + b"\2" + summaries) * 6))], "deflate"),
+        "a path that is a number": lambda: avro_file(path_of_number, [(1, b"\0" * 99)]),
+        "a field id that is none": lambda: avro_file(json.dumps(schema).replace(": 500", ': "x"'), [(1, record)]),
+    }
+
+
+def manifest(_: Path) -> Any:
+    from icekeeper.metadata.avro_schemas import manifest_schema
+    from icekeeper.metadata.manifest_read import (
+        decode_identities,
+        decode_live_files,
+        decode_live_paths,
+        decode_manifest,
+    )
+    from icekeeper.model import ManifestFile
+
+    spec = {"spec-id": 0, "fields": []}
+    schema = manifest_schema(2, [{"schema-id": 0, "fields": []}], spec)
+    text = json.dumps(schema)
+    file = {"content": 0, "file_path": "s3://b/f", "file_format": "PARQUET", "partition": {}, "record_count": 1}
+    entry = {"status": 1, "data_file": {**file, "file_size_in_bytes": 1}}
+    record = encoded(schema, entry)
+    listed = ManifestFile(manifest_path=MANIFEST, manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+
+    def read(data: bytes) -> None:
+        for found in decode_manifest(data, listed, spec):
+            assert found.file.upper_bounds is None
+            assert found.file.split_offsets is None
+        for files in (decode_live_files(data, MANIFEST), decode_identities(data, listed)):
+            assert all(files)
+        assert all(decode_live_paths(data, MANIFEST))
+
+    return read, {
+        **avro_bombs(schema, record),
+        "partitions that double": lambda: avro_file(
+            text.replace('"fields": []', f'"fields": [{{"name": "p", "type": {json.dumps(nested_types(60))}}}]'),
+            [(1, record)],
+        ),
+        "a path that is a number": lambda: avro_file(text.replace('"string"', '"long"'), [(1, record)]),
+        "a path that is null": lambda: avro_file(
+            text.replace('"name": "file_path", "type": "string"', '"name": "file_path", "type": ["null", "string"]'),
+            [(1, b"\2\0\0\0\0\0" + bytes(99))],
+        ),
+        "equality ids that are nulls": lambda: avro_file(
+            text.replace('{"type": "array", "items": "int", "element-id": 136}', json.dumps(NULLS)), [(1, record)]
+        ),
+        "1,000 fields of many layouts": lambda: many_layouts(schema, record),
+    }
+
+
+def many_layouts(schema: Mapping[str, Any], record: bytes) -> bytes:
+    fields = [{"name": f"u{n}", "type": "string"} for n in range(1_000)]
+    wide = {**schema, "fields": [*schema["fields"], *fields]}
+    texts = [b"".join(avro_text(bytes([65]) * ((n * 7 + k) % 60 + 1)) for n in range(1_000)) for k in range(64)]
+    return avro_file(wide, [(len(texts), b"".join(record + text for text in texts))] * 6)
+
+
+def puffin_file(payload: bytes, flags: int = 0) -> bytes:
+    """A file that has nothing but a footer."""
+    return b"PFA1PFA1" + payload + struct.pack("<I4s4s", len(payload), bytes([flags, 0, 0, 0]), b"PFA1")
+
+
+def puffin_footer(_: Path) -> Any:
+    from icekeeper.metadata.puffin import decode_footer
+    from icekeeper.metadata.statistics import blob_metadata
+
+    blob = {"type": "t", "fields": [1], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": 1}
+
+    def footer(**changes: Any) -> bytes:
+        return puffin_file(json.dumps({"blobs": [blob | changes]}).encode())
+
+    return lambda data: {blob_metadata(blob) for blob in decode_footer(data, "s3://b/p.puffin")}, {
+        "10,000,000 blobs": lambda: puffin_file(b'{"blobs":[' + b"{}," * 10_000_000 + b"{}]}"),
+        "100,000 lists in each other": lambda: puffin_file(b'{"blobs":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        "a number of 4,000 digits": lambda: footer(offset=10**4000),
+        "a place before the file": lambda: footer(offset=-1),
+        "fields that are lists": lambda: footer(fields=[[1]]),
+        "properties that are lists": lambda: footer(properties={"a": [1]}),
+        "a codec that is a list": lambda: footer(**{"compression-codec": ["zstd"]}),
+        "a type that is an object": lambda: footer(type={}),
+        "a blob that is none": lambda: puffin_file(b'{"blobs":[1]}'),
+        "blobs that are none": lambda: puffin_file(b'{"blobs":7}'),
+        "a footer that is a list": lambda: puffin_file(b"[]"),
+        "a compressed footer": lambda: puffin_file(b"{}", 1),
+        "a footer of 4 GB": lambda: b"PFA1PFA1" + struct.pack("<I4s4s", 2**32 - 1, bytes(4), b"PFA1"),
+        "nothing": lambda: b"",
+    }
+
+
+def vector(bitmaps: bytes) -> bytes:
+    body = bytes.fromhex("d1d33964") + bitmaps
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def full_bitmap() -> bytes:
+    """All 2^32 positions: a run of 65,536 in each of 65,536 containers."""
+    count = 65_536
+    head = struct.pack("<I", 12347 | count - 1 << 16) + b"\xff" * (count // 8)
+    keys = b"".join(struct.pack("<HH", key, 65_535) for key in range(count))
+    first = len(head) + len(keys) + 4 * count
+    places = struct.pack(f"<{count}I", *range(first, first + 6 * count, 6))
+    return head + keys + places + struct.pack("<HHH", 1, 0, 65_535) * count
+
+
+def deletion_vector(_: Path) -> Any:
+    import pyarrow as pa
+
+    from icekeeper.metadata.puffin import decode_deletion_vector
+
+    def apply(data: bytes) -> None:
+        """As whoever applies a vector does; its manifest entry says what the attacker wants it to say."""
+        cardinality = 2**32 if len(data) > 2**19 else 3
+        pa.array(decode_deletion_vector(data, "s3://b/p.puffin", cardinality).to_array(), pa.int64())
+
+    return apply, {
+        "2^32 positions in 1 MB": lambda: vector(struct.pack("<QI", 1, 0) + full_bitmap()),
+        "2^64 bitmaps": lambda: vector(struct.pack("<Q", 2**64 - 1)),
+        "2^32 bitmaps": lambda: vector(struct.pack("<Q", 2**32) + bytes(100)),
+        "a container without end": lambda: vector(struct.pack("<QII", 1, 0, 12347 | 65_535 << 16)),
+        "nothing": lambda: b"",
+    }
+
+
+def sketch(_: Path) -> Any:
+    from icekeeper.metadata.puffin import PuffinBlob
+    from icekeeper.metadata.statistics import BlobMetadata
+    from icekeeper.operations.statistics.plan import StoredBlob
+    from icekeeper.operations.statistics.stored_blobs import stored_sketch
+
+    stored = StoredBlob(path="s3://b/p.stats", blob=BlobMetadata("t", (1,), 1, 1), registered_for=1)
+
+    def read(data: bytes) -> None:
+        codec, _, packed = data.partition(b":")
+        blob = PuffinBlob("t", (1,), 4, len(packed), {}, compression_codec=codec.decode() or None)
+        stored_sketch(stored, blob, packed)
+
+    claims = struct.pack("<BBBBBBH", 2, 3, 3, 0, 0, 0b11010, 0x93CC)
+    return read, {
+        "2 GB of zstd": lambda: b"zstd:" + zstandard(2**31),
+        "2 GB of lz4": lambda: b"lz4:" + lz4(2**31),
+        "bad zstd": lambda: b"zstd:" + b"x" * 99,
+        "another codec": lambda: b"brotli:" + b"x" * 99,
+        "2^32 hashes": lambda: b":" + claims + struct.pack("<IfQ", 2**32 - 1, 1, 1),
+    }
+
+
+def lz4(size: int) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "lz4") as stream:
+        stream.write(bytes(2**24))
+    return bytes(sink.getvalue()) * (size // 2**24)
