@@ -55,6 +55,8 @@ TABLE = "namespaces/{namespace}/tables/{table}"
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
 # Raised while PyIceberg asks and reads the answer, which may be none of a catalog's.
 LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
+# What no catalog has, and a server may make up without end.
+_MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
 # An answer about one namespace, which says nothing of the others.
 OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.ServerError,
@@ -62,8 +64,6 @@ OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.BadRequestError,
     ValidationError,
 )
-# What no catalog has, and a server may make up without end.
-_MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
