@@ -232,7 +232,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one pass may take (maintain: where set), and a quarter more before it is cut off (JobTimeoutMinutes)",
+        "seconds that one pass may take (maintain: where set); it is cut off a quarter later (JobTimeoutMinutes)",
         ge=1,
         tighter=None,
         is_of_deployment=True,

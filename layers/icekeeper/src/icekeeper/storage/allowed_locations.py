@@ -38,7 +38,7 @@ class AllowedLocations:
     from_operator: bool
     """Whether a rule of :data:`ALLOWED_PREFIXES` says so; else it is the default."""
     subject: str = "*"
-    """What a rule for this table alone begins with: ``CATALOG.NAMESPACE``."""
+    """What a rule for this table's namespace begins with, ``CATALOG.NAMESPACE``; empty: none fits it alone."""
     rules: str = ""
     """The setting as the catalog was opened with it."""
     why_none: str = ""
@@ -110,8 +110,10 @@ class AllowedLocations:
         for folder in sorted(map(_folder, outside), key=len):
             if not any(_holds(compared(outer), compared(folder)) for outer in folders):
                 folders.append(folder)
-        if any(_NOT_IN_A_RULE.search(folder) for folder in folders):
-            return "no rule can admit it, because of the characters of its name"
+        # A default is made of a table's bucket, which is the table's to name.
+        named = (*folders, *(prefix.replace(" ", "") for prefix in self.prefixes))
+        if not self.subject or any(map(_NOT_IN_A_RULE.search, named)):
+            return "no rule can admit it, because of the characters in its name, its bucket's or its namespace's"
         mine = f"{self.subject}={','.join((*self.prefixes, *folders))}"
         rule = ";".join((mine, *(part for part in (self.rules.strip(" ;"),) if part)))
         return f"if it is this table's own, set {ALLOWED_PREFIXES}='{rule}'"

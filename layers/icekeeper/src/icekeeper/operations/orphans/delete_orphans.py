@@ -178,6 +178,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
         _left_alone(plan, candidates)
         + _tell_damaged(cleared.damaged)
         + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
+        + "".join(f"; {told}" for told in cleared.needs.shared.left)
     )
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
