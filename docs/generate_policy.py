@@ -43,7 +43,7 @@ Whoever may write a table may set its properties, Iceberg's own (5) and `icekeep
 the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NAME.KEY`:
 
 * A tighter value than the operator's, which deletes or costs less, always counts. `orphan_protected_prefixes` of all
-  sources hold together.
+  sources hold together; but where metadata of another table stops a sweep, only those of the other sources waive that.
 * `table_settings` (`ICEKEEPER_TABLE_SETTINGS`, parameter `TableSettings` of the stack) lists what tables may set
   besides: keys, which then may have any value within the bounds; `default`: what the column "a table may set" says;
   `schedules`: schedules of the table's own, which `default` has too; `all`; `none`. To add a key to the default,

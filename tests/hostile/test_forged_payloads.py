@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import OperationRefused, PolicyError
+from icekeeper.errors import OperationRefused, PlanStale, PolicyError
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, OperationEvent, PlanEvent, parse_event
 from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.glue_job import run_job
+from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.wave_document import WaveEvent
 from icekeeper.policy import Operation
 from support.maintained_table import new_table
@@ -156,3 +157,17 @@ def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
 def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
     item = parse_event(Item, {**ITEM, "table": parse_event(MachineInput, {"table": name}).table})
     assert re.fullmatch(r"runs/r/[0-9a-f]{32}", table_folder("r", item.identity.spelling))
+
+
+def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) -> None:
+    """Its lease would be another one, under which a second pass ran beside the first."""
+    item, plan = pipeline.begin()
+    forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
+    acquire_table_lease(pipeline.deployment, RUN, forged)
+    with pytest.raises(PlanStale, match=r"^ns\.t was replaced by another table since it was planned$"):
+        pipeline.run(forged, plan, "expire_snapshots")
+    again = pipeline.deployment.documents(RUN, forged).plan(pipeline.plan(forged))
+    assert (again.needless, set(again.routes.values())) == (
+        "ns.t was dropped or replaced since it was detected",
+        {"none"},
+    )

@@ -39,6 +39,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "escape sequence": {"table_name": "ns.\x1b[2Jt"},
     "line break": {"table_name": "ns.t\nerror: all tables lost"},
     "very long": {"table_name": "ns." + "t" * 5_000},
+    "warehouse that fills the memory": {"warehouse": "w" * 100_000},
     "another table": {"uuid": "uuid-of-a-victim"},
 }
 """What a forged record says in place of what an honest one does."""

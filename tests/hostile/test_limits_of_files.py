@@ -19,7 +19,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.rows.make_read_task import _name_mapping
 from icekeeper.storage.storage import Storage
-from support.hostile.avro import NULLS, avro_file, avro_long
+from support.hostile.avro import NULLS, avro_file, avro_long, records_of
 from support.hostile.metadata import DOCUMENT
 from support.hostile.packed import deflated, gzipped
 
@@ -154,8 +154,6 @@ def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
 
     import pyarrow as pa
 
-    from icekeeper.metadata.avro_files import read_avro
-
     text = b"\x06abc" * 100
     packers: Mapping[str, Callable[[], bytes]] = {
         "snappy": lambda: pa.Codec("snappy").compress(text, asbytes=True) + bytes(4),
@@ -164,8 +162,7 @@ def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
         "xz": lambda: lzma.compress(text),
     }
     schema = {"type": "record", "name": "t", "fields": [{"name": "x", "type": "string"}]}
-    _, records = read_avro(avro_file(schema, [(100, packers[codec]())], codec), "m.avro")
-    assert list(records) == [{"x": "abc"}] * 100
+    assert records_of(avro_file(schema, [(100, packers[codec]())], codec), "m.avro") == [{"x": "abc"}] * 100
 
 
 def test_a_name_mapping_without_end_is_refused() -> None:

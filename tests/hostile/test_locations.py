@@ -273,6 +273,31 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own"])
+def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
+    """Commits delete what falls off the log, where the table's properties ask for it (rule 262)."""
+    tenant, victim = lake.table(), lake.table("ns.victim")
+    theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
+    folder = {"write.metadata.path": f"{victim.location()}/metadata"} if "folder" in how else {}
+
+    def forged(document: dict[str, Any]) -> None:
+        log = [{"metadata-file": path, "timestamp-ms": 1} for path in sorted(theirs)]
+        document["metadata-log"] = [*log, *document["metadata-log"]]
+        document["properties"] = {
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "1",
+            **folder,
+        }
+        if not folder:
+            document["location"] = f"s3://{lake.bucket}/wh"
+
+    lake.rewrite(tenant, forged)
+    outcomes = lake.maintain(operations="compact")
+    assert outcomes["compact"].status is Status.SUCCEEDED
+    assert theirs <= lake.keys()
+    assert lake.theirs.load_table("ns.victim").scan().to_arrow().num_rows == 12
+
+
 @pytest.mark.parametrize("path", ["{}/metadata.json", "file://{}/metadata.json", "s3://another-tenants/metadata.json"])
 def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake, path: str) -> None:
     lake.table()

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, StorageError
+from icekeeper.foreign_bytes import MAX_UNPACKED_MB
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import HostileRest, hostile_rest
 
@@ -112,15 +113,29 @@ def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.Monk
 
 def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = server.open()
-    monkeypatch.setattr("icekeeper.pyiceberg_private.rest._MOST_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     packed = gzip.compress(bytes(64 << 20))
     server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
     tracemalloc.start()
-    with pytest.raises(StorageError, match=r"cannot be used: an answer has more than 1 MB; if it is honest"):
+    with pytest.raises(
+        StorageError, match=f"cannot be used: an answer is larger than .* 1 MB .* set {MAX_UNPACKED_MB}"
+    ):
         catalog.load(NAME)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 << 20
+
+
+def test_an_answer_of_too_many_values_is_not_parsed(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = server.open()
+    base = catalog.load(NAME)
+    monkeypatch.setenv(MAX_UNPACKED_MB, "16")
+    many = b"[" + b"{}," * 4_000_000 + b"{}]"
+    server.answer = lambda method, path, body: (200, {}, many)  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnreadable, match=f"^ns.t: what catalog scripted answers .* set {MAX_UNPACKED_MB}"):
+        catalog.load(NAME)
+    with pytest.raises(CommitStateUnknown):
+        catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
 
 
 def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from icekeeper.aws.settings import identity_in
 from icekeeper.aws.vended import current_properties
 from icekeeper.catalogs import server_settings
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.cli import main
 from icekeeper.errors import CommitStateUnknown, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
@@ -295,9 +296,10 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         "adls.account-key": "QWNjb3VudEtleQ==",
         "auth": {"type": "custom", "nested": ["secret-in-a-list"]},
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "client.refresh-credentials-endpoint": "v1/credentials",
     }
     catalog = server.open()
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger=server_settings.__name__)
     for _ in range(3):
         files_of(catalog)
         files_of(server.open())
@@ -310,10 +312,25 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
     assert [one.levelname for one in caplog.records if " io-impl=***" in one.getMessage()] == ["INFO"]
 
 
+def test_a_command_shows_what_is_left_out_unless_its_log_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger(server_settings.__name__)
+    before = log.level
+    try:
+        for setting, level in (("ERROR", logging.NOTSET), (None, logging.WARNING)):
+            log.setLevel(logging.NOTSET)
+            monkeypatch.delenv("ICEKEEPER_LOG", raising=False)
+            if setting is not None:
+                monkeypatch.setenv("ICEKEEPER_LOG", setting)
+            assert main(["--version"]) == 0
+            assert log.level == level
+    finally:
+        log.setLevel(before)
+
+
 def test_a_flood_of_settings_is_told_in_few_lines(server: HostileRest, caplog: pytest.LogCaptureFixture) -> None:
     catalog = server.open()
     for n in range(5):
-        server.config = {f"s3.new-{n}-{i}": "x" for i in range(50)}
+        server.config = {f"header.x-{n}-{i}": "x" for i in range(50)}
         files_of(catalog)
     assert sum(line.count("=x") for line in warnings_in(caplog)) == 64
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -194,6 +197,27 @@ def test_no_request_of_a_servers_endpoint_follows_a_redirect(
             act()
     assert storage.delete([path]).deleted == ()
     assert elsewhere.requests == []
+
+
+def test_a_name_that_stands_for_another_address_by_now_is_not_followed_there(
+    store: HostileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, stands_for = socket.getaddrinfo, ["127.0.0.1"]
+
+    def answer(name: str, *args: Any, **more: Any) -> Any:
+        return look_up(stands_for[0] if name.endswith("store.example") else name, *args, **more)
+
+    monkeypatch.setattr("socket.getaddrinfo", answer)
+    properties = {**store.properties, "s3.endpoint": store.url.replace("127.0.0.1", "store.example")}
+    for more in ({}, {"s3.force-virtual-addressing": "true"}):
+        stands_for[0] = "127.0.0.1"
+        storage = pickle.loads(pickle.dumps(Storage({**properties, **more, ENDPOINT_OF_SERVER: "true"})))  # a worker's
+        storage.write(f"{AT}/a", b"x")
+        assert storage.read(f"{AT}/a") == b"x"
+        stands_for[0] = "169.254.169.254"
+        with pytest.raises(StorageError, match=r"store\.example stands for a link-local address, which is never used"):
+            storage.read(f"{AT}/a")
+        assert storage.delete([f"{AT}/a"]).deleted == ()
 
 
 def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store: HostileStore) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import sqlite3
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from icekeeper.cli.console import people, print_error, progress_bar, tell, waiting
+from icekeeper.engines import spark
+from icekeeper.engines.worker_processes import worker_pool
+from icekeeper.escaping import escaped
 from support.command import Command
 
 FORGED = "error: all tables lost"
@@ -152,3 +159,30 @@ app.main(["detect"])
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_what_spark_logs_begins_no_line_of_its_own(spark_session: SparkSession) -> None:
+    """Its messages quote the exceptions of Python workers, which quote names and paths."""
+    java = spark_session._jvm
+    assert java is not None
+    told = java.java.util.Properties()
+    told.load(java.java.io.StringReader((Path(spark.__file__).parent / "log4j2.properties").read_text()))
+    log4j = java.org.apache.logging.log4j
+    builder = log4j.core.layout.PatternLayout.newBuilder().withPattern(told["appender.stderr.layout.pattern"])
+    layout = builder.withAlwaysWriteExceptions(told["appender.stderr.layout.alwaysWriteExceptions"] == "true").build()
+    event = log4j.core.impl.Log4jLogEvent.newBuilder().setLoggerName("Executor").setLevel(log4j.Level.ERROR)
+    event = event.setMessage(log4j.message.SimpleMessage(f"failed: {HOSTILE}"))
+    first, *rest = layout.toSerializable(event.setThrown(java.java.lang.RuntimeException(HOSTILE)).build()).split("\n")
+    assert re.fullmatch(r"[0-9:]{8} ERROR Executor: failed: t\?\[2J.*", first)
+    assert (rest[0], rest[-1]) == (f"    {FORGED}?{FORGED}?{FORGED}", "")
+    assert [line for line in rest[:-1] if not line.startswith("    ")] == []
+    assert [line for line in (first, *rest) if not line.replace("\t", "").isprintable()] == []
+
+
+def test_what_libraries_log_in_workers_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody has set up logging there, so Python prints their warnings raw on the command's standard error."""
+    library = logging.getLogger("library")
+    with worker_pool(1, logging.getLogger) as pool:
+        pool.submit(library.warning, "read %s", HOSTILE).result()
+        pool.submit(warnings.warn, HOSTILE).result()
+    assert capfd.readouterr().err == f"read {escaped(HOSTILE)}\n"

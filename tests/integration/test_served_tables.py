@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +25,7 @@ from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.served import age_everything, files_of, ids, maintain, second_catalog
+from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, second_catalog
 from support.tables import new_document
 
 RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
@@ -45,16 +44,6 @@ def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 def other(tmp_path: Path) -> SqlCatalog:
     """A second catalog; a pass over a table of it has told the state of it."""
     return second_catalog(tmp_path)
-
-
-def grow_old_in_history(table: Table) -> None:
-    """Let all that the table's history tells have happened a month ago."""
-    path = Path(normalise(table.refresh().metadata_location))
-    path.write_text(re.sub(r'("(?:timestamp-ms|last-updated-ms)" *: *)(\d+)', _a_month_ago, path.read_text()))
-
-
-def _a_month_ago(found: re.Match[str]) -> str:
-    return f"{found[1]}{int(found[2]) - 30 * 24 * HOUR_MS}"
 
 
 def known(owner: MaintainedTable, other: SqlCatalog) -> None:

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, TableUnsupported
-from icekeeper.metadata.avro_files import read_avro
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.puffin import decode_deletion_vector, encode_deletion_vector
 from icekeeper.model import TableName
@@ -32,6 +31,7 @@ from icekeeper.storage.storage import Storage
 from support.damaged_json import damaged
 from support.deletes import create_by_region
 from support.examples import examples
+from support.hostile.avro import records_of
 from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.rewrites import struct as iceberg_struct
 from support.tables import new_document
@@ -153,7 +153,7 @@ def test_a_number_of_items_that_cannot_be_is_not_counted_to(items: Any, count: i
     for records, body in ((1, claim + b"\0\0"), (count, b"\0\0\0")):
         broken = head + long(records) + long(len(body)) + body + marker
         with pytest.raises(MetadataUnreadable, match=r"^s3://b/m\.avro is damaged or truncated: ValueError: \d+ items"):
-            list(read_avro(broken, "s3://b/m.avro")[1])
+            records_of(broken, "s3://b/m.avro")
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ SINGLE = {
     "ShortestOrphanGraceHours": "48",
     "AllowedPrefixes": "lake.sales=s3://lake/sales/",
     "RequestsMay": "expire_partitions,partition_retention_hours",
+    "MaxUnpackedMb": "512",
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",

@@ -108,7 +108,8 @@ class TestDefaults:
             (CatalogKind.SQL, "/data/wh", "/etc/t", ("/data/wh",)),
             (CatalogKind.SQL, "", "s3://b/ns/t", ("s3://b",)),
             (CatalogKind.SQL, "", "/data/wh/t", ()),
-            (CatalogKind.SQL, "relative", "relative/t", ()),
+            (CatalogKind.SQL, "relative/wh", "relative/wh/t", ("relative/wh",)),
+            (CatalogKind.REST, "relative/wh", "relative/wh/t", ()),
             (CatalogKind.REST, "demo", "s3a://b/ns/t", ("s3a://b",)),
             (CatalogKind.REST, "demo", "file:///home/t", ()),
             (CatalogKind.REST, "demo", "hdfs://elsewhere/t", ()),
@@ -220,6 +221,15 @@ class TestRefusal:
             f" {ALLOWED_PREFIXES}='lake.sales=s3://lake/wh,s3://b/z,s3://c/y.db;other.x=s3://o'"
         )
 
+    def test_many_files_elsewhere_are_admitted_by_few_folders(self) -> None:
+        refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t")
+        hashed = [f"s3://b/t/data/{n:04b}/0000/1111/{n:08b}/day={n}/f.parquet" for n in range(16)]
+        with pytest.raises(LocationRefused, match=r"='lake\.sales=s3://lake/wh,s3://b/t/data'$"):
+            refusing.require(hashed)
+        with pytest.raises(LocationRefused) as refused:
+            refusing.require(f"s3://b/{n:05}/f.parquet" for n in range(20_000))
+        assert str(refused.value).endswith(",s3://b/00006,s3://b/00007'")
+
     def test_the_printed_rule_admits_what_was_refused(self) -> None:
         refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "*.hr=s3://o")
         with pytest.raises(LocationRefused) as refused:
@@ -234,15 +244,24 @@ class TestRefusal:
         with pytest.raises(LocationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y, where ICEKEEPER"):
             AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
 
-    @pytest.mark.parametrize("folder", ["a;*=s3:/", "a,s3:", "{namespace}", "a b", "a\nb", "a\u202eb"])
+    @pytest.mark.parametrize("folder", ["..", ".", "a;*=s3:/", "a,s3:", "{namespace}", "a b", "a\nb", "a\u202eb"])
     def test_no_rule_is_printed_that_would_admit_something_else(self, folder: str) -> None:
         with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
             AllowedLocations(("s3://b/x",), True).require([f"s3://z/{folder}/f"])
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
 
-    def test_names_of_tables_add_nothing_to_the_printed_rule(self) -> None:
-        refusing = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", namespace=("a;*=s3://,b",))
-        with pytest.raises(LocationRefused, match=r"='lake\.a\?\?\?s3://\?b=s3://lake,s3://z'"):
+    @pytest.mark.parametrize(
+        "levels", [("a;*=s3://,b",), ("????",), ("*",), ("[a-z]",), ("victim.private",), ("a", ""), ()]
+    )
+    def test_no_rule_is_printed_that_would_fit_other_namespaces(self, levels: tuple[str, ...]) -> None:
+        refusing = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", namespace=levels)
+        with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
+            refusing.require(["s3://z"])
+        assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
+
+    def test_a_bucket_adds_nothing_to_the_printed_rule(self) -> None:
+        refusing = bound(CatalogKind.GLUE, "", "s3://a;*=s3:,b/t/metadata/1.json")
+        with pytest.raises(LocationRefused, match="no rule can admit it"):
             refusing.require(["s3://z"])
 
 

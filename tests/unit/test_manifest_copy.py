@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata import manifest_copy
 from icekeeper.metadata.avro_block_writer import avro_long
-from icekeeper.metadata.avro_files import read_avro, structure, write_avro
+from icekeeper.metadata.avro_files import open_avro, structure, write_avro
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
@@ -190,7 +190,7 @@ def test_row_ids_that_were_inherited_become_explicit() -> None:
 def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
     """Legal Avro: the entry is then decoded."""
     manifest = one(2, first_row_id=None, count=1)
-    header = read_avro(manifest.data, "m")[0].header
+    header = open_avro(manifest.data, "m").header
     (entry,) = decode_manifest(manifest.data, manifest.manifest, SPEC)
     block: Any = next(iter(fastavro.block_reader(io.BytesIO(manifest.data))))
     payload = block.bytes_.getvalue()

@@ -42,7 +42,7 @@ MAY: Mapping[str, May] = {
     "price_per_gb_copied": May("unstated", "7", "0.02", "0"),
     "price_per_1000_gets": May("unstated", "0", "0.0002", "1000"),
     "price_per_1000_puts": May("unstated", "7", "0.02", "0"),
-    "min_row_group_copy_bytes": May("unstated", "1000", "2000", "none"),
+    "min_row_group_copy_bytes": May("unstated", "none", "20000000", "2000000"),
     "rewrite_all": May("unstated", "false", "false", "true"),
     "rewrite_reason": May("unstated", "codec", "codec,bloom", "codec,bloom,spec"),
     "max_files_to_rewrite": May("unstated", "10", "100", "none"),
@@ -301,6 +301,7 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
         "a table may set it to 1 at the loosest; ICEKEEPER_TABLE_SETTINGS=default,target_file_size_mb "
         "lets tables set it"
     ]
+    assert attacked({"min_row_group_copy_bytes": "1"}).policy.min_row_group_copy_bytes == 1024 * 1024
     memory = attacked({"row_group_memory_mb": "1000000", "max_commit_retries": "1000000000"})
     assert memory.policy.row_group_memory_mb == 512
     assert memory.policy.max_commit_retries == 100
@@ -371,6 +372,16 @@ def test_a_schedule_of_the_operator_stays_as_it_is(key: str, value: str) -> None
     resolved = attacked({f"schedules.nightly.{key}": value}, OF_THE_OPERATOR)
     assert resolved.fingerprint() == attacked({}, OF_THE_OPERATOR).fingerprint()
     assert [one.key for one in resolved.ignored] == [f"schedules.nightly.{key}"]
+
+
+def test_a_schedule_that_the_operator_took_away_stays_away() -> None:
+    """The table's own one of that name would be held to nothing."""
+    away = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "none"}
+    resolved = attacked({"schedules.nightly.interval": "1m", "schedules.nightly.operations": "remove_orphans"}, away)
+    assert resolved.schedules == {}
+    assert resolved.ignored[0].why.startswith(
+        "the schedule is that of deployment ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL, none, and a table may only"
+    )
 
 
 def test_a_table_may_make_a_schedule_of_the_operator_rarer_and_tighter() -> None:

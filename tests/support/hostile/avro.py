@@ -10,9 +10,10 @@ from typing import Any
 
 import fastavro
 
+from icekeeper.metadata.avro_files import open_avro, writer_schema
 from support.hostile.packed import bzip2, deflated, xz, zstandard
 
-__all__ = ["NULLS", "avro_bombs", "avro_file", "avro_long", "avro_text", "encoded", "nested_types"]
+__all__ = ["NULLS", "avro_bombs", "avro_file", "avro_long", "avro_text", "encoded", "nested_types", "records_of"]
 
 MARKER = b"0123456789abcdef"
 
@@ -38,6 +39,13 @@ def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "nu
     head = b"Obj\x01" + avro_long(2) + avro_text("avro.schema") + avro_text(text)
     head += avro_text("avro.codec") + avro_text(codec) + b"\0" + MARKER
     return head + b"".join(avro_long(count) + avro_text(data) + MARKER for count, data in blocks)
+
+
+def records_of(data: bytes, path: str) -> list[dict[str, Any]]:
+    """All records of a container file, as we read them."""
+    opened = open_avro(data, path)
+    written = writer_schema(opened.schema_text)
+    return [record for record, _ in opened.values(written.types.reader(written.schema))]
 
 
 def encoded(schema: Any, value: Any) -> bytes:

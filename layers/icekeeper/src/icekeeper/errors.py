@@ -129,7 +129,14 @@ class StorageError(MaintenanceError):
 
 
 class PartlyListed(StorageError):
-    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others."""
+    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others.
+
+    ``hidden`` are the namespaces whose own tables were not listed; empty: which ones is not known.
+    """
+
+    def __init__(self, *told: object, hidden: Sequence[tuple[str, ...]] = ()) -> None:
+        super().__init__(*told)
+        self.hidden = tuple(hidden)
 
 
 class CommitRefused(StorageError):

@@ -10,6 +10,7 @@ import bz2
 import json
 import lzma
 import os
+import threading
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -36,6 +37,9 @@ _OBJECTS_PER_BYTE = 4
 # Metadata compress to a tenth or a thirtieth, since ids and paths differ; deflate itself ends at 1,032.
 _RATIO_FROM = 64 * _MB
 _LARGEST_RATIO = 200
+# Several threads read tables: what is larger is unpacked one after the other, or seven bombs would take sevenfold.
+_UNPACKED_AT_ONCE = 16 * _MB
+_one_large_file = threading.Lock()
 # Each of many streams in one file would be copied with all that follow it.
 _MOST_STREAMS = 64
 _SNAPPY_CHECKSUM_BYTES = 4
@@ -76,7 +80,7 @@ class FileLimits:
         if codec not in CODECS:
             raise ValueError(f"its codec {codec} is not known; known are {', '.join(sorted(CODECS))}")
         try:
-            plain = _unpacked(codec, data, self._unpacked_left)
+            plain = self._within_limits(codec, data)
         except _TooMuchError:
             what = f"unpacks to {_LARGEST_RATIO} times its size, more" if self._ratio else "unpacks to more"
             raise _refusal(self.path, what) from None
@@ -84,6 +88,15 @@ class FileLimits:
             raise ValueError(f"its {codec} data are damaged: {error}") from error
         self._unpacked_left -= len(plain)
         return plain
+
+    def _within_limits(self, codec: str, data: bytes) -> bytes:
+        if self._unpacked_left > _UNPACKED_AT_ONCE:
+            try:
+                return _unpacked(codec, data, _UNPACKED_AT_ONCE)
+            except _TooMuchError:  # begun anew, when it is the only one
+                with _one_large_file:
+                    return _unpacked(codec, data, self._unpacked_left)
+        return _unpacked(codec, data, self._unpacked_left)
 
     def hold(self, size: int) -> None:
         """Count objects that are made of the file, in bytes.

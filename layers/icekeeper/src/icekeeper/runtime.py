@@ -329,6 +329,7 @@ class Runtime:
             has_former_table=has_former_table(memory.schedules),
             cut_off=cut,
             twins=self._twins(identity),
+            waits=self._why_deletions_wait(loaded),
         )
 
     def _unread(self, table: TableName, cut: CutOff, now_ms: int) -> LakeStats:
@@ -360,6 +361,14 @@ class Runtime:
         except StorageError as error:
             log.warning("which tables have the same UUID is not known: %s", error)
         return known.of(identity)
+
+    def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
+        """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
+        from icekeeper.deletion.served_tables import why_deletions_wait
+
+        with suppress(StorageError):  # as above, health does without
+            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
+        return None
 
     def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
         """What is remembered of a table; nothing where the state cannot be read, which health does without."""

@@ -122,7 +122,8 @@ class GlueCatalog:
             shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
             raise PartlyListed(
                 f"catalog {self._name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
-                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained"
+                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained",
+                hidden=[tuple(name.split(".")) for name in refused],
             )
 
     def load(self, table: TableName) -> LoadedTable:

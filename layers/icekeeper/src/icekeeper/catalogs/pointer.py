@@ -52,6 +52,8 @@ Raises CommitConflict or CommitRefused when the catalog says no, another Storage
 CommitStateUnknown when in doubt."""
 
 _VERSION = re.compile(r"^(\d+)-")
+# Files that fall off the log with one commit, each of which is read before it goes; orphan removal takes any others.
+_MOST_DROPPED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +228,8 @@ def _compressed(metadata: TableMetadata) -> bool:
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (rule 74).
+    Pinned ones stay: whoever pinned them reads the table by them (rule 74).  What the log names is what the table's
+    writers wrote there; so a file goes only when it says itself that it is of this table, at this location (rule 262).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return
@@ -238,4 +241,15 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
     before = (entry["metadata-file"] for entry in base.metadata.metadata_log)
     dropped = [path for path in before if normalise(path) not in kept]
     owned = (metadata.location, metadata.metadata_directory)
-    storage.delete(path for path in dropped if any(is_under(path, location) for location in owned))
+    own = [path for path in dropped[-_MOST_DROPPED:] if any(is_under(path, location) for location in owned)]
+    storage.delete([path for path in own if _is_former_state(storage, path, metadata)])
+
+
+def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bool:
+    """Whether a metadata file is one of this table at this location; what cannot be read is not."""
+    try:
+        former = parse_document(storage.read(path), path)
+    except MaintenanceError:
+        return False
+    is_same_table = former.uuid is not None and former.uuid == metadata.uuid
+    return is_same_table and normalise(former.location) == normalise(metadata.location)

@@ -33,7 +33,8 @@ from icekeeper.catalogs.server_settings import (
     server_settings,
 )
 from icekeeper.catalogs.table_bounds import TableBounds
-from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
 from icekeeper.masking import address_to_show, mask, remember_secrets
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
@@ -57,6 +58,13 @@ REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, 
 LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
 # What no catalog has, and a server may make up without end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
+# An answer about one namespace, which says nothing of the others.
+OF_ONE_NAMESPACE = (
+    pyiceberg.exceptions.ServerError,
+    pyiceberg.exceptions.ForbiddenError,
+    pyiceberg.exceptions.BadRequestError,
+    ValidationError,
+)
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
@@ -105,6 +113,8 @@ class RestCatalog:
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
+        hidden: dict[tuple[str, ...], Exception] = {}
+        below = False
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
@@ -120,12 +130,35 @@ class RestCatalog:
             except pyiceberg.exceptions.NoSuchNamespaceError:
                 continue  # dropped meanwhile
             except LISTING_ERRORS as error:
-                raise self._unusable(error) from error
+                if not isinstance(error, OF_ONE_NAMESPACE):
+                    raise self._unusable(error) from error
+                hidden[namespace], tables = error, []
             yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables if len(table) > 1)
-            pending = [*self._children(namespace), *pending]
+            try:
+                pending = [*self._children(namespace), *pending]
+            except StorageError as error:
+                if not isinstance(error.__cause__, OF_ONE_NAMESPACE):
+                    raise
+                hidden.setdefault(namespace, error.__cause__)
+                below = True
+        if hidden and hidden.keys() == seen:
+            why = next(iter(hidden.values()))
+            raise self._unusable(why) from why
+        if hidden:
+            first, why = next(iter(hidden.items()))
+            raise PartlyListed(
+                f"catalog {self._name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
+                f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
+                hidden=() if below else tuple(hidden),
+            )
 
     def load(self, table: TableName) -> LoadedTable:
-        return self._loaded(table, _json(self._ask(table)))
+        response = self._ask(table)
+        try:
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self._name} answers"))
+        except ValueError:
+            answer = None
+        return self._loaded(table, answer)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -283,10 +316,10 @@ class RestCatalog:
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON."""
+    """The decoded body; ``None`` where it is no JSON, or of more values than are made of one file."""
     try:
-        return response.json()
-    except (ValueError, RecursionError):
+        return parsed_json(response.content, FileLimits("an answer"))
+    except (ValueError, MetadataUnreadable):
         return None
 
 

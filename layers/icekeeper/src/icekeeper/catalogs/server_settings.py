@@ -72,24 +72,16 @@ _FOR_FILES: Mapping[str, Callable[[str], bool]] = {
     "s3.path-style-access": lambda value: value.lower() in ("true", "false"),
     **dict.fromkeys(("s3.server-side-encryption", "s3.sse-kms-key-id"), _ANY),
 }
-# Where keys begin that PyIceberg or this package would act on; a server also sends what only other clients know.
+# Where keys begin that PyIceberg or this package would act on.  Servers also send what only other clients know, such as
+# ``client.refresh-credentials-endpoint`` and ``s3.delete-enabled``.
 _ACTED_ON = (
-    *("adls.", "auth", "client.", "credential", "gcs.", "glue.", "hdfs.", "header.", "hf.", "oauth2", "py-", "s3."),
-    *(
-        "audience",
-        "botocore",
-        "buffer-size",
-        "default_",
-        "dynamodb.",
-        "namespace",
-        "prefix",
-        "resource",
-        "rest",
-        "scope",
-        "ssl",
-        "token",
-    ),
-    *("io.", "pool_", "scan-planning", "snapshot-loading", "type", "uri", "view-endpoints"),
+    *("adls.", "audience", "auth", "botocore", "buffer-size", "credential", "default_", "dynamodb.", "gcs.", "glue."),
+    *("hdfs.", "header.", "hf.", "io.", "namespace-sep", "oauth2", "pool_", "prefix", "py-", "resource", "rest-page"),
+    *("rest.", "scan-planning", "scope", "snapshot-loading", "ssl", "token", "type", "uri", "view-endpoints"),
+    *("client.access-key", "client.profile", "client.region", "client.role", "client.secret", "client.session"),
+    *("s3.access-key", "s3.anonymous", "s3.connect", "s3.endpoint", "s3.force", "s3.path-style", "s3.profile"),
+    *("s3.proxy", "s3.region", "s3.request", "s3.resolve", "s3.retry", "s3.role", "s3.secret", "s3.server-side"),
+    *("s3.session", "s3.signer", "s3.sse-kms"),
 )
 
 

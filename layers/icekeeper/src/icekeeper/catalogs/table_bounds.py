@@ -42,7 +42,7 @@ class TableBounds:
                 somebody else's.
             home: the table's location as the catalog's service knows it.
         """
-        subject = f"{_pattern(self._name).replace('.', '?')}.{_pattern('.'.join(table.namespace))}"
+        subject = self._subject(table.namespace)
         found = allowed_prefixes(self._rules, self._name, table.namespace)
         if isinstance(found, NoPrefixes):
             return AllowedLocations((), True, subject, self._rules, found.reason)
@@ -50,10 +50,17 @@ class TableBounds:
             return AllowedLocations(found, True, subject, self._rules)
         return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
 
+    def _subject(self, namespace: tuple[str, ...]) -> str:
+        """What a rule for one namespace begins with; empty where it would fit others as well."""
+        if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
+            return ""
+        return f"{_NOT_A_NAME.sub('?', self._name).replace('.', '?')}.{'.'.join(namespace)}"
+
     def _default(self, metadata_location: str, home: str | None) -> tuple[str, ...]:
         warehouse, place = split_path(self._warehouse), split_path(metadata_location)
         is_url = "://" in self._warehouse
-        if self._kind is not CatalogKind.GLUE and (is_url or self._warehouse.startswith(("/", "file:/"))):
+        is_path = self._warehouse.startswith(("/", "file:/")) or (self._kind is CatalogKind.SQL and self._warehouse)
+        if self._kind is not CatalogKind.GLUE and (is_url or is_path):
             if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
                 return (self._warehouse,)
             return (f"{place.scheme}://{place.authority}",) if place.scheme == warehouse.scheme else ()
@@ -62,7 +69,3 @@ class TableBounds:
         if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
             return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
         return (f"{place.scheme}://{place.authority}",)
-
-
-def _pattern(name: str) -> str:
-    return _NOT_A_NAME.sub("?", name)

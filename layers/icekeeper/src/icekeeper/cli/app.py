@@ -225,6 +225,10 @@ def demo(
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
+# Named here, because to import the module takes what a command that opens no catalog does not need.
+_SERVER_SETTINGS = "icekeeper.catalogs.server_settings"
+
+
 def _start_logging() -> None:
     # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
@@ -234,6 +238,9 @@ def _start_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    if not os.environ.get("ICEKEEPER_LOG"):
+        # What a catalog's server may not set may be why the sentence that follows is one of failure.
+        logging.getLogger(_SERVER_SETTINGS).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 

@@ -353,9 +353,16 @@ def _over_limit_reason(settings: Policy) -> str:
 def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
     told = place.requests.told_here(entry.table)
+    if not entry.table.is_plain:  # what its text says is another table, or none
+        reason = "no pass can be told of it: a part of its name is empty or holds a dot; rename the table or namespace"
+        return _Found(Skip(entry.text, reason, is_error=True))
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
-        loaded = load_or_skip(place.catalog, entry.table)
+        try:
+            loaded = load_or_skip(place.catalog, entry.table)
+        except Exception as error:
+            place.seen.failed(entry.table, error)
+            raise
         if isinstance(loaded, Skip):
             return loaded
         return loaded, place.requests.meant(identity_of(place.catalog, loaded))

@@ -46,6 +46,7 @@ def examine(
     has_former_table: bool = False,
     cut_off: CutOff | None = None,
     twins: Sequence[str] = (),
+    waits: str | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
@@ -55,8 +56,8 @@ def examine(
     ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
     name; ``unreadable`` files are those that passes could not read, and ``mixed_footers`` warns of footers that readers
     misread.  ``cut_off`` says that a pass over the table took too long, ``twins`` are other tables with its UUID.
-    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same
-    location.
+    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
+    ``waits``: why deletions wait for a table that cannot be read.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -77,6 +78,8 @@ def examine(
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
     warnings |= dict(_of_others(cut_off, twins))
+    if waits is not None:
+        warnings["deletions_wait"] = waits
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
     else:

@@ -16,7 +16,7 @@ from icekeeper.deletion.claims import recorded_claims
 from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
-from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import conclude
 from icekeeper.maintenance.run_operation import run_guarded
@@ -105,7 +105,13 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         StorageError: the catalog or the bucket cannot be listed.
     """
     catalog, state = asked.catalog, asked.state
-    tables = load_all(catalog, catalog.list_tables(), state, recorded_claims(state, catalog))
+    listed: list[TableName] = []
+    warnings: list[str] = []
+    try:
+        listed.extend(catalog.list_tables())
+    except PartlyListed as error:  # each sweep asks whether a table that is not listed may need files
+        warnings.append(str(error))
+    tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
     if not any(may_be_under(table.metadata.location, asked.bucket) for table in tables.loaded):
         raise PolicyError(f"catalog {catalog.name} has no table whose location is below {asked.bucket}")
     outcomes: dict[str, OperationOutcome] = {
@@ -120,7 +126,6 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
             outcomes[str(name)] = one
     outside = _Outside()
     foreign: list[ForeignMetadata] = []
-    warnings: list[str] = []
     if searches:
         one = next(iter(searches.values()))
         storage = one.context.storage(one.table).operators()  # the bucket is the caller's to name

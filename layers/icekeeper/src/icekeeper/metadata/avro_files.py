@@ -19,7 +19,6 @@ from pydantic_core import from_json
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.metadata.avro_container import AvroContainer, open_container
-from icekeeper.metadata.avro_fields import canonical_names
 from icekeeper.metadata.avro_types import AvroTypes, require_bounded
 from icekeeper.metadata.avro_values import Reader
 
@@ -29,7 +28,6 @@ __all__ = [
     "WriterSchema",
     "decimal_fields",
     "open_avro",
-    "read_avro",
     "strip_logical_types",
     "structure",
     "write_avro",
@@ -135,23 +133,6 @@ def open_avro(data: bytes, path: str) -> OpenedFile:
     except Exception as error:  # damaged input raises many types
         raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
     return OpenedFile(path, container)
-
-
-def read_avro(
-    data: bytes, path: str, wanted: Mapping[int, str] | None = None
-) -> tuple[OpenedFile, Iterator[dict[str, Any]]]:
-    """Open a container file, and read its records.
-
-    ``wanted``: the names of the only fields that are read, by id; ``None``: all, by their names in the file.
-
-    Raises:
-        MetadataUnreadable: the bytes are not an Avro file; while iterating: they are damaged or cut off.
-    """
-    opened = open_avro(data, path)
-    written = writer_schema(opened.schema_text)
-    types, schema = written.types, written.schema
-    read = types.reader(schema) if wanted is None else types.fields_reader(schema, canonical_names(schema, wanted))
-    return opened, (record for record, _ in opened.values(read))
 
 
 @lru_cache(maxsize=32)  # the manifests of a table have few schemas, each longer to parse than a small manifest to read

@@ -6,7 +6,7 @@ used for every manifest that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,18 @@ from icekeeper.metadata.avro_values import Reader, Skipper, then
 from icekeeper.metadata.learned_entries import EntryReader, EntryStep
 from icekeeper.metadata.stored_file import LATE_FIELDS, LateReader
 
-__all__ = ["ENTRY_FIELDS", "FILE_FIELDS", "LATE", "SPAN", "EntryColumns", "entry_columns"]
+__all__ = [
+    "BYTES",
+    "ENTRY_FIELDS",
+    "FILE_FIELDS",
+    "LATE",
+    "NUMBER",
+    "SPAN",
+    "TEXT",
+    "EntryColumns",
+    "entry_columns",
+    "require_type",
+]
 
 ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
 FILE_FIELDS = {
@@ -40,8 +51,11 @@ SPAN = (-1, -2)
 LATE = (-3, -4)
 """In place of ids of a file's fields: where the stretch with its late fields begins and ends."""
 
-_NUMBER, _TEXT, _BYTES = frozenset({"int", "long"}), frozenset({"string", "enum"}), frozenset({"bytes"})
-_TYPES = {100: _TEXT, 101: _TEXT, 143: _TEXT, 131: _BYTES, 102: frozenset({"record"}), 135: frozenset({"array"})}
+NUMBER = frozenset({"int", "long"})
+TEXT = frozenset({"string", "enum"})
+BYTES = frozenset({"bytes"})
+"""Avro's types of numbers, texts and bytes of Iceberg's."""
+_TYPES = {100: TEXT, 101: TEXT, 143: TEXT, 131: BYTES, 102: frozenset({"record"}), 135: frozenset({"array"})}
 """Avro's types of fields that are no numbers."""
 _ANY = frozenset({"array", "map"})
 _REQUIRED = frozenset({0, 100, 101, 103, 104})
@@ -136,7 +150,8 @@ def _present(types: AvroTypes, union: Any) -> tuple[Skipper, Any]:
 def _wanted_step(
     types: AvroTypes, kind: Any, slot: int, field_id: int, partition: Callable[[Mapping[str, Any]], Any] | None
 ) -> EntryStep:
-    _require_type(types, kind, field_id)
+    wanted = _ANY if field_id in LATE_FIELDS else _TYPES.get(field_id, NUMBER)
+    require_type(types, kind, (ENTRY_FIELDS | FILE_FIELDS | LATE_FIELDS)[field_id], wanted)
     read = types.reader(kind)
     if field_id in _REQUIRED and isinstance(types.defined(kind), list):
         read = then(read, _not_null)
@@ -156,18 +171,20 @@ def _wanted_step(
     return EntryStep(slot, value, kind, known.__getitem__)
 
 
-def _require_type(types: AvroTypes, kind: Any, field_id: int) -> None:
-    """Raises LookupError where a field's values could be of another type than the specification's."""
+def require_type(types: AvroTypes, kind: Any, name: str, wanted: Collection[str]) -> None:
+    """Check that a field's values are nulls or of a wanted type; those of ``equality_ids`` are numbers.
+
+    Raises:
+        LookupError: they may be others.
+    """
     defined = types.defined(kind)
     branches = [types.defined(branch) for branch in (defined if isinstance(defined, list) else [defined])]
-    wanted = _ANY if field_id in LATE_FIELDS else _TYPES.get(field_id, _NUMBER)
     found = {"union" if isinstance(branch, list) else branch["type"] for branch in branches} - {"null"}
-    if found == {"array"} and field_id == 135:
+    if name == "equality_ids" and found == {"array"}:
         items = types.defined(next(branch for branch in branches if branch["type"] == "array")["items"])
-        found = {"array"} if not isinstance(items, list) and items["type"] in _NUMBER else {"array of others"}
-    if not found <= wanted:
-        name = (ENTRY_FIELDS | FILE_FIELDS | LATE_FIELDS)[field_id]
-        raise LookupError(f"has the type {' or '.join(sorted(found))} for {name}; it is not an Iceberg manifest")
+        found = {"array"} if not isinstance(items, list) and items["type"] in NUMBER else {"array of others"}
+    if not found.issubset(wanted):
+        raise LookupError(f"has the type {' or '.join(sorted(found))} for {name}; it is not Iceberg's")
 
 
 def _not_null(value: Any) -> Any:

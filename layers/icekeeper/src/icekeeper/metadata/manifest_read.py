@@ -12,8 +12,21 @@ from functools import lru_cache, partial
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_files import OpenedFile, open_avro, read_avro, writer_schema
-from icekeeper.metadata.entry_columns import ENTRY_FIELDS, FILE_FIELDS, LATE, EntryColumns, entry_columns
+from icekeeper.metadata.avro_fields import canonical_names
+from icekeeper.metadata.avro_files import OpenedFile, open_avro, writer_schema
+from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import Reader
+from icekeeper.metadata.entry_columns import (
+    BYTES,
+    ENTRY_FIELDS,
+    FILE_FIELDS,
+    LATE,
+    NUMBER,
+    TEXT,
+    EntryColumns,
+    entry_columns,
+    require_type,
+)
 from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
 from icekeeper.metadata.stored_file import LATE_FIELDS, METRIC_FIELDS, STORED, StoredFile
 from icekeeper.metadata.stored_partitions import StoredField, partition_maker, stored_fields
@@ -60,8 +73,10 @@ _LIST_FIELDS = {
     519: "key_metadata",
     520: "first_row_id",
 }
-_LIST_TYPES: Mapping[str, type] = {"manifest_path": str, "partitions": list, "key_metadata": bytes}
-"""Types of fields of a manifest list that are no numbers."""
+_LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_metadata": BYTES}
+_FLAG = frozenset({"boolean"})
+_SUMMARY_TYPES = {"contains_null": _FLAG, "contains_nan": _FLAG, "lower_bound": BYTES, "upper_bound": BYTES}
+"""Types of fields that are no numbers, and of the fields of summaries."""
 _SUMMARY_BYTES = 512
 # What is read of every file, besides what is read when it is asked for, in the order of a stored file's fields.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
@@ -90,9 +105,13 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     Raises:
         MetadataUnreadable: the file is damaged.
     """
-    opened, records = read_avro(data, path, _LIST_FIELDS)
+    opened = open_avro(data, path)
+    try:
+        read = _list_layout(opened.schema_text)
+    except LookupError as error:
+        raise MetadataUnreadable(f"manifest list {path} {error}") from None
     found = []
-    for record in records:
+    for record, _ in opened.values(read):
         found.append(_manifest_file(record, path))
         opened.container.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
     return found
@@ -100,9 +119,6 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
 
 def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
     try:
-        for name, value in record.items():
-            if value is not None and not isinstance(value, _LIST_TYPES.get(name, int)):
-                raise TypeError(f"its {name} is {str(value)[:60]!r}")
         summaries = record.get("partitions")
         return ManifestFile(
             manifest_path=_present(record, "manifest_path"),
@@ -118,7 +134,14 @@ def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
             added_rows_count=record.get("added_rows_count"),
             existing_rows_count=record.get("existing_rows_count"),
             deleted_rows_count=record.get("deleted_rows_count"),
-            partitions=None if summaries is None else tuple(map(_summary, summaries)),
+            partitions=None
+            if summaries is None
+            else tuple(
+                PartitionFieldSummary(
+                    s["contains_null"], s.get("contains_nan"), s.get("lower_bound"), s.get("upper_bound")
+                )
+                for s in summaries
+            ),
             key_metadata=record.get("key_metadata"),
             first_row_id=record.get("first_row_id"),
         )
@@ -133,11 +156,34 @@ def _present(record: JsonObject, name: str) -> Any:
     return value
 
 
-def _summary(record: JsonObject) -> PartitionFieldSummary:
-    bounds = record.get("lower_bound"), record.get("upper_bound")
-    if not all(bound is None or isinstance(bound, bytes) for bound in bounds):
-        raise TypeError("its partitions have bounds that are no bytes")
-    return PartitionFieldSummary(bool(record["contains_null"]), record.get("contains_nan"), *bounds)
+@lru_cache(maxsize=64)  # as those of entries below
+def _list_layout(schema_text: str) -> Reader:
+    """Reads the lines of a manifest list.
+
+    Raises:
+        LookupError: a field has another type than the specification gives it.
+    """
+    written = writer_schema(schema_text)
+    types, names = written.types, canonical_names(written.schema, _LIST_FIELDS)
+    for field in written.schema["fields"]:
+        if (name := names.get(field["name"])) is None:
+            continue
+        require_type(types, field["type"], name, _LIST_TYPES.get(name, NUMBER))
+        if name == "partitions":
+            for part in _summary_record(types, field["type"])["fields"]:
+                if part["name"] in _SUMMARY_TYPES:
+                    require_type(types, part["type"], part["name"], _SUMMARY_TYPES[part["name"]])
+    return types.fields_reader(written.schema, names)
+
+
+def _summary_record(types: AvroTypes, kind: Any) -> JsonObject:
+    defined = types.defined(kind)
+    for branch in defined if isinstance(defined, list) else [defined]:
+        if types.defined(branch)["type"] == "array":
+            items = types.defined(types.defined(branch)["items"])
+            if isinstance(items, dict) and items["type"] == "record":
+                return items
+    raise LookupError("has partitions that are no records; it is not Iceberg's")
 
 
 def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> ManifestFile:

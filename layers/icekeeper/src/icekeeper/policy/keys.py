@@ -232,8 +232,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one job or pass may take, of maintain only where set; icekeeper run and waves cut a table off "
-        "that takes a quarter longer; the stack's parameter JobTimeoutMinutes",
+        "seconds that one pass may take (maintain: where set); it is cut off a quarter later (JobTimeoutMinutes)",
         ge=1,
         tighter=None,
         is_of_deployment=True,

@@ -56,6 +56,8 @@ class ResolvedPolicy:
     """Who runs which operation in a table bucket that maintains its tables itself."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """The named schedules, by name."""
+    waived_prefixes: tuple[str, ...] = ()
+    """Those of ``orphan_protected_prefixes`` that are not the table's: in them a foreign table stops no sweep."""
     ignored: tuple[Ignored, ...] = ()
     """The settings of the table that do not count, wholly or in part (rule 260)."""
     beside: tuple[Policy, ...] = ()

@@ -116,7 +116,8 @@ class RewriteKeys(BaseModel):
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
         "merging copies row groups of so many bytes on average, or of a quarter of `row_group_memory_mb`; none: never",
-        tighter=LOWER,
+        tighter=HIGHER,
+        table_limit=MEGABYTE,  # footers of thousands of row groups and columns fill memory
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size", tighter=FALSE)
     rewrite_reason: RewriteReasons = key(

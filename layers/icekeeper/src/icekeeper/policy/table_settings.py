@@ -214,13 +214,11 @@ class _Operator:
             return _Verdict((value,))
         stated, said_by = self.stated[key]
         stated_ms = parse_interval(name, stated, said_by)
-        if stated_ms is None or (interval_ms is not None and interval_ms >= stated_ms):
+        if stated_ms is not None and interval_ms is not None and interval_ms >= stated_ms:
             return _Verdict((value,))
-        return _Verdict(
-            None,
-            f"the schedule is that of {said_by}, every {interval_text(stated_ms)}, and a table may only make it rarer; "
-            f"{self._admits(OWN_SCHEDULES)}",
-        )
+        rhythm = "none" if stated_ms is None else f"every {interval_text(stated_ms)}"
+        why = f"the schedule is that of {said_by}, {rhythm}, and a table may only make it rarer"
+        return _Verdict(None, f"{why}; {self._admits(OWN_SCHEDULES)}")
 
     def with_rare_sweeps(self, layers: list[Layer], ignored: list[Ignored]) -> list[Layer]:
         """A schedule of the table's own that names ``remove_orphans`` sweeps no more often than any pass may.

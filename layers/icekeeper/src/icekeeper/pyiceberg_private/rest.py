@@ -28,6 +28,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from icekeeper.clock import steady_s
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.foreign_bytes import require_fitting
 from icekeeper.masking import address_to_show
 from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
@@ -39,8 +41,6 @@ REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
 """For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
 _PIECE_BYTES = 64 * 1024
-# After decompression; 100,000 snapshots of an append each are 70 MB.
-_MOST_ANSWER_BYTES = 256 * 1024 * 1024
 _LONGEST_PAUSE_S = 20.0
 # Of a namespace; a server sends a hundred tables and more with each.
 _MOST_PAGES = 20_000
@@ -97,7 +97,7 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it.
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it (platform 120).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
             response = session.get(
@@ -207,12 +207,11 @@ def _whole_answer(
             raise EndlessAnswer(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
         parts.append(part)
         size += len(part)
-        if size > _MOST_ANSWER_BYTES:
+        try:
+            require_fitting("an answer", size)
+        except MetadataUnreadable as error:
             response.close()
-            raise EndlessAnswer(
-                f"an answer has more than {_MOST_ANSWER_BYTES // 1024**2} MB; if it is honest, its table needs fewer "
-                "snapshots"
-            )
+            raise EndlessAnswer(str(error)) from None
     response._content = b"".join(parts)  # as requests itself keeps it
     return response
 

@@ -14,6 +14,7 @@ __all__ = ["print_policy", "print_rows"]
 _GAP = 2
 # A last column that would be narrower begins on a line of its own.
 _NARROWEST = 30
+_WIDEST = 200
 _INDENT = 4
 
 
@@ -23,12 +24,13 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
     Elsewhere it is never wrapped, and a word, such as a path, nowhere, so that it can be copied.  The cells are Text
     objects, because brackets in a path or name must not be taken for markup.
     """
-    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)][:-1]
+    # A single name of a megabyte must not fill the lines of all others with blanks.
+    widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
     indent = sum(widths) + _GAP * len(widths)
     room = console.width - indent
     for row in rows:
         for cell, width in zip(row[:-1], widths, strict=True):
-            cell.pad_right(width - cell.cell_len)
+            cell.pad_right(max(0, width - cell.cell_len))
         first, last = Text("  ").join(row[:-1]), row[-1]
         if not console.is_terminal or last.cell_len <= room:
             line = Text("  ").join(row)

@@ -87,6 +87,8 @@ def _text(record: Mapping[str, object], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str):
         raise ValueError(f"its {name} is no text")
+    if name != "settings" and len(value) > _LONGEST_NAME:
+        raise ValueError(f"its {name} is longer than {_LONGEST_NAME} characters")
     value.encode()  # a lone surrogate fits no key and no file
     return value
 

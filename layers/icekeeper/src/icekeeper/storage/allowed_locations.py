@@ -25,8 +25,13 @@ ALLOWED_LOCATIONS = "icekeeper.allowed-locations"
 """The FileIO property that carries a table's bound; never taken from a server or a table."""
 # What separates prefixes and rules, stands for names, or would end a line: a pasted rule must say what it shows.
 _NOT_IN_A_RULE = re.compile(r"[,;{}'\s\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|\Z)")
+# Of a table with more, the next refusal names the others.
+_MOST_SHOWN = 8
 _FILE = re.compile(r"\.(avro|bin|json|orc|parquet|puffin|stats)\Z")
 _PARTITION = re.compile(r"/[^/=]+=[^/]*\Z")
+# As Iceberg's ObjectStoreLocationProvider makes them.
+_HASH = re.compile(r"(?:/[01]{4}){3}/[01]{8}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class AllowedLocations:
     from_operator: bool
     """Whether a rule of :data:`ALLOWED_PREFIXES` says so; else it is the default."""
     subject: str = "*"
-    """What a rule for this table alone begins with: ``CATALOG.NAMESPACE``."""
+    """What a rule for this table's namespace begins with, ``CATALOG.NAMESPACE``; empty: none fits it alone."""
     rules: str = ""
     """The setting as the catalog was opened with it."""
     why_none: str = ""
@@ -97,21 +102,23 @@ class AllowedLocations:
     def _refusal(self, outside: list[str]) -> str:
         if self.why_none:
             return f"{outside[0]} is not touched: {self.why_none}"
-        where = " and ".join(self.prefixes) or "any S3 bucket"
+        where = " and ".join(self.prefixes) or "the store of its catalog"
         whose = (
             f"{ALLOWED_PREFIXES} allows this table's files"
             if self.from_operator
-            else (f"a table of its catalog may have files unless {ALLOWED_PREFIXES} says more")
+            else f"a table of its catalog may have files unless {ALLOWED_PREFIXES} says more"
         )
         return f"{outside[0]} lies outside {where}, where {whose}; nothing was touched; {self._advice(outside)}"
 
     def _advice(self, outside: list[str]) -> str:
         folders: list[str] = []
-        for folder in sorted(map(_folder, outside), key=len):
-            if not any(_holds(compared(outer), compared(folder)) for outer in folders):
+        for folder in sorted(set(map(_folder, outside)), key=lambda one: (len(one), one)):
+            if len(folders) < _MOST_SHOWN and not any(_holds(compared(outer), compared(folder)) for outer in folders):
                 folders.append(folder)
-        if any(_NOT_IN_A_RULE.search(folder) for folder in folders):
-            return "no rule can admit it, because of the characters of its name"
+        # A default is made of a table's bucket, which is the table's to name.
+        named = (*folders, *(prefix.replace(" ", "") for prefix in self.prefixes))
+        if not self.subject or any(_NOT_IN_A_RULE.search(one) or _DOTS.search(one) for one in named):
+            return "no rule can admit it, because of the characters in its name, its bucket's or its namespace's"
         mine = f"{self.subject}={','.join((*self.prefixes, *folders))}"
         rule = ";".join((mine, *(part for part in (self.rules.strip(" ;"),) if part)))
         return f"if it is this table's own, set {ALLOWED_PREFIXES}='{rule}'"
@@ -139,8 +146,8 @@ def _holds(outer: ComparedPath, inner: ComparedPath) -> bool:
 
 
 def _folder(path: str) -> str:
-    """What a rule names to admit a path: its folder if it is a file, without those of partitions."""
+    """What a rule names to admit a path: its folder if it is a file, without those of partition and hash."""
     folder = path.rpartition("/")[0] if _FILE.search(path) else path.rstrip("/")
     while found := _PARTITION.search(folder):
         folder = folder[: found.start()]
-    return folder
+    return _HASH.sub("", folder)
