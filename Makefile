@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam sam-local lint bench bench-quick definition deploy-artifacts wheel layer clean
+.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam sam-local lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -8,9 +8,13 @@ BIN := $(VENV)/bin
 EXTRAS := spark,demo,functions,dev
 # The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
-# What builds for a deployment needs uv only: no Spark, no Java, no server.
+# What builds for a deployment needs what is locked only (rule 287): no Spark, no Java, no server.
 BUILD_VENV := .venv-artifacts
-BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < constraints.txt | tr ' ' '-')
+BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < artifacts/locked/build.txt | tr ' ' '-')
+# What tells of the locked packages which they are, and what is known against them (rule 288).
+SUPPLY_PACKAGES := cyclonedx-bom==7.5.0 pip-audit==2.10.1
+SUPPLY := build/supply-chain
+SUPPLY_STAMP := $(SUPPLY)/.installed-$(subst ==,-,$(subst $() ,-,$(SUPPLY_PACKAGES)))
 # Behind a proxy that inspects TLS only the system's certificates are right; uv brings its own unless told.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
@@ -90,6 +94,18 @@ wheel: $(BUILD_STAMP) ## build only the package's wheel into dist/
 layer: $(BUILD_STAMP) ## build only the functions' layer into build/layer (ARCHITECTURE=arm64 for the other processor)
 	$(BUILD_VENV)/bin/python -m artifacts layer --architecture $(or $(ARCHITECTURE),x86_64)
 
+lock: $(BUILD_STAMP) ## write artifacts/locked/ anew from constraints.txt: versions and hashes of all that is deployed
+	$(BUILD_VENV)/bin/python -m artifacts.locks
+
+sbom: $(SUPPLY_STAMP) ## write bills of materials of layer and jobs into build/sbom (CycloneDX, needs no network)
+	$(SUPPLY)/bin/python -m artifacts.supply_chain sbom
+
+audit: $(SUPPLY_STAMP) ## ask PyPI for known vulnerabilities of all that is locked; what could not be asked for fails
+	$(SUPPLY)/bin/python -m artifacts.supply_chain audit
+
+release: sbom $(BUILD_STAMP) ## build a version into build/release: wheel, jobs' wheels, layers, bills, SHA256SUMS
+	$(BUILD_VENV)/bin/python -m artifacts.release
+
 clean: ## remove .venv and all caches
 	rm -rf $(VENV) $(BUILD_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(SOURCES) state_machine local_stack artifacts tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -98,6 +114,12 @@ $(SAM_STAMP): $(STAMP)
 	@echo "setting up $(SAM)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SAM)
 	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python $(SAM_PACKAGES)
+	@touch $@
+
+$(SUPPLY_STAMP): $(BUILD_STAMP)
+	@echo "setting up $(SUPPLY)"
+	@$(BUILD_VENV)/bin/uv venv --quiet --clear --python $(BUILD_VENV)/bin/python $(SUPPLY)
+	@$(BUILD_VENV)/bin/uv pip install --quiet --python $(SUPPLY)/bin/python $(SUPPLY_PACKAGES)
 	@touch $@
 
 $(RUNTIME_STAMP): $(STAMP)
@@ -112,7 +134,7 @@ $(JUDGES_STAMP): $(STAMP)
 	@$(BIN)/uv pip install --quiet --python $(JUDGES)/bin/python -r $(JUDGES_PACKAGES)
 	@touch $@
 
-# $(call new_environment,FOLDER): an environment with uv, of the first Python that fits.
+# $(call new_environment,FOLDER): an environment with what builds (uv, hatchling), of the first Python that fits.
 define new_environment
 @set -e; \
 	python=; \
@@ -128,7 +150,7 @@ define new_environment
 	  exit 1; fi; \
 	echo "setting up $(1) with $$python"; \
 	$$python -m venv $(1); \
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r artifacts/locked/build.txt
 endef
 
 $(STAMP):

@@ -15,14 +15,11 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from artifacts.installers import pip, uv
-from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, ROOT, pins_for_glue, read_pins, version
+from artifacts.installers import pip
+from artifacts.locks import GLIBC, GLUE_LOCK, GLUE_PYTHON
+from artifacts.pins import read_pins, version
 
-__all__ = ["PYTHON", "REQUIREMENTS", "build", "pack", "platform_tags", "resolve", "zip_name"]
-
-PYTHON = "3.11"
-GLIBC = 28
-"""The newest glibc 2.x that wheels may be built for: PyArrow needs 2.28, Glue 5.1's Amazon Linux 2023 has 2.34."""
+__all__ = ["REQUIREMENTS", "build", "entry", "pack", "platform_tags", "zip_name"]
 
 FOLDER = "wheels"
 REQUIREMENTS = f"{FOLDER}/requirements.txt"
@@ -39,33 +36,16 @@ def build(wheel: Path, folder: Path) -> Path:
     """Pack ``wheel`` and all that it needs into ``folder``; the path of the zip.
 
     Raises:
-        subprocess.CalledProcessError: the pinned versions do not fit together, or a wheel cannot be had.
+        subprocess.CalledProcessError: a wheel cannot be had, or is not the one that was locked.
     """
-    pinned = resolve(pins_for_glue(read_pins(CONSTRAINTS), read_pins(GLUE_PACKAGES)))
     with tempfile.TemporaryDirectory() as scratch:
-        listed = Path(scratch) / "requirements.txt"
-        listed.write_text(_lines(pinned))
         tags = [word for tag in platform_tags() for word in ("--platform", tag)]
-        target = ["--python-version", PYTHON, "--only-binary", ":all:", *tags]
-        # All of it is pinned: pip only fetches.
-        pip("download", "--quiet", "--no-deps", *target, "--dest", scratch, "--requirement", str(listed))
-        return pack([wheel, *Path(scratch).glob("*.whl")], {**pinned, "icekeeper": version()}, folder / zip_name())
-
-
-def resolve(pins: Mapping[str, str]) -> dict[str, str]:
-    """What the package needs on Glue, with these versions and no others.
-
-    Raises:
-        subprocess.CalledProcessError: they do not fit together; uv has said which.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        constraints, found = Path(scratch) / "constraints.txt", Path(scratch) / "found.txt"
-        constraints.write_text(_lines(pins))
-        target = ["--python-version", PYTHON, "--python-platform", f"x86_64-manylinux_2_{GLIBC}"]
-        plain = ["--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-        told = ["--constraints", str(constraints), "--output-file", str(found)]
-        uv("pip", "compile", *plain, *target, *told, str(ROOT / "pyproject.toml"))
-        return read_pins(found)
+        target = ["--python-version", GLUE_PYTHON, "--only-binary", ":all:", *tags]
+        # All of it is locked: pip only fetches, and takes no file but those (rule 287).
+        wanted = ["--no-deps", "--require-hashes", "--requirement", str(GLUE_LOCK)]
+        pip("download", "--quiet", *wanted, *target, "--dest", scratch)
+        pinned = {**read_pins(GLUE_LOCK), "icekeeper": version()}
+        return pack([wheel, *Path(scratch).glob("*.whl")], pinned, folder / zip_name())
 
 
 def platform_tags() -> list[str]:
@@ -78,13 +58,14 @@ def pack(wheels: Iterable[Path], pinned: Mapping[str, str], path: Path) -> Path:
     """Write the zip of these wheels, and the list of what is to be installed of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:  # wheels are compressed already
-        archive.writestr(_entry(REQUIREMENTS), _lines(pinned))
+        archive.writestr(entry(REQUIREMENTS), _lines(pinned))
         for wheel in sorted(wheels, key=lambda wheel: wheel.name):
-            archive.writestr(_entry(f"{FOLDER}/{wheel.name}"), wheel.read_bytes())
+            archive.writestr(entry(f"{FOLDER}/{wheel.name}"), wheel.read_bytes())
     return path
 
 
-def _entry(name: str) -> zipfile.ZipInfo:
+def entry(name: str) -> zipfile.ZipInfo:
+    """A file of a zip whose bytes do not depend on when, where and by whom it is packed."""
     entry = zipfile.ZipInfo(name, _FIRST_TIME)
     entry.create_system = 3  # Unix, whatever builds it: the next line is read by it
     entry.external_attr = 0o644 << 16

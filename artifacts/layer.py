@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from artifacts.installers import find_python, uv
-from artifacts.pins import CONSTRAINTS, ROOT
+from artifacts.locks import GLIBC, LAYER_LOCK, LAYER_PYTHON
+from artifacts.pins import ROOT
 
-__all__ = ["LIMIT_BYTES", "PLATFORMS", "PYTHON", "build", "load_for_a_try", "open_to_all", "prune", "size_of"]
+__all__ = ["LIMIT_BYTES", "PLATFORMS", "build", "load_for_a_try", "open_to_all", "prune", "size_of"]
 
 LIMIT_BYTES = 250 * 1024 * 1024
 """Lambda's limit for a function with all its layers, unzipped."""
 
-# glibc 2.28, as pyarrow's wheels need; Lambda's Python 3.12 has 2.34, its 3.11 only 2.26.
-PLATFORMS = {"x86_64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
-PYTHON = "3.12"
+# Lambda's Python 3.12 has glibc 2.34, its 3.11 only 2.26.
+PLATFORMS = {"x86_64": f"x86_64-manylinux_2_{GLIBC}", "arm64": f"aarch64-manylinux_2_{GLIBC}"}
 
 UNUSED = (
     "bin",
@@ -66,17 +66,18 @@ def build(wheel: Path, folder: Path, architecture: str) -> int:
     """Fill ``folder`` anew; its size in bytes.
 
     Raises:
-        subprocess.CalledProcessError: a package could not be installed.
+        subprocess.CalledProcessError: a package could not be installed, or is not the one that was locked (rule 287).
         SystemExit: the layer is too large.
     """
     shutil.rmtree(folder, ignore_errors=True)
     packages = folder / "python"
     # Copies, not links into uv's cache, whose files stay as they are.
     target = ["--python", sys.executable, "--target", str(packages), "--link-mode", "copy"]
-    built_for = ["--python-version", PYTHON, "--python-platform", PLATFORMS[architecture]]
-    pinned = ["--only-binary", ":all:", "--constraints", str(CONSTRAINTS)]
+    built_for = ["--python-version", LAYER_PYTHON, "--python-platform", PLATFORMS[architecture]]
+    locked = ["--only-binary", ":all:", "--require-hashes", "--requirements", str(LAYER_LOCK)]
+    uv("pip", "install", "--quiet", *target, *built_for, *locked)
     # By its file: an index may have another package of the name.
-    uv("pip", "install", "--quiet", *target, *built_for, *pinned, f"icekeeper[functions] @ {wheel.resolve().as_uri()}")
+    uv("pip", "install", "--quiet", *target, *built_for, "--no-deps", "--no-index", str(wheel))
     prune(packages)
     open_to_all(folder)
     size = size_of(folder)
@@ -120,9 +121,9 @@ def load_for_a_try(folder: Path, architecture: str) -> str:
     """
     if platform.system() != "Linux" or _native() != architecture:
         return "not loaded for a try: it is for another machine"
-    interpreter = find_python(PYTHON)
+    interpreter = find_python(LAYER_PYTHON)
     if interpreter is None:
-        return f"not loaded for a try: there is no python{PYTHON} here"
+        return f"not loaded for a try: there is no python{LAYER_PYTHON} here"
     functions = ROOT / "functions"
     roles = [handler.parent.name for handler in sorted(functions.glob("*/handler.py"))]
     command = [interpreter, "-I", "-S", "-B", "-c", _CHECK, str(folder / "python"), str(functions), *roles]

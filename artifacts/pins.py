@@ -37,9 +37,9 @@ def normalized(name: str) -> str:
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """The lines ``name==version`` of a file: version by normalized name."""
-    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
-    pairs = (line.split("==") for line in lines if line)
+    """The lines ``name==version`` of a file: version by normalized name; the hashes of a lock are passed over."""
+    lines = (line.partition("#")[0].strip(" \\") for line in path.read_text().splitlines())
+    pairs = (line.split("==") for line in lines if line and not line.startswith("--hash="))
     return {normalized(name): pinned for name, pinned in pairs}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from artifacts.installers import uv
-from artifacts.pins import CONSTRAINTS, ROOT, version
+from artifacts.locks import BUILD_LOCK
+from artifacts.pins import ROOT, version
 
 __all__ = ["build", "wheel_name"]
 
@@ -21,8 +22,9 @@ def build(folder: Path, *, sources: Path = ROOT) -> Path:
     Raises:
         subprocess.CalledProcessError: it could not be built.
     """
-    # The build's own tools are pinned, too: their version stands in the wheel.
-    uv("build", "--quiet", "--wheel", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(folder), str(sources))
+    # The build's own tools are locked, too (rule 287): their version stands in the wheel.
+    locked = ["--build-constraints", str(BUILD_LOCK), "--require-hashes"]
+    uv("build", "--quiet", "--wheel", *locked, "--out-dir", str(folder), str(sources))
     # uv wants no artifact of a folder committed; here the folder is what is copied.
     (folder / ".gitignore").unlink(missing_ok=True)
     return folder / wheel_name()

@@ -132,7 +132,7 @@ def make_files(folder: Path, files: int) -> None:
 def sweep(folder: Path, metadata_location: str, generated: int) -> dict[str, float]:
     """What our dry run finds, and what it costs this process; ``generated`` paths are listed, 0: those of the disk."""
     location = str(Path(metadata_location).parents[1])
-    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.parent.as_uri()}
     catalog = SqlCatalog("local", **properties)
     catalog.create_namespace("ns")
     catalog.register_table("ns.t", metadata_location)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable
 
 from icekeeper.policy import Policy
-from icekeeper.policy.keys import DEPLOYMENT_KEYS
-from icekeeper.policy.layers import BOUND_KEYS
+from icekeeper.policy.keys import KEY_FACTS
 from icekeeper.policy.schedules import SCHEDULE_KEYS
+from icekeeper.policy.tighter import MORE, KeyFacts
 from icekeeper.policy.values import text_of
 
 HEAD = """# Policy keys
@@ -30,14 +30,40 @@ A later source wins over an earlier one:
 `schedules.NAME.KEY` sets a key for one named schedule, and `schedules.NAME.interval` how often it runs; in the
 environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#schedules)). Not per schedule: {whole}.
 
-`ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen. Keys that can be bounded: {bounds}.
-A variable that is empty is not set.
-`icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An unknown key or a wrong value is an
-error, never ignored. `gc.enabled=false` on a table forbids every operation that deletes files.
-[operations.md](operations.md) has an example of a policy file, and says who maintains what in a table bucket on AWS.
+`ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen, for every key that the table below gives a
+direction: it is the value from which on others are tighter. A variable that is empty is not set. `gc.enabled=false`
+on a table forbids every operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value
+with its source, and the settings of the table that do not count, with the reason. An unknown key or a wrong value is
+an error, but for a wrong value that would not count. [operations.md](operations.md) has an example of a policy file,
+and says who maintains what in a table bucket on AWS.
 
-| key | default | meaning | note |
-|---|---|---|---|
+## What a table may set
+
+Whoever may write a table may set its properties, Iceberg's own (5) and `icekeeper.*` (6), so these undo nothing that
+the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NAME.KEY`:
+
+* A tighter value than the operator's, which deletes or costs less, always counts. `orphan_protected_prefixes` of all
+  sources hold together; but where metadata of another table stops a sweep, only those of the other sources waive that.
+* `table_settings` (`ICEKEEPER_TABLE_SETTINGS`, parameter `TableSettings` of the stack) lists what tables may set
+  besides: keys, which then may have any value within the bounds; `default`: what the column "a table may set" says;
+  `schedules`: schedules of the table's own, which `default` has too; `all`; `none`. To add a key to the default,
+  write `default,KEY`.
+* A stated key is one that the deployment, the policy file or the bucket's configuration sets. What is stated for a
+  schedule holds for that schedule; a table may make it rarer, and change neither its operations nor its end.
+* A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. One that names
+  `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
+* `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` alone.
+
+What does not count is left out and fails no pass; `policy set` refuses it with the setting that would admit it. The
+bucket's maintenance configuration (4) takes a right of AWS, which its owner gives: it counts as the operator's,
+within the bounds.
+
+## Keys
+
+"Tighter" says which values delete or cost less, and so the direction of a bound; a key without one cannot be bounded.
+
+| key | default | meaning | a table may set | tighter |
+|---|---|---|---|---|
 """
 
 
@@ -45,11 +71,28 @@ def render() -> str:
     """The whole page."""
     rows = []
     for key, field in Policy.model_fields.items():
-        note = "deployment and `--set` only" if key in DEPLOYMENT_KEYS else ""
+        facts = KEY_FACTS[key]
         meaning = (field.description or "").replace("|", "\\|")
-        rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {note} |\n")
-    whole = [key for key in Policy.model_fields if key not in SCHEDULE_KEYS and key not in DEPLOYMENT_KEYS]
-    return HEAD.format(bounds=_listed(sorted(BOUND_KEYS)), whole=_listed(whole)) + "".join(rows)
+        tighter = "" if facts.tighter is None or facts.is_of_deployment else facts.tighter.words
+        rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {_table_may(key, facts)} | {tighter} |\n")
+    whole = [key for key in Policy.model_fields if key not in SCHEDULE_KEYS and not KEY_FACTS[key].is_of_deployment]
+    return HEAD.format(whole=_listed(whole)) + "".join(rows)
+
+
+def _table_may(key: str, facts: KeyFacts) -> str:
+    """What a table may set of a key by default."""
+    if facts.is_of_deployment:
+        return "nothing: deployment and `--set` only"
+    if facts.is_of_call or (facts.tighter is None and key.startswith("orphan_")):
+        return "nothing"
+    if facts.tighter is MORE:
+        return "more"
+    if key == "operations" or key.startswith("orphan_"):
+        return "tighter only"
+    limit = "" if facts.table_limit is None else f", to {text_of(facts.table_limit)} at the loosest"
+    if facts.undermines:
+        return f"any where {' and '.join(f'`{other}`' for other in facts.undermines)} are neither stated nor bounded"
+    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any{limit}; where it is stated, tighter"
 
 
 def _listed(keys: Iterable[str]) -> str:

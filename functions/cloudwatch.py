@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from icekeeper.errors import MaintenanceError
+from icekeeper.escaping import escaped
 from icekeeper.health.totals import lake_totals
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
@@ -156,7 +157,12 @@ def _emit(totals: Mapping[str, int | float]) -> None:
 def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) -> None:
     """Write metrics of a table, which is named by its catalog and its name."""
     note_metrics(values, of_table=True)
-    _write(values, {"catalog": table[0], "table": table[1]}, {})
+    _write(values, {"catalog": _dimension(table[0]), "table": _dimension(table[1])}, {})
+
+
+def _dimension(name: str) -> str:
+    """A name as CloudWatch takes it for a dimension: ASCII, no control characters, at most 1,024 (platform 130)."""
+    return escaped(name).encode("ascii", "backslashreplace").decode()[:1024]
 
 
 def _write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -13,9 +13,11 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.masking import masked, masked_document
+from icekeeper.escaping import escaped
+from icekeeper.masking import MaskingFormatter, masked
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.job_log import json_line
 from usage import metered, note_log_bytes
 
 __all__ = ["SERVICE", "about", "deployment", "function", "logger"]
@@ -23,8 +25,8 @@ __all__ = ["SERVICE", "about", "deployment", "function", "logger"]
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
-def _without_secrets(line: Mapping[str, Any]) -> str:
-    told = json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
+def _told(line: Mapping[str, Any]) -> str:
+    told = json_line(line)
     note_log_bytes(len(told.encode()) + 1)
     return told
 
@@ -33,7 +35,13 @@ SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME") or "icekeeper"
 """The stack's name, on log lines and metrics."""
 
 # Named like the package, whose loggers are then its children, so that their lines look the same.
-logger = Logger(service=SERVICE, name="%(name)s", json_serializer=_without_secrets)
+logger = Logger(service=SERVICE, name="%(name)s", json_serializer=_told)
+
+# Lines and warnings of libraries go through the handler of Lambda's runtime.
+logging.captureWarnings(capture=True)
+for _handler in logging.getLogger().handlers:
+    if type(_handler).__module__.partition(".")[0] == "awslambdaric":
+        _handler.setFormatter(MaskingFormatter(_handler.formatter))
 
 
 @cache
@@ -54,6 +62,8 @@ def function(handler: Handler) -> Handler:
             return metered(handler, event, context, deployment)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
+            # Lambda logs the message as it is.
+            error.args = tuple(escaped(one) if isinstance(one, str) else one for one in error.args)
             raise
         except IdempotencyAlreadyInProgressError:
             logger.warning("another attempt may still be at work; the state machine tries again")
@@ -61,8 +71,8 @@ def function(handler: Handler) -> Handler:
         except Exception as error:  # a bug: Lambda's own report of it does not say which run
             logger.exception("%s broke", context.function_name)
             told = f"{type(error).__name__}: {error}"
-            if masked(told) != told:  # Lambda and Step Functions would show the secret too
-                raise RuntimeError(masked(told)) from None
+            if (shown := escaped(masked(told))) != told:  # Lambda and Step Functions would show it as it is
+                raise RuntimeError(shown) from None
             raise
 
     # A run's id is the name of its execution, which the log of Step Functions shows too.

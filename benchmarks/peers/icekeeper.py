@@ -107,7 +107,8 @@ def _registered(folder: Path, metadata_location: str) -> dict[str, str]:
     """The properties of a new SQL catalog that has the table."""
     from pyiceberg.catalog.sql import SqlCatalog  # and SQLAlchemy, which a pass over a REST catalog lacks
 
-    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": folder.as_uri()}
+    home = metadata_location.rpartition("/metadata/")[0]
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": home}
     pyiceberg = SqlCatalog("bench", **properties)
     pyiceberg.create_namespace("ns")
     pyiceberg.register_table("ns.t", metadata_location)

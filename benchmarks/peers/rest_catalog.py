@@ -28,7 +28,7 @@ class RestCatalogServer:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rest.db").unlink(missing_ok=True)
-        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'rest.db'}", "warehouse": folder.as_uri()}
+        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'rest.db'}", "warehouse": folder.parent.as_uri()}
         self._pyiceberg = SqlCatalog("rest", **properties)
         self._pyiceberg.create_namespace("ns")
         self._catalog = open_catalog("rest", properties)

@@ -33,6 +33,23 @@ def test_a_table_loads_as_it_is(lake: Lake, version: int) -> None:
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
+def test_what_a_table_says_of_itself_is_not_how_its_files_are_reached(lake: Lake) -> None:
+    """PyIceberg merges a table's properties into those of its FileIO (rule 250), (rule 251)."""
+    catalog = lake.open()
+    base = catalog.load(lake.table())
+    claims = {
+        "s3.endpoint": "http://127.0.0.1:1",
+        "s3.access-key-id": "THEIRS",
+        "s3.secret-access-key": "their-secret-key",
+        "s3.region": "eu-south-2",
+        "py-io-impl": "subprocess.Popen",
+    }
+    landed = catalog.commit(base, [], [{"action": "set-properties", "updates": claims}])
+    assert landed.metadata.properties.items() >= claims.items()
+    assert dict(catalog.load(base.name).io_properties) == dict(landed.io_properties) == dict(base.io_properties)
+
+
+@pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_tables_are_listed(lake: Lake) -> None:
     tables = {lake.table(), lake.table()}
     assert set(lake.open().list_tables()) == tables

@@ -18,7 +18,7 @@ from icekeeper.state.store import OVERLAP_MS, LastSeen
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import IDENTITY, OpenStore
 
-KEY = IDENTITY.key
+KEY = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
 SEEN = LastSeen(snapshot_id=3, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
 FROM_AHEAD = replace(SEEN, finished_ms=NOW_MS + YEAR_MS)

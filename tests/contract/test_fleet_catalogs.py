@@ -90,7 +90,7 @@ def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
     found = {address.name: address for address in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
     address = recorded_address(found[bucket.name].to_json(), {})
     assert address == found[bucket.name]
-    assert list(open_address(address).list_tables()) == [TableName(("ns",), "t")]
+    assert list(open_address(address, {}).list_tables()) == [TableName(("ns",), "t")]
 
 
 def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

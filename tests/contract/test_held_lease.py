@@ -11,7 +11,7 @@ from icekeeper.state.held_lease import HeldLease, kept_alive
 from icekeeper.state.leases import LeaseStore
 from support.state_stores import IDENTITY, OpenStore
 
-KEY, NAME = IDENTITY.key, str(IDENTITY.table)
+KEY, NAME = IDENTITY.lease_key, str(IDENTITY.table)
 TTL_MS = 120
 
 

@@ -16,9 +16,10 @@ from icekeeper.state import held_lease
 from icekeeper.state.held_lease import has_died, holder_name
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease
+from icekeeper.state.slots import take_slot
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
-KEY = IDENTITY.key
+KEY = IDENTITY.lease_key
 NAME = str(IDENTITY.table)
 MIDNIGHT_MS = 1_767_225_600_000
 
@@ -128,23 +129,34 @@ def test_only_the_callers_clock_counts(open_store: OpenStore) -> None:
     assert leases.current(KEY, now_ms=1) == lease
 
 
-@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "copy"])
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
 def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore, called: TableIdentity) -> None:
     leases = open_store().leases
     taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
-    assert leases.current(called.key, now_ms=0) == taken
+    assert leases.current(called.lease_key, now_ms=0) == taken
     with pytest.raises(LeaseHeld, match=f"^{called.table} is leased by a until 1970-01-01T00:00:00Z$"):
-        leases.acquire(called.key, "b", now_ms=50, ttl_ms=100, name=str(called.table))
+        leases.acquire(called.lease_key, "b", now_ms=50, ttl_ms=100, name=str(called.table))
     assert leases.renew(replace(taken, name=""), now_ms=60, ttl_ms=100) == replace(taken, expires_ms=160)
 
 
-@pytest.mark.parametrize("other", [*(other.key for other in OTHERS.values()), "fleet", "Flotte ü"])
+@pytest.mark.parametrize("other", [*(one.lease_key for one in (COPY, *OTHERS.values())), "fleet", "Flotte ü"])
 def test_leases_of_different_things_do_not_meet(open_store: OpenStore, other: str) -> None:
     leases = open_store().leases
     leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert leases.acquire(other, "b", now_ms=0, ttl_ms=100) == a_lease("b", 100, other)
     assert leases.release(a_lease("b", 100, other)) is True
     assert leases.current(KEY, now_ms=0) == a_lease("a", 100)
+
+
+@pytest.mark.parametrize("uuid", ["slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]'])
+def test_no_uuid_that_a_table_gives_itself_reaches_another_lease(open_store: OpenStore, uuid: str) -> None:
+    """Rule 270: whoever writes a table's metadata chooses its UUID."""
+    leases = open_store().leases
+    hostile = replace(IDENTITY, uuid=uuid, location="s3://bucket/hostile")
+    leases.acquire(hostile.lease_key, "hostile", now_ms=0, ttl_ms=100)
+    assert leases.acquire(KEY, "a", now_ms=0, ttl_ms=100).holder == "a"
+    assert take_slot(leases, "b", 1, now_ms=0, ttl_ms=100).holder == "b"
+    assert leases.current("schedule", now_ms=0) is None
 
 
 @pytest.mark.parametrize("run_out", [False, True], ids=["free", "run out"])

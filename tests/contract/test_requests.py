@@ -84,7 +84,7 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
     assert pending(requests) == (made[1], made[2], made[0], made[3])
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])
 def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
     requests = open_store().requests
     requests.file(a_request(5))
@@ -95,7 +95,7 @@ def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> 
     assert pending(requests) == (a_request(5),)
 
 
-@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "moved"])
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
 def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
     """It tells the names of the last one who asked."""
     requests = open_store().requests

@@ -110,7 +110,7 @@ def test_nothing_below_repeats_what_was_sent(server: ScriptedRest) -> None:
     """urllib3 would repeat a POST after an error of TLS, which may come when the request was carried out already."""
     signed = {"rest.sigv4-enabled": "true", "client.access-key-id": "a", "client.secret-access-key": "bbbbb"}
     for more in ({}, {**signed, "client.region": "us-east-1", "rest.sigv4.max-retries": "5"}):
-        catalog = BoundedRestCatalog("scripted", uri=server.url, **more)
+        catalog = BoundedRestCatalog("scripted", lambda defaults, overrides: {}, {"uri": server.url, **more})
         adapter = catalog._session.get_adapter(f"{server.url}/v1/namespaces")
         assert isinstance(adapter, HTTPAdapter)
         for error in (

@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.vended import current_properties
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.guarded_aws import GuardedAws, guarded
@@ -76,10 +77,11 @@ class Vending:
 
 
 def test_a_store_goes_on_with_the_keys_that_the_catalog_vends_later(
-    server: ScriptedRest, aws: GuardedAws, clock: Clock
+    server: ScriptedRest, aws: GuardedAws, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vending = Vending(server, aws, clock, {"client.role-arn": "arn:aws:iam::1:role/not-for-vended-keys"})
     path = f"{aws.new_bucket()}/a"
+    monkeypatch.setenv(ALLOWED_PREFIXES, f"*={path}")
     storage = Storage(server.open().load(NAME).io_properties)
     client = storage.s3  # as a listing holds it
     for hour in range(3):
@@ -108,12 +110,16 @@ def test_work_for_others_gets_the_keys_of_its_time(server: ScriptedRest, aws: Gu
         current_properties(properties)
 
 
-def test_keys_without_an_expiry_are_taken_as_they_are(server: ScriptedRest, aws: GuardedAws, clock: Clock) -> None:
+def test_keys_without_an_expiry_are_taken_as_they_are(
+    server: ScriptedRest, aws: GuardedAws, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vending = Vending(server, aws, clock, {"s3.session-token-expires-at-ms": ""})
+    path = f"{aws.new_bucket()}/a"
+    monkeypatch.setenv(ALLOWED_PREFIXES, f"*={path}")
     properties = server.open().load(NAME).io_properties
     clock.now_ms += 2 * HOUR_MS
     assert current_properties(properties) == dict(properties)
-    Storage(properties).write(f"{aws.new_bucket()}/a", b"x")
+    Storage(properties).write(path, b"x")
     assert vending.loads == 1
 
 

@@ -29,7 +29,7 @@ def key(command: Command) -> Key:
         (local_path(command.table(name, appends=1).location()) / "data" / "o.parquet").write_bytes(b"x")
     grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
     catalog = open_catalog(CATALOG)
-    return lambda name: identity_of(catalog, catalog.load(TableName.parse(name))).key
+    return lambda name: identity_of(catalog, catalog.load(TableName.parse(name))).lease_key
 
 
 def sweep(command: Command, *more: str) -> Answer:

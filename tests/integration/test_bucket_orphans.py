@@ -88,7 +88,7 @@ def test_each_table_keeps_its_own_policy(command: Command) -> None:
         "ns.off": {"icekeeper.maintenance_enabled": "false"},
         "ns.unswept": {"icekeeper.orphan_sweep_enabled": "false"},
         "ns.forever": {"gc.enabled": "false"},
-        "ns.wrong": {"icekeeper.orphan_older_than_hours": "soon"},
+        "ns.wrong": {"icekeeper.min_input_files": "soon"},
         "ns.plain": {},
     }
     planted = {}

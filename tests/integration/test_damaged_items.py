@@ -42,8 +42,6 @@ READS: dict[str, Callable[[DynamoStateStore], Any]] = {
     "paths": lambda store: list(store.staging.files(IDENTITY, LOAD.name)),
     "seen_ms": lambda store: store.last_seen(IDENTITY),
     "metrics": lambda store: store.history(IDENTITY),
-    "settings": lambda store: store.requests.pending(),
-    "requested_ms": lambda store: store.requests.pending(),
     "holder": lambda store: store.leases.current("k", now_ms=0),
     "folders": lambda store: list(store.claims.of_catalog("c", "w")),
     "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
@@ -55,7 +53,7 @@ DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "missing": lambda name, item: item.pop(name),
     "of another type": lambda name, item: item.update({name: {"M": {}}}),
 }
-PARSED = {"kind", "state", "prefixes", "metrics", "settings", "folders", "counters"}
+PARSED = {"kind", "state", "prefixes", "metrics", "folders", "counters"}
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +97,10 @@ def test_a_torn_item_is_told_with_its_key(filled: DynamoTable, name: str, damage
     assert name in refused(filled, name, DAMAGE[damage])
 
 
+@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["no JSON", "nested"])
 @pytest.mark.parametrize("name", sorted(PARSED))
-def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str) -> None:
-    assert refused(filled, name, lambda name, item: item.update({name: {"S": "~"}}))
+def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str, text: str) -> None:
+    assert refused(filled, name, lambda name, item: item.update({name: {"S": text}}))
 
 
 def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:

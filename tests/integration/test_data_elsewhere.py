@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, data: Path) -> MaintainedTable:
     """Two appends there, one more in ``data/`` from before; all of it is old."""
-    made = new_table(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
     made.fill(1)
     made.table.transaction().set_properties({"write.data.path": data.as_uri()}).commit_transaction()
     made.fill(2, start=1)
@@ -135,8 +135,8 @@ def test_a_sweep_of_the_bucket_knows_whose_it_is(
 ) -> None:
     command = Command(tmp_path, monkeypatch, capsys)
     folder = command.warehouse / "fast-disk"
-    properties = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
-    table = command.table("ns.t", appends=2, properties=properties)
+    table = command.table("ns.t", appends=2, properties={"write.data.path": folder.as_uri()})
+    monkeypatch.setenv("ICEKEEPER_ORPHAN_SWEEP_PREFIXES", folder.as_uri())
     command.table("ns.other", appends=1)
     assert local_path(next(iter(table.scan().plan_files())).file.file_path).is_relative_to(folder)
     left = plant(folder, "left.parquet")
@@ -145,6 +145,20 @@ def test_a_sweep_of_the_bucket_knows_whose_it_is(
     found = {one["table"]: one for one in answer.json["tables"]}
     assert (answer.code, found["ns.t"]["files"]["deleted"]) == (0, [left.as_uri()])
     assert answer.json["outside"]["files"] == 0
+
+
+def test_a_tenant_names_no_folder_to_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a property removed private files of others (rule 260)."""
+    command = Command(tmp_path, monkeypatch, capsys)
+    folder = command.warehouse / "private"
+    properties = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
+    command.table("ns.t", appends=1, properties=properties)
+    private = plant(folder, "private.parquet")
+    grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
+    answer = command("maintain", "ns.t", "--operations", "remove_orphans", "--json")
+    assert (answer.code, private.exists()) == (0, True)
 
 
 HOME = "s3://lake/t"

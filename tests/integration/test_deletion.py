@@ -23,6 +23,7 @@ from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
+from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
@@ -69,12 +70,14 @@ def deleted(
         while_waiting()
 
     known = table.loaded
+    if allowed is not None:
+        known = replace(known, io_properties=AllowedLocations(allowed, True).put_into(known.io_properties))
     references = References()
     reachable_files(table.reader, known.metadata_location, references)
     context = operation_context(
         known,
         catalog=catalog or table.catalog,
-        resolved=replace(resolve([]), allowed_prefixes=allowed),
+        resolved=resolve([]),
         state=table.state,
         clock=system_clock,
         run_id="run-1",

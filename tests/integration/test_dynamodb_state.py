@@ -152,7 +152,7 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
     assert [entry.path for entry in store.quarantine.sightings(long)] == paths[:1]
     for identity in (long, other):
         store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1))
-        store.leases.acquire(identity.key, identity.uuid, now_ms=0, ttl_ms=1)
+        store.leases.acquire(identity.lease_key, identity.uuid, now_ms=0, ttl_ms=1)
     assert [request.identity for request in store.requests.pending()] == [long, other]
 
 
@@ -201,7 +201,7 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
         "paths 000000001": None,
         "table now": None,
         "copy clustering": None,
-        f"requests {IDENTITY.key}": None,
+        f"requests {IDENTITY.lease_key}": None,
     }
     assert leases == {
         "1": str((now_ms + DAY_MS) // 1000),

@@ -10,9 +10,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.errors import LocationRefused
 from icekeeper.policy import Operation
-from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
 from icekeeper.report.outcome import Status
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.readers import pyiceberg_rows
@@ -150,8 +151,11 @@ class TestAnotherTenant:
 
     def test_a_table_outside_the_bound_is_left_alone_altogether(self, table: MaintainedTable) -> None:
         before = table.files()
-        outcomes = maintain(table, table.pyiceberg, "ns.t", {ALLOWED_PREFIXES: "*=s3://somewhere/{namespace}/"})
+        bound = {ALLOWED_PREFIXES: f"*={table.metadata.metadata_directory}"}
+        outcomes = maintain(table, table.pyiceberg, "ns.t", bound)
         assert {part.status for part in outcomes.values()} == {Status.REFUSED}
+        with pytest.raises(LocationRefused, match=r"metadata\.json lies outside s3://somewhere/ns, "):
+            maintain(table, table.pyiceberg, "ns.t", {ALLOWED_PREFIXES: "*=s3://somewhere/{namespace}/"})
         assert table.files() == before
 
 

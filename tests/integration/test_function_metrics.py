@@ -41,9 +41,9 @@ def test_a_scan_is_counted_and_the_lake_is_told(
     expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
     expected |= {("ns.t", "lake_warnings"): 1, ("ns.other", "lake_warnings"): 0}
     assert by_table == (expected if wanted == "all" else {})
-    functions.begin("another run")
-    functions.send("compact_small", run_id="another run")
-    told = functions.send("report_table", run_id="another run")
+    functions.begin("another-run")
+    functions.send("compact_small", run_id="another-run")
+    told = functions.send("report_table", run_id="another-run")
     assert bool(told.values("service", "catalog", "table")) == (wanted != "none")
     assert told.values("service")["compact.files_merged"] == 5
 

@@ -43,7 +43,7 @@ def assert_refused(table: MaintainedTable, operation: Operation, newest: str, **
 def test_it_is_seen_in_a_folder_that_a_person_protects(
     local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
 ) -> None:
-    table = new_table(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path)
     table.fill(3)
     newest = restored(table, tmp_path / "catalog.db")
     assert_refused(table, operation, newest, orphan_protected_prefixes=f"{table.metadata.location}/metadata")
@@ -54,7 +54,7 @@ def test_it_is_seen_where_the_table_keeps_its_metadata_elsewhere(
     local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
 ) -> None:
     elsewhere = {"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
-    table = new_table(local_catalog, tmp_path, properties=elsewhere)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=elsewhere)
     table.fill(3)
     assert_refused(table, operation, restored(table, tmp_path / "catalog.db"))
 
@@ -64,7 +64,9 @@ def test_it_is_seen_in_the_folder_of_tables_without_the_property(
     local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
 ) -> None:
     """The newer head has given the property up."""
-    table = new_table(local_catalog, tmp_path, properties={"write.metadata.path": (tmp_path / "elsewhere").as_uri()})
+    table = new_table(
+        local_catalog, tmp_path, allowed=tmp_path, properties={"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
+    )
     table.fill(3)
     home = table.metadata.location
     assert_refused(
@@ -77,7 +79,7 @@ def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """A role that may delete objects and not list them; the second is asked for tables of other formats."""
-    table = new_table(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path)
     table.fill(3)
     table.maintain(operations="compact")
     monkeypatch.setattr(Storage, refused, lambda self, prefix: None)

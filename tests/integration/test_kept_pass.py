@@ -217,7 +217,7 @@ def test_a_lease_is_prolonged_by_one_request_and_only_where_it_must_be_sure(
         leases = {found for found in ("slot", "table") if f"lease#{names[found]}" in str(params)}
         asked.update(f"{model.name} {found}" for found in leases)
 
-    names = {"slot": "slot-", "table": item.identity.key}
+    names = {"slot": "slot-", "table": item.identity.lease_key}
     table.client.meta.events.register("before-parameter-build.dynamodb", note)
     swaps, deletions = 3, 1  # of compact, expire_snapshots and rewrite_manifests; what expiry freed
     whole(pipeline, item)

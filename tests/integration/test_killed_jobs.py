@@ -182,6 +182,6 @@ def test_a_dead_job_is_declared_failed_before_its_files_go(
         seen.extend(load.state for load in loads(table))
         return "busy"
 
-    monkeypatch.setattr("icekeeper.storage.delete_objects.unlink", unlink)
+    monkeypatch.setattr("icekeeper.storage.storage.unlink", unlink)
     later(table)
     assert set(seen) == {LoadState.FAILED}

@@ -20,7 +20,7 @@ from support.moments import Moment, at
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made

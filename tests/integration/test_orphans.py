@@ -26,7 +26,7 @@ from support.orphan_sweeps import assert_refused, metadata_of, sweep
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
+    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made

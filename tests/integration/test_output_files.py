@@ -135,7 +135,7 @@ def test_files_go_where_the_table_says(
 ) -> None:
     """And readers find them there."""
     elsewhere = (tmp_path / "elsewhere").as_uri()
-    table = new_table(local_catalog, tmp_path)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path)
     table.table.update_spec().add_identity("part").commit()
     for number in range(3):
         table.append(number, part="a b")

@@ -29,7 +29,7 @@ def test_without_a_free_slot_the_table_stays_free_too(pipeline: Pipeline) -> Non
     other = take_slot(leases, "run-0 for another table", 1, now_ms=now_ms, ttl_ms=HOUR_MS)
     with pytest.raises(FleetBusy, match=r"^ns\.t has to wait: 1 table\(s\) are maintained now"):
         acquire_table_lease(pipeline.deployment, RUN, item)
-    assert leases.current(item.identity.key, now_ms=now_ms) is None
+    assert leases.current(item.identity.lease_key, now_ms=now_ms) is None
     leases.release(other)
     acquire_table_lease(pipeline.deployment, RUN, item)
     with pytest.raises(LeaseHeld, match=r"^ns\.t is leased by run-1 until "):

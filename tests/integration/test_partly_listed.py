@@ -9,17 +9,21 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ServerError
 
+from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.settings import CycleSettings
 from icekeeper.engines.local import LocalEngine
-from icekeeper.errors import PartlyListed
+from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.state.open import open_state
 from support.command import CATALOG, Command
 from support.maintained_table import new_table
+from support.scripted_rest import scripted_rest
+from support.served import open_ours
 from support.table_functions import Functions
 
 HIDDEN = "the tables of 1 database(s) must not be listed (hr)"
@@ -89,3 +93,35 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
         "catalog local lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
         "Formation"
     ]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_rest_server_that_fails_for_one_lists_the_others(
+    local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, *, deep: bool
+) -> None:
+    """One namespace of a tenant's must not stop all maintenance of the catalog."""
+    with scripted_rest(open_ours(local_catalog)) as server:
+        catalog = server.open()
+        assert isinstance(catalog, RestCatalog)
+
+        def tables(namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+            if namespace == ("tenant",):
+                raise ServerError("InternalServerError: no")
+            return [(*namespace, "t0")]
+
+        def namespaces(parent: tuple[str, ...]) -> list[tuple[str, ...]]:
+            if deep and parent == ("tenant",):
+                raise ServerError("InternalServerError: no")
+            return [] if parent else [("tenant",), ("victim",)]
+
+        monkeypatch.setattr(catalog._client, "list_tables", tables)
+        monkeypatch.setattr(catalog._client, "list_namespaces", namespaces)
+        found: list[TableName] = []
+        with pytest.raises(PartlyListed, match=r"1 namespace.* as tenant: .*no") as caught:
+            found.extend(catalog.list_tables())
+        assert next(catalog.list_tables()) == TableName(("victim",), "t0")
+        assert caught.value.hidden == (() if deep else (("tenant",),))
+        monkeypatch.setattr(catalog._client, "list_namespaces", lambda parent: [] if parent else [("tenant",)])
+        with pytest.raises(StorageError) as whole:  # none is listed: the catalog is out of order
+            list(catalog.list_tables())
+        assert not isinstance(whole.value, PartlyListed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
-from icekeeper.storage.arrow_files import ArrowFiles
+from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable
 from support.pipeline_deployment import RUN, Pipeline
 
@@ -28,15 +27,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file was read, by its name."""
     found: Counter[str] = Counter()
 
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def read(self: ArrowFiles, path: str, *others: Any) -> Any:
-            found[path.rpartition("/")[2]] += 1
-            return real(self, path, *others)
+    real = Storage._open
 
-        return read
+    def opened(self: Storage, path: str) -> Any:
+        found[path.rpartition("/")[2]] += 1
+        return real(self, path)
 
-    for name in ("open", "read_end"):
-        monkeypatch.setattr(ArrowFiles, name, counted(getattr(ArrowFiles, name)))
+    monkeypatch.setattr(Storage, "_open", opened)
     return found
 
 

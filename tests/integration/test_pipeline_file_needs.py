@@ -18,9 +18,9 @@ from icekeeper.pipeline.events import Item, OperationEvent, PlanReference, parse
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.policy import Operation
-from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline
 from support.readers import pyiceberg_rows
@@ -80,7 +80,8 @@ def test_the_functions_of_a_run_share_one_look_at_the_other_tables(
 
 @pytest.mark.parametrize("by_job", [False, True], ids=["function", "job"])
 def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipeline, *, by_job: bool) -> None:
-    pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: "local=s3://somewhere/{namespace}"})
+    bound = f"{pipeline.table.folder.parent.parent.as_uri()}/{{namespace}}/t/metadata"
+    pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: f"local={bound}"})
     item, plan = pipeline.begin()
     if by_job:
         arguments = {"plan-key": plan.key, "plan-digest": plan.digest, "operation": "compact", "run-id": RUN}
@@ -90,7 +91,7 @@ def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipel
         assert pipeline.document(item, "compact.json")["status"] == "refused"
     else:
         assert steps(pipeline, item, plan, "compact") == {"compact": "refused"}
-    assert "lies outside s3://somewhere/ns" in pipeline.document(item, "compact.json")["reason"]
+    assert "ns/t lies outside file:///" in pipeline.document(item, "compact.json")["reason"]
 
 
 def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:

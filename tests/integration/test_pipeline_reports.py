@@ -14,10 +14,13 @@ from icekeeper.pipeline.events import (
     DetectEvent,
     Failure,
     ReportRunEvent,
+    Route,
     TableResult,
     parse_event,
 )
+from icekeeper.pipeline.outgrown import is_cut_off
 from icekeeper.pipeline.report_run import report_run
+from icekeeper.state.cut_offs import CutWork
 from support.pipeline_deployment import RUN, Pipeline
 
 
@@ -133,3 +136,36 @@ def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
     (folder / "compact.json").write_text("{}")
     with pytest.raises(StorageError, match=r"compact\.json is not as this run wrote it \(status: Field required\)"):
         pipeline.report(item, plan)
+
+
+def test_a_step_that_runs_out_of_time_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
+    """Rule 271: what has a job is tried there first, and a pass that succeeds ends the wait."""
+    timed_out = Failure(Error="Sandbox.Timedout", Cause="{}")
+    item, plan = pipeline.begin()
+    cuts = pipeline.deployment.state.cut_offs
+    routes = pipeline.deployment.control.read(plan.key, plan.digest)["routes"]
+    assert (routes["compact"], routes["expire_snapshots"]) == ("function", "function")
+    pipeline.report(item, plan, compact=timed_out)
+    assert list(cuts.of_catalog(item.catalog, item.warehouse)) == []
+    for _ in range(2):  # a repetition of the same report
+        pipeline.report(item, plan, expire_snapshots=timed_out)
+    (cut,) = cuts.of_catalog(item.catalog, item.warehouse)
+    assert (cut.entry[2], cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
+    for step in routes:
+        pipeline.run(item, plan, step)
+    assert pipeline.report(item, plan).status == "succeeded"
+    assert list(cuts.of_catalog(item.catalog, item.warehouse)) == []
+
+
+@pytest.mark.parametrize(
+    ("route", "error", "cause", "is_cut"),
+    [
+        ("glue", "States.TaskFailed", {"JobRunState": "TIMEOUT"}, True),
+        ("glue", "States.Timeout", {}, True),
+        ("glue", "States.TaskFailed", {"JobRunState": "FAILED"}, False),
+        ("glue", "LeaseLost", {"errorMessage": "taken"}, False),
+        ("function", "States.Timeout", {}, False),
+    ],
+)
+def test_which_failures_of_a_job_are_out_of_time(route: Route, error: str, cause: object, *, is_cut: bool) -> None:
+    assert is_cut_off({"compact": route}, {"compact": Failure(Error=error, Cause=json.dumps(cause))}) is is_cut

@@ -65,6 +65,7 @@ def test_what_was_listed_under_another_policy_is_not_removed(pipeline: Pipeline)
     orphans = [folder / f"left-{number}.parquet" for number in range(30)]
     for orphan in orphans:
         orphan.write_bytes(b"left")
+    pipeline.deployment = pipeline.open(ICEKEEPER_REQUESTS_MAY="orphan_max_delete_ratio")
     item, plan = pipeline.begin(settings={"orphan_max_delete_ratio": "1"})
     event = {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"}
     assert list_orphans(pipeline.deployment, parse_event(OperationEvent, event), LocalEngine(1))["count"] == 30
@@ -106,7 +107,7 @@ def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: P
         parse_event(MachineInput, {"table": "ns.t", "settings": huge})
     filed = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=huge)
     pipeline.deployment.state.requests.file(filed)
-    assert pipeline.detect()[1] == []
+    assert [(item.forced, item.settings) for item in pipeline.detect()[1]] == [(False, {})]
 
 
 def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
@@ -139,7 +140,7 @@ def test_nobody_can_ask_for_a_lease_of_years(pipeline: Pipeline) -> None:
     acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.run(item, pipeline.plan(item), "compact")
     tomorrow_ms = pipeline.clock.now_ms + 13 * 3_600_000
-    for key in (*slot_keys(4), item.identity.key):
+    for key in (*slot_keys(4), item.identity.lease_key):
         assert pipeline.deployment.state.leases.current(key, now_ms=tomorrow_ms) is None
 
 

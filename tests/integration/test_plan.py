@@ -58,7 +58,7 @@ def test_it_names_the_bounds_that_another_engine_has_to_honour(command: Command)
         "pinned_metadata": [table.metadata_location],
         "staged": {"prefixes": [prefix], "files": [staged]},
         "protected_prefixes": [kept],
-        "allowed_prefixes": None,
+        "allowed_prefixes": [command.warehouse.as_uri()],
         "orphans_modified_before_ms": now_ms - 48 * hour_ms,
         "snapshots_committed_before_ms": now_ms - 168 * hour_ms,
         "snapshots_kept": 5,

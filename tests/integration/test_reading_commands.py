@@ -112,7 +112,7 @@ def test_a_policy_in_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
     command.table(properties={"write.target-file-size-bytes": "1048576", "icekeeper.max_snapshots_to_keep": "9"})
     answer = command("policy", "show", "ns.t", "--json", *arguments_of({"max_commit_retries": "2"}))
     assert answer.code == 0
-    assert list(answer.json) == ["table", "catalog", "status", "policy"]
+    assert list(answer.json) == ["table", "catalog", "status", "policy", "ignored"]
     policy = answer.json["policy"]
     assert tuple(policy) == POLICY_KEYS
     assert {key: policy[key] for key in policy if policy[key]["source"] != "default"} == {

@@ -141,7 +141,7 @@ def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
     command("request", "ns.t")
     (request,) = pending()
     state = open_state(os.environ)
-    state.leases.acquire(request.identity.key, "run-1", now_ms=system_clock(), ttl_ms=HOUR_MS)
+    state.leases.acquire(request.identity.lease_key, "run-1", now_ms=system_clock(), ttl_ms=HOUR_MS)
     assert command(*MAINTAIN).code == 1
     assert pending() == (request,)
 

@@ -190,7 +190,7 @@ def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, poo
     seen = state.last_seen(identity(name))
     assert seen is not None
     assert seen.fingerprint == ""
-    assert state.leases.current(identity(name).key, now_ms=system_clock()) is None
+    assert state.leases.current(identity(name).lease_key, now_ms=system_clock()) is None
     assert state.last_seen(identity("u" if name == "t" else "t")) is None, "no further table was begun"
 
 
@@ -217,6 +217,31 @@ def test_a_request_that_cannot_be_served_is_told_once(command: Command) -> None:
     assert not service(lines).run(once=True)
     assert any("branch" in line and " failed in " in line for line in lines)
     assert open_state(os.environ).requests.pending() == ()
+
+
+def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(rule 267): the operator's own settings are no request's."""
+    command.table(appends=3)
+    greed = {"operations": "expire_snapshots", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
+    catalog = Runtime.open(CATALOG).catalog
+
+    def snapshots() -> int:
+        return len(catalog.load(TableName(("ns",), "t")).metadata.snapshots)
+
+    before = snapshots()
+    request(greed)
+    assert service([]).run(once=True)
+    (told,) = [one for one in open_state(os.environ).history(identity()) if one.status == "refused"]
+    assert told.summary.startswith("a request for ns.t cannot set snapshot_retention_hours to 0, where the policy has ")
+    assert "cannot set max_snapshots_to_keep to 1, where the policy has 100" in told.summary  # by --set of the run
+    assert told.summary.endswith("(ICEKEEPER_REQUESTS_MAY) to snapshot_retention_hours,max_snapshots_to_keep")
+    assert open_state(os.environ).requests.pending() == ()
+    kept = snapshots()
+    assert kept >= before
+    monkeypatch.setenv("ICEKEEPER_REQUESTS_MAY", "snapshot_retention_hours,max_snapshots_to_keep")
+    request(greed)
+    assert service([]).run(once=True)
+    assert snapshots() == 1
 
 
 def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
     assert outcome.status is Status.FAILED
     assert (loads(table), pins(table), table.unreferenced()) == ((), (), set())
     table.append(5)
-    monkeypatch.setattr("icekeeper.storage.delete_objects.unlink", lambda path: "busy")
+    monkeypatch.setattr("icekeeper.storage.storage.unlink", lambda path: "busy")
     table.run(Operation.COMPACT, engine=Interrupting(after=overtake))
     left = table.unreferenced()
     assert len(left) == 1

@@ -57,7 +57,7 @@ class Maintained:
         self.runtime = Runtime(
             table.catalog,
             table.state,
-            environment={},
+            environment={"ICEKEEPER_TABLE_SETTINGS": "default,target_file_size_mb"},  # files of kilobytes
             clock=self.clock,
             store_clock=same_clock,
             sleep=table.waits.append,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,11 +20,12 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.served import age_everything, files_of, ids, maintain, second_catalog
+from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, second_catalog
 from support.tables import new_document
 
 RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
@@ -44,16 +44,6 @@ def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 def other(tmp_path: Path) -> SqlCatalog:
     """A second catalog; a pass over a table of it has told the state of it."""
     return second_catalog(tmp_path)
-
-
-def grow_old_in_history(table: Table) -> None:
-    """Let all that the table's history tells have happened a month ago."""
-    path = Path(normalise(table.refresh().metadata_location))
-    path.write_text(re.sub(r'("(?:timestamp-ms|last-updated-ms)" *: *)(\d+)', _a_month_ago, path.read_text()))
-
-
-def _a_month_ago(found: re.Match[str]) -> str:
-    return f"{found[1]}{int(found[2]) - 30 * 24 * HOUR_MS}"
 
 
 def known(owner: MaintainedTable, other: SqlCatalog) -> None:
@@ -80,6 +70,7 @@ class TestNeverPassedOver:
         }
         for key, value in at.items():
             monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        monkeypatch.setenv(ALLOWED_PREFIXES, f"D={command.folder}")
         there = SqlCatalog("D", **at)
         there.create_namespace("ns")
         table = command.table()
@@ -399,6 +390,7 @@ class TestNeverRead:
         at = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": command.warehouse.as_uri()}
         for key, value in at.items():
             monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
+        monkeypatch.setenv(ALLOWED_PREFIXES, f"D={command.folder}")
         there = SqlCatalog("D", **at)
         there.create_namespace("ns")
         folder.mkdir()

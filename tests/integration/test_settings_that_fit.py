@@ -142,7 +142,7 @@ def test_the_mending_of_wrong_settings_is_told(command: Command) -> None:
 
 WITH_UNITS = {
     "snapshot_retention_hours=30d": "it is a plain number of hours; write 720",
-    "orphan_older_than_hours=90 min": "it is a plain number of hours; write 1.5",
+    "partition_rest_hours=90 min": "it is a plain number of hours; write 1.5",
     "target_file_size_mb=256MB": "it is a plain number of MB (2^20 bytes); write 256",
     "max_file_group_size_mb=10gb": "it is a plain number of MB (2^20 bytes); write 10240",
     "max_bytes_to_rewrite=1GiB": "it is a plain number of bytes; write 1073741824",

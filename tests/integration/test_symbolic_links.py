@@ -26,7 +26,7 @@ def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) ->
     """A table whose files are named below one spelling of its folder while its location has become the other."""
     (folder / REAL).mkdir()
     (folder / LINK).symlink_to(folder / REAL)
-    table = new_table(catalog, folder, location=(folder / named / "t").as_uri())
+    table = new_table(catalog, folder, allowed=folder, location=(folder / named / "t").as_uri())
     table.fill(2)
     table.rewrite_document(lambda document: document.update(location=(folder / located / "t").as_uri()))
     return table
@@ -86,7 +86,7 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
     folder = tmp_path / "t"
     (folder / "data-2").mkdir(parents=True)
     (folder / "data").symlink_to("data-2")
-    table = new_table(local_catalog, tmp_path, location=folder.as_uri())
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
     table.fill(2)
     orphan = table.plant("data-2/orphan.parquet")
     age(table)
@@ -115,7 +115,7 @@ def test_nothing_is_deleted_where_a_link_leads_out_of_the_location(local_catalog
     folder = tmp_path / "t"
     folder.mkdir()
     (folder / "data").symlink_to(outside)
-    table = new_table(local_catalog, tmp_path, location=folder.as_uri())
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
     table.fill(3)
     before = set(os.listdir(outside))
     outcome = table.maintain("compact,expire_snapshots,remove_orphans")

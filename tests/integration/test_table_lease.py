@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def key_of(runtime: Runtime) -> str:
-    return identity_of(runtime.catalog, runtime.catalog.load(NAME)).key
+    return identity_of(runtime.catalog, runtime.catalog.load(NAME)).lease_key
 
 
 def current(runtime: Runtime) -> Lease | None:

@@ -99,11 +99,32 @@ WRONG = {
         "table property icekeeper.table_filter cannot be set on a table: table_filter is a setting of the deployment",
     ),
     "contradiction with a table property": (
-        ("set", "ns.t", "snapshot_retain_max=2"),
-        "snapshot_retain_max 2 (from table property icekeeper.snapshot_retain_max) contradicts max_snapshots_to_keep 4",
+        ("set", "ns.t", "max_files_to_rewrite=8"),
+        "max_files_to_rewrite 8 (from table property icekeeper.max_files_to_rewrite) contradicts min_input_files 9",
     ),
     "contradiction left behind": (("unset", "ns.t", "zorder_columns"), "strategy zorder (from table property"),
-    "short grace": (("set", "ns.t", "orphan_older_than_hours=1"), "policy key orphan_older_than_hours is 1"),
+    "short grace": (
+        ("set", "ns.t", "orphan_older_than_hours=1"),
+        "policy key orphan_older_than_hours cannot be '1' (from table property icekeeper.orphan_older_than_hours): "
+        "orphan_older_than_hours is 72 (default), and a table may only tighten it (higher); "
+        "ICEKEEPER_TABLE_SETTINGS=default,orphan_older_than_hours lets tables set it",
+    ),
+    "a folder to sweep": (
+        ("set", "ns.t", "orphan_sweep_prefixes=s3://victim"),
+        "policy key orphan_sweep_prefixes cannot be 's3://victim' (from table property "
+        "icekeeper.orphan_sweep_prefixes): it counts only from the deployment, a policy file or --set",
+    ),
+    "what a bound on the retention forbids": (
+        ("set", "ns.t", "snapshot_retain_max=9"),
+        "policy key snapshot_retain_max cannot be '9' (from table property icekeeper.snapshot_retain_max): it would "
+        "override snapshot_retention_hours (bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS)",
+    ),
+    "an operation more, in a schedule": (
+        ("set", "ns.t", "schedules.own.interval=1d", "schedules.own.operations=compact,expire_partitions"),
+        "policy key schedules.own.operations cannot be 'compact,expire_partitions' (from table property "
+        "icekeeper.schedules.own.operations): operations is compact,rewrite_position_deletes,expire_snapshots,"
+        "remove_orphans,rewrite_manifests (default), and a table may only leave some of these out; ",
+    ),
     "below a bound": (
         ("set", "ns.t", "snapshot_retention_hours=5"),
         "policy key snapshot_retention_hours cannot be '5' (from table property icekeeper.snapshot_retention_hours): "
@@ -120,7 +141,7 @@ def test_a_wrong_policy_is_not_written(
 ) -> None:
     call, sentence = wrong
     monkeypatch.setenv("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "24")
-    kept = {"max_snapshots_to_keep": "4", "strategy": "zorder", "zorder_columns": "id"}
+    kept = {"min_input_files": "9", "strategy": "zorder", "zorder_columns": "id"}
     command.table(appends=1, properties={f"icekeeper.{key}": value for key, value in kept.items()})
     before = command.contents()
     answer = command("policy", *call)
@@ -146,10 +167,30 @@ def test_a_misspelt_property_can_be_taken_away(command: Command) -> None:
     assert settings_of(command) == {}
 
 
-def test_a_short_grace_period_can_be_kept_on_purpose(command: Command) -> None:
+def test_a_short_grace_period_can_be_kept_on_purpose(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEKEEPER_TABLE_SETTINGS", "default,orphan_older_than_hours")
     command.table(appends=1)
     assert command("policy", "set", "ns.t", "orphan_older_than_hours=1", "--unsafe").code == 0
     assert command("policy", "reset", "ns.t").code == 0
+
+
+def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
+    properties = {"icekeeper.orphan_min_sightings": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
+    command.table(appends=1, properties=properties)
+    why = "it counts only from the deployment, a policy file or --set"
+    shown = command("policy", "show", "ns.t", "--json").json
+    assert [one["key"] for one in shown["ignored"]] == ["orphan_min_sightings", "orphan_sweep_prefixes"]
+    assert shown["ignored"][1] == {
+        "key": "orphan_sweep_prefixes",
+        "source": "table property icekeeper.orphan_sweep_prefixes",
+        "value": "s3://victim",
+        "why": why,
+    }
+    assert shown["policy"]["orphan_min_sightings"] == {"value": 1, "source": "default"}
+    told = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' does not count: {why}"
+    assert command("policy", "show", "ns.t").out.splitlines()[-1] == told
+    assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # others may be set beside them
+    assert command("maintain", "ns.t", "--json").code == 0
 
 
 # -- races

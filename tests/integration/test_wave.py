@@ -18,6 +18,7 @@ from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.run_wave import NO_TIME, End
+from icekeeper.state.cut_offs import CutWork
 from support.pipeline_deployment import RUN, Pipeline
 from support.wave_deployment import Wave, files_of, ids_of
 
@@ -74,6 +75,42 @@ def test_one_table_that_fails_stops_no_other(wave: Wave, error: Exception) -> No
     assert ids_of(wave.pipeline, "ns.u") == ROWS["ns.u"]
 
 
+def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 272: also where a single driver maintains one after the other; what wakes up late commits nothing."""
+    names = tuple(f"t{number}" for number in range(9))
+    wave = Wave(pipeline, names)
+    monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: 1)
+    monkeypatch.setattr(wave_module, "longest_s", lambda *_, **__: 5.0)
+    wakes, has_woken = threading.Event(), threading.Event()
+
+    class Poisoned(LocalEngine):
+        def map(self, *args: Any) -> Any:
+            if '"ns.t"' in (current_pool() or ""):
+                assert wakes.wait(60)
+                has_woken.set()
+            return super().map(*args)
+
+    nine = [f"ns.{name}" for name in names]
+    assert wave.run(Poisoned(1)) == {"ns.t": End.CUT_OFF, **dict.fromkeys(nine, End.DONE)}
+    assert [files_of(pipeline, name) for name in nine] == [1] * 9
+    told, item = wave.outcome("ns.t"), wave.items["ns.t"]
+    assert told["status"] == "failed"
+    assert told["summary"].startswith("StorageError: cut off: its part of a wave did not end within 5 s of job_timeout")
+    (cut,) = wave.deployment.state.cut_offs.of_catalog(item.catalog, item.warehouse)
+    assert (cut.entry[2], cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
+    acquire_table_lease(wave.deployment, "another run", item, in_wave=True)
+    before = pipeline.table.pyiceberg.load_table("ns.t").metadata_location
+    wakes.set()
+    assert has_woken.wait(10)
+    for thread in [one for one in threading.enumerate() if one.name == "icekeeper-wave-table"]:
+        thread.join(20)
+    assert pipeline.table.pyiceberg.load_table("ns.t").metadata_location == before
+    assert ids_of(pipeline, "ns.t") == ROWS["ns.t"]
+    assert wave.deployment.state.leases.current(item.identity.lease_key, now_ms=pipeline.clock()) is not None
+
+
 def test_what_may_pass_is_tried_again_behind_the_others(wave: Wave) -> None:
     seen: list[str] = []
 
@@ -92,7 +129,7 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: W
         if name == "ns.u":
             item = wave.items[name]
             leases = wave.deployment.state.leases
-            held = leases.current(item.identity.key, now_ms=wave.pipeline.clock())
+            held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
             assert held is not None
             leases.release(held)
             acquire_table_lease(wave.deployment, "another run", item, in_wave=True)
@@ -229,7 +266,7 @@ def after(wave: Wave, name: str, *, lease: bool = True) -> Any:
         acquire_table_lease(wave.deployment, RUN, wave.items[name])
         return wave.deployment.control.find(reference(wave, name).key)
     leases, item = wave.deployment.state.leases, wave.items[name]
-    held = leases.current(item.identity.key, now_ms=wave.pipeline.clock())
+    held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
     assert held is not None
     leases.release(held)
     return after(wave, name)

@@ -11,8 +11,9 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from artifacts import glue_wheels, wheel
-from artifacts.glue_wheels import GLIBC, PYTHON, REQUIREMENTS
+from artifacts.glue_wheels import REQUIREMENTS
 from artifacts.installers import find_python, uv
+from artifacts.locks import GLIBC, GLUE_PYTHON
 from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, read_pins, version
 from icekeeper.engines.java import find_java_home
 from local_stack.moto_server import MotoServer
@@ -26,7 +27,7 @@ PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(34, 4, -1)]
 
 @pytest.fixture(scope="module")
 def interpreter() -> str:
-    return find_python(PYTHON) or pytest.skip(f"there is no Python {PYTHON} here")
+    return find_python(GLUE_PYTHON) or pytest.skip(f"there is no Python {GLUE_PYTHON} here")
 
 
 @pytest.fixture(scope="module")

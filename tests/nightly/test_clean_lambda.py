@@ -9,7 +9,7 @@ import pytest
 
 from artifacts import layer, wheel
 from artifacts.installers import find_python
-from artifacts.layer import PYTHON
+from artifacts.locks import LAYER_PYTHON
 from artifacts.pins import CONSTRAINTS, ROOT, read_pins
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed, not_in_one_call
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("clean Lambda")
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> LambdaPython:
-    interpreter = find_python(PYTHON) or pytest.skip(f"there is no Python {PYTHON} here")
+    interpreter = find_python(LAYER_PYTHON) or pytest.skip(f"there is no Python {LAYER_PYTHON} here")
     folder = tmp_path_factory.mktemp("lambda")
     layer.build(wheel.build(folder), folder / "layer", "x86_64")
     return LambdaPython(interpreter, folder / "layer", folder / "runtime")

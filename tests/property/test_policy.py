@@ -54,7 +54,7 @@ def test_no_layer_loosens_a_bound(layers: list[Layer], retention: int, grace: in
     assert bound.orphan_older_than_hours == max(free.orphan_older_than_hours, grace)
 
 
-@given(st.integers(1, 100 * 1024**3), st.integers(0, 2**63 - 1))
+@given(st.integers(MEGABYTE, 100 * 1024**3), st.integers(0, 2**63 - 1))
 def test_bytes_and_milliseconds_survive_the_way_over_megabytes_and_hours(size: int, age_ms: int) -> None:
     properties = {"write.target-file-size-bytes": str(size), "history.expire.max-snapshot-age-ms": str(age_ms)}
     policy = resolve(layers_for(properties, {}, {})).policy

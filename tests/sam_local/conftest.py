@@ -10,7 +10,7 @@ import pytest
 from moto.moto_api._internal.models import moto_api_backend
 
 from artifacts.installers import find_python
-from artifacts.layer import PYTHON
+from artifacts.locks import LAYER_PYTHON
 from local_stack.moto_server import MotoServer
 from local_stack.stack import ROOT, LocalStack, deployed
 from support.lambda_root import build_root
@@ -32,9 +32,9 @@ def built_layer() -> Path:
 @pytest.fixture(scope="session")
 def lambda_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file system that a function sees, without code and layer."""
-    interpreter = find_python(PYTHON)
+    interpreter = find_python(LAYER_PYTHON)
     if interpreter is None:
-        pytest.skip(f"there is no Python {PYTHON} here, which is the one of the functions")
+        pytest.skip(f"there is no Python {LAYER_PYTHON} here, which is the one of the functions")
     folder = tmp_path_factory.mktemp("lambda") / "root"
     build_root(folder, interpreter, ROOT / "build" / "lambda-runtime", emulators())
     return folder

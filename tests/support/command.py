@@ -22,6 +22,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.cli import main
+from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.supervisor import Supervisor
+from icekeeper.engines.names import EngineName
+from icekeeper.runtime import open_engine
+from icekeeper.state.open import open_state
 
 CATALOG = "C"
 ABOUT = {"table": "ns.t", "catalog": CATALOG, "status": "succeeded"}
@@ -38,6 +43,21 @@ EVERYTHING_IS_OLD = (
 def build_the_command_once() -> None:
     """Typer would make commands and options of the same functions again at each call, longer than most calls take."""
     typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+supervised = Supervisor.run
+"""What ``icekeeper run`` does: with a worker process."""
+
+
+def in_this_process(one: Supervisor) -> bool:
+    """The same without a worker process, which takes seconds to start and knows nothing of a test's hooks."""
+    call = one._call
+    options = ServiceOptions(
+        catalogs=call.catalogs, environment=os.environ, overrides=call.overrides, schedule=call.schedule
+    )
+    with open_engine(EngineName(call.engine)) as engine:
+        service = Service(options, open_state(os.environ), engine, one._tell, one._stop)
+        return service.run(once=call.once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +92,7 @@ class Command:
                 patch.delenv(name)
         for name, value in self.environment().items():
             patch.setenv(name, value)
+        patch.setattr(Supervisor, "run", in_this_process)
         self.catalog = SqlCatalog(CATALOG, **self.properties)
         self.catalog.create_namespace("ns")
 

@@ -6,6 +6,7 @@ __all__ = ["FLOORS", "INNER_FLOORS", "PURE", "SIDE_EFFECTS", "UNKNOWN_TO"]
 
 # The ground floor first.  A room imports from floors below its own, never from its neighbours.
 FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"escaping"}),
     frozenset({"masking"}),
     frozenset(
         {
@@ -18,16 +19,18 @@ FLOORS: tuple[frozenset[str], ...] = (
             "garbage",
             "model",
             "operation_facts",
+            "origins",
             "prices",
             "request_count",
             "task_cores",
             "task_memory",
+            "limited_time",
             "arrow_memory",
             "freed_blocks",
             "machine",
         }
     ),
-    frozenset({"aws", "foreign_bytes"}),
+    frozenset({"at_work", "aws", "foreign_bytes"}),
     frozenset({"metadata", "policy", "pyiceberg_private", "state", "storage"}),
     frozenset({"catalogs", "engines", "health", "partition_time", "report", "rows", "sweep_rhythm"}),
     frozenset({"commit", "costs", "table_policy", "policy_parts", "row_group_copy"}),
@@ -92,7 +95,15 @@ INNER_FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"address", "claims", "gathered", "identity", "leases", "slack"}),
         frozenset(
             {
-                *("detection_mark", "held_lease", "lake_stats", "pending_deletions", "quarantine", "requests"),
+                *(
+                    "cut_offs",
+                    "detection_mark",
+                    "held_lease",
+                    "lake_stats",
+                    "pending_deletions",
+                    "quarantine",
+                    "requests",
+                ),
                 *("schedules", "slots", "staging", "unreadable_files", "usage"),
             }
         ),
@@ -153,7 +164,6 @@ PURE = (
     "icekeeper.deletion.neighbours",
     "icekeeper.deletion.other_heads",
     "icekeeper.deletion.owned_locations",
-    "icekeeper.pass_context.allowed_locations",
     "icekeeper.operations.orphans.plan",
     "icekeeper.operations.orphans.candidates",
     "icekeeper.operations.orphans.table_locations",

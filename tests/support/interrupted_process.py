@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -104,6 +105,14 @@ sys.exit(main())
 """
 
 
+# A table's files are regular ones, or are refused (rule 92): here pipes stand for slow ones, in every process.
+_PIPES_ARE_FILES = """
+from contextlib import nullcontext
+from icekeeper.storage import storage
+storage.regular_file = nullcontext
+"""
+
+
 @contextmanager
 def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.Popen[str]]:
     """The command as a process group of its own, as a shell starts it; ``with_workers``: however little work it has."""
@@ -118,11 +127,15 @@ def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.
 def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own; killed at the end of the block."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
-    with subprocess.Popen(
-        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        signal.signal(signal.SIGINT, before)
-        try:
-            yield process
-        finally:
-            process.kill()
+    pipe = subprocess.PIPE
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "sitecustomize.py").write_text(_PIPES_ARE_FILES)
+        paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        with subprocess.Popen(
+            call, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": paths}
+        ) as process:
+            signal.signal(signal.SIGINT, before)
+            try:
+                yield process
+            finally:
+                process.kill()

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from artifacts.layer import PYTHON
+from artifacts.locks import LAYER_PYTHON
 
 __all__ = ["EMULATOR", "GROUP", "USER", "VARIABLES", "build_root"]
 
@@ -38,8 +38,8 @@ _TOOLS = ("/bin/sh", "/bin/mv", "/bin/chmod")
 _FOLDERS = ("tmp", "opt", "var/task", "var/rapid", "proc", "dev", "etc", "bin", "home")
 _NEVER_USED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "config-*")
 _BOOTSTRAP = f"""#!/bin/sh
-export AWS_EXECUTION_ENV=AWS_Lambda_python{PYTHON}
-exec /var/lang/bin/python{PYTHON} /var/runtime/bootstrap.py
+export AWS_EXECUTION_ENV=AWS_Lambda_python{LAYER_PYTHON}
+exec /var/lang/bin/python{LAYER_PYTHON} /var/runtime/bootstrap.py
 """
 # The order of modules: AWS Lambda developer guide, "Dependency search path and runtime-included libraries".  An engine
 # for containers starts us as root, with a home and a shared memory; Lambda does not.
@@ -52,7 +52,7 @@ if os.getuid() == 0:
     os.setgid({GROUP})
     os.setuid({USER})
 os.environ.pop("HOME", None)
-sys.path[:1] = ["/var/task", "/opt/python/lib/python{PYTHON}/site-packages", "/opt/python", "/var/runtime"]
+sys.path[:1] = ["/var/task", "/opt/python/lib/python{LAYER_PYTHON}/site-packages", "/opt/python", "/var/runtime"]
 from awslambdaric.__main__ import main
 main(["bootstrap.py", os.environ["_HANDLER"]])
 """
@@ -84,13 +84,13 @@ def _prefix_of(interpreter: str) -> Path:
 
 
 def _copy_python(prefix: Path, target: Path) -> None:
-    library = f"lib/python{PYTHON}"
+    library = f"lib/python{LAYER_PYTHON}"
     (target / "bin").mkdir(parents=True)
-    shutil.copy(prefix / "bin" / f"python{PYTHON}", target / "bin")
+    shutil.copy(prefix / "bin" / f"python{LAYER_PYTHON}", target / "bin")
     shutil.copytree(prefix / library, target / library, ignore=shutil.ignore_patterns("__pycache__", *_NEVER_USED))
     for path in (target / library / "lib-dynload").glob("_tkinter*"):
         path.unlink()
-    for path in (prefix / "lib").glob(f"libpython{PYTHON}.so*"):
+    for path in (prefix / "lib").glob(f"libpython{LAYER_PYTHON}.so*"):
         shutil.copy(path, target / "lib")
 
 

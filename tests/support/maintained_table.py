@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.engine import Engine
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, TableName
@@ -27,6 +29,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
@@ -109,7 +112,7 @@ class MaintainedTable:
         return Runtime(
             catalog or self.catalog,
             self.state,
-            environment={},
+            environment={"ICEKEEPER_TABLE_SETTINGS": "all"},  # also targets of kilobytes
             clock=clock or self._now,
             store_clock=store_clock or (same_clock if clock else self._store_now),
             sleep=self.waits.append,
@@ -263,9 +266,12 @@ class MaintainedTable:
         path.write_text(json.dumps(document))
 
 
-def new_table(pyiceberg: SqlCatalog, folder: Path, **options: Any) -> MaintainedTable:
-    """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse lie in the folder."""
-    table = MaintainedTable(our_catalog(folder), folder, pyiceberg=pyiceberg)
+def new_table(pyiceberg: SqlCatalog, folder: Path, *, allowed: Path | None = None, **options: Any) -> MaintainedTable:
+    """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse lie in the folder.
+
+    ``allowed`` is where the operator allows tables to have files, unless that is the warehouse.
+    """
+    table = MaintainedTable(our_catalog(folder, allowed=allowed), folder, pyiceberg=pyiceberg)
     table.create(**options)
     return table
 
@@ -277,7 +283,10 @@ def registered_table(metadata_location: str, folder: Path) -> MaintainedTable:
     with suppress(ValidationError):  # v1's inline manifests: registered, though PyIceberg cannot parse them
         catalog.register_table((*NAME.namespace, NAME.name), metadata_location)
     catalog.close()
-    return MaintainedTable(our_catalog(folder, folder), folder, sweeps_all=True)
+    lies_at = Path(normalise(metadata_location))
+    home = parse_document(lies_at.read_bytes(), metadata_location).location
+    ours = our_catalog(folder, folder, allowed=f"{lies_at.parent.parent},{home}")
+    return MaintainedTable(ours, folder, sweeps_all=True)
 
 
 @contextmanager
@@ -294,7 +303,9 @@ def maintained_table(folder: Path) -> Iterator[MaintainedTable]:
         ours.close()
 
 
-def our_catalog(folder: Path, warehouse: Path | None = None) -> OurSqlCatalog:
-    """The SQLite catalog of a folder, as we see it."""
+def our_catalog(folder: Path, warehouse: Path | None = None, allowed: Path | str | None = None) -> OurSqlCatalog:
+    """The SQLite catalog of a folder, as we see it; ``allowed`` as in :func:`new_table`."""
     address = (warehouse or folder / "warehouse").as_uri()
-    return OurSqlCatalog("local", {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address})
+    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address}
+    rules = {} if allowed is None else {ALLOWED_PREFIXES: f"*={address},{allowed}"}
+    return OurSqlCatalog("local", properties, environment={**os.environ, **rules})

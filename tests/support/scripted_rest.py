@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.model import TableName
 
-__all__ = ["CommitScript", "ScriptedRest", "error_document", "scripted_rest"]
+__all__ = ["CommitScript", "HostileRest", "ScriptedRest", "error_document", "hostile_rest", "scripted_rest"]
+
+Rest = TypeVar("Rest", bound="ScriptedRest")
 
 
 def error_document(status: int, kind: str = "SomeException", message: str = "no") -> dict[str, Any]:
@@ -48,6 +50,8 @@ class ScriptedRest:
     before: bytes | None = None
     requests: list[str] = field(default_factory=list)
     """``GET tables/t`` and ``POST tables/t``, as they came."""
+    seen_headers: list[Mapping[str, str]] = field(default_factory=list)
+    """Of every request, names in lower case."""
 
     def open(self, name: str = "scripted", **properties: str) -> Catalog:
         """Our own adapter, connected to this server."""
@@ -91,6 +95,44 @@ class ScriptedRest:
         return script.status, script.headers, body
 
 
+@dataclass
+class HostileRest(ScriptedRest):
+    """A server that sends what it likes as configuration, of itself and of tables, and leads elsewhere."""
+
+    defaults: Any = field(default_factory=dict)
+    overrides: Any = field(default_factory=dict)
+    endpoints: Any = None
+    config: Any = field(default_factory=dict)
+    credentials: Any = field(default_factory=list)
+    leads: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Status and address for requests whose path begins so."""
+    paths: list[str] = field(default_factory=list)
+
+    def send_everywhere(self, settings: Mapping[str, Any]) -> None:
+        """In every place where a server may send settings."""
+        self.defaults = self.overrides = self.config = dict(settings)
+        self.credentials = [{"prefix": "", "config": dict(settings)}]
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        self.paths.append(f"{method} {path}")
+        for start, (status, address) in self.leads.items():
+            if path.startswith(start):
+                return status, {"Location": address, "Set-Cookie": "of=theirs"}, b""
+        if path.startswith("/v1/config"):
+            told = {"defaults": self.defaults, "overrides": self.overrides, "endpoints": self.endpoints}
+            return 200, {"Set-Cookie": "of=theirs; Path=/"}, json.dumps(told).encode()
+        if method == "GET" and path.partition("?")[0] == "/v1/namespaces":
+            return 200, {}, json.dumps({"namespaces": [] if "parent=" in path else [["ns"]]}).encode()
+        if method == "GET" and path.partition("?")[0] == "/v1/namespaces/ns/tables":
+            names = [{"namespace": list(table.namespace), "name": table.name} for table in self.inner.list_tables()]
+            return 200, {}, json.dumps({"identifiers": names}).encode()
+        status, headers, text = super().answer(method, path, body)
+        if method == "GET" and status == 200 and "/tables/" in path:
+            more = {"config": self.config, "storage-credentials": self.credentials}
+            text = json.dumps({**json.loads(text), **more}).encode()
+        return status, headers, text
+
+
 def _as_table(table: LoadedTable) -> bytes:
     answer = {"metadata-location": table.metadata_location, "metadata": dict(table.metadata.document), "config": {}}
     return json.dumps(answer).encode()
@@ -98,11 +140,22 @@ def _as_table(table: LoadedTable) -> bytes:
 
 @contextmanager
 def scripted_rest(inner: Catalog) -> Iterator[ScriptedRest]:
-    catalog = ScriptedRest(inner)
+    with _served(ScriptedRest(inner)) as catalog:
+        yield catalog
 
+
+@contextmanager
+def hostile_rest(inner: Catalog) -> Iterator[HostileRest]:
+    with _served(HostileRest(inner)) as catalog:
+        yield catalog
+
+
+@contextmanager
+def _served(catalog: Rest) -> Iterator[Rest]:
     class Handler(BaseHTTPRequestHandler):
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            catalog.seen_headers.append({name.lower(): value for name, value in self.headers.items()})
             status, headers, answer = catalog.answer(self.command, self.path, body)
             self.send_response(status)
             for name, value in headers.items():

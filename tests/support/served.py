@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -9,16 +10,19 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.clock import HOUR_MS
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
+from icekeeper.storage.paths import normalise
 from support.files_on_disk import grow_old
 from support.maintained_table import MaintainedTable
 from support.pass_settings import EAGER
 from support.readers import pyiceberg_rows
 
-__all__ = ["age_everything", "files_of", "ids", "maintain", "open_ours", "second_catalog"]
+__all__ = ["age_everything", "files_of", "grow_old_in_history", "ids", "maintain", "open_ours", "second_catalog"]
 
 
 def second_catalog(tmp_path: Path) -> SqlCatalog:
@@ -40,7 +44,7 @@ def maintain(
     """A pass as the command makes it, over any table; ``served`` is another catalog with the same state."""
     others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
     runtime = Runtime(
-        open_ours(catalog),
+        open_ours(catalog, environment),
         table.state,
         environment=environment or {},
         other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
@@ -49,9 +53,11 @@ def maintain(
     return {part.operation.value: part for part in outcome.operations}
 
 
-def open_ours(catalog: SqlCatalog) -> Catalog:
-    """The catalog as we see it."""
-    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"})
+def open_ours(catalog: SqlCatalog, environment: dict[str, str] | None = None) -> Catalog:
+    """The catalog as we see it; unless the environment bounds its tables, they may lie wherever the others' do."""
+    database = catalog.properties["uri"].removeprefix("sqlite:///")
+    beside = {ALLOWED_PREFIXES: f"*={Path(database).parent}"}
+    return open_catalog(catalog.name, {**catalog.properties, "type": "sql"}, {**beside, **(environment or {})})
 
 
 def ids(table: Table) -> list[int]:
@@ -62,6 +68,16 @@ def ids(table: Table) -> list[int]:
 def files_of(table: Table) -> list[str]:
     """Its live data files."""
     return [task.file.file_path for task in table.scan().plan_files()]
+
+
+def grow_old_in_history(table: Table) -> None:
+    """Let all that the table's history tells have happened a month ago."""
+    path = Path(normalise(table.refresh().metadata_location))
+    path.write_text(re.sub(r'("(?:timestamp-ms|last-updated-ms)" *: *)(\d+)', _a_month_ago, path.read_text()))
+
+
+def _a_month_ago(found: re.Match[str]) -> str:
+    return f"{found[1]}{int(found[2]) - 30 * 24 * HOUR_MS}"
 
 
 def age_everything(table: MaintainedTable) -> None:

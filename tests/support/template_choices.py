@@ -21,12 +21,15 @@ SINGLE = {
     "ShortestOrphanGraceHours": "48",
     "AllowedPrefixes": "lake.sales=s3://lake/sales/",
     "MaxUnpackedMb": "512",
+    "RequestsMay": "expire_partitions,partition_retention_hours",
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
     "ScheduleState": "ENABLED",
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
     "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
+    "StateTableKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/4",
+    "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
 """A value of every other parameter that a condition asks for, each by itself."""

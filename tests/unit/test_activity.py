@@ -98,4 +98,4 @@ def test_a_jobs_failure_is_one_line_with_all_of_it() -> None:
         record = logging.LogRecord("n", logging.ERROR, "f", 1, "it broke", (), sys.exc_info())
     text = JsonLines().format(record)
     assert "\n" not in text
-    assert json.loads(text)["exception"].endswith("ValueError: two\nlines")
+    assert json.loads(text)["exception"].endswith("ValueError: two\n    lines")

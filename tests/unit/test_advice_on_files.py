@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from icekeeper.advice.summary import (
     DeleteFacts,
     PartitionTotals,
     StatisticsFacts,
+    TableSummary,
 )
 from icekeeper.advice.upkeep import delete_advice, format_advice, metadata_advice, statistics_advice
 from support.advised import column, one, summary
@@ -130,3 +132,26 @@ def test_formats_worth_an_upgrade() -> None:
     assert found.kind == "file_format"
     assert one(format_advice, files=2, size=257 * MB, bytes_by_format=half) is None
     assert one(format_advice, files=2, size=255 * MB, bytes_by_format={"AVRO": 255 * MB}) is None
+
+
+def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
+    """Names are chosen by whoever may write the table."""
+    name, key = "ns.t;touch /tmp/x", "$(id)"
+    keys = (column(9.0, name=key, is_key=True), column(9.0, name="id", is_key=True))
+    no_statistics = StatisticsFacts(exist=False)
+    tables = {
+        "z_order": replace(summary(columns=keys), table=name),
+        "worn_clustering": replace(summary(columns=(column(99.0, name=key),), clustered_by=(key,)), table=name),
+        "statistics": replace(summary(records=10**7, statistics=no_statistics), table=name),
+    }
+    found = {kind: shlex.split(_advised(kind, table)) for kind, table in tables.items()}
+    assert found == {
+        "z_order": ["icekeeper", "policy", "set", name, "strategy=zorder", f"zorder_columns={key},id"],
+        "worn_clustering": ["icekeeper", "maintain", name, "--operations", "compact"],
+        "statistics": ["icekeeper", "maintain", name, "--operations", "compute_statistics"],
+    }
+
+
+def _advised(kind: str, table: TableSummary) -> str:
+    (found,) = [one.statement for one in (*sort_advice(table), *statistics_advice(table)) if one.kind == kind]
+    return found

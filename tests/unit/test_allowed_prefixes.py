@@ -1,57 +1,271 @@
-"""Where a deployment allows the files of its tables."""
+"""Where the operator, or else a default, allows the files of tables (rule 92) (rule 255) (rule 256)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.pass_context.allowed_locations import is_allowed, require_allowed
-from icekeeper.policy.allowed_prefixes import ALLOWED_PREFIXES, allowed_prefixes
+from icekeeper.catalogs.kind import CatalogKind
+from icekeeper.catalogs.table_bounds import TableBounds
+from icekeeper.errors import LocationRefused, PolicyError
+from icekeeper.model import TableName
+from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
+
+ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
 
-def allowed(text: str, catalog: str = "lake", namespace: tuple[str, ...] = ("sales",)) -> tuple[str, ...] | None:
-    return allowed_prefixes({ALLOWED_PREFIXES: text}, catalog, namespace)
+def allowed(
+    text: str, catalog: str = "lake", namespace: tuple[str, ...] = ("sales",)
+) -> tuple[str, ...] | NoPrefixes | None:
+    return allowed_prefixes(text, catalog, namespace)
 
 
-def test_a_deployment_without_rules_sets_no_bound() -> None:
-    assert allowed_prefixes({}, "lake", ("sales",)) is None
-    assert allowed("") is None
-    assert allowed(" ; ") is None
+def bound(
+    kind: CatalogKind, warehouse: str, location: str, rules: str = "", namespace: tuple[str, ...] = ("sales",)
+) -> AllowedLocations:
+    bounds = TableBounds("lake", kind, warehouse, {ALLOWED_PREFIXES: rules})
+    return bounds.of(TableName(namespace, "t"), location)
 
 
-def test_the_first_rule_that_fits_holds() -> None:
-    rules = "lake.sales=s3://a/,s3://b/x;lake.s*=s3://c;*=s3://{catalog}/{namespace}"
-    assert allowed(rules) == ("s3://a", "s3://b/x")
-    assert allowed(rules, namespace=("support",)) == ("s3://c",)
-    assert allowed(rules, namespace=("hr", "pay")) == ("s3://lake/hr.pay",)
-    assert allowed(rules, catalog="other") == ("s3://other/sales",)
-    assert allowed("lake.hr=s3://a") is None
+class TestRules:
+    def test_without_rules_none_fits(self) -> None:
+        assert allowed("") is None
+        assert allowed(" ; ") is None
+
+    def test_the_first_rule_that_fits_holds(self) -> None:
+        rules = "lake.sales=s3://a/,s3://b/x;lake.s*=s3://c;*=s3://{catalog}/{namespace}"
+        assert allowed(rules) == ("s3://a", "s3://b/x")
+        assert allowed(rules, namespace=("support",)) == ("s3://c",)
+        assert allowed(rules, namespace=("hr", "pay")) == ("s3://lake/hr.pay",)
+        assert allowed(rules, catalog="other") == ("s3://other/sales",)
+        assert allowed("lake.hr=s3://a") is None
+
+    @pytest.mark.parametrize("text", ["s3://a", "lake=", "=s3://a", "lake=a/b", "lake=,", "lake=/"])
+    def test_a_malformed_rule_is_an_error_that_shows_how(self, text: str) -> None:
+        with pytest.raises(PolicyError, match=ALLOWED_PREFIXES):
+            allowed(text)
+        with pytest.raises(PolicyError, match=ALLOWED_PREFIXES):
+            TableBounds("lake", CatalogKind.SQL, "s3://w", {ALLOWED_PREFIXES: text})
+
+    @pytest.mark.parametrize(
+        "levels",
+        [
+            ("victim/private",),
+            ("..", ".."),
+            ("../..",),
+            ("..",),
+            (".",),
+            ("", "", ""),
+            ("", "private"),
+            ("victim", ""),
+            ("victim.private",),
+            ("victim\\private",),
+            ("a\nb",),
+            ("a\x00b",),
+            ("a\x85b",),
+            ("a\u2028b",),
+            (" ",),
+            (),
+        ],
+    )
+    def test_a_namespace_that_names_another_folder_gets_none(self, levels: tuple[str, ...]) -> None:
+        """(rule 255)"""
+        found = allowed("*=s3://lake/{namespace}/", namespace=levels)
+        assert isinstance(found, NoPrefixes)
+        assert "rename it" in found.reason
+        assert allowed("*=s3://lake/", namespace=levels) == ("s3://lake",)
+
+    def test_one_level_with_a_dot_takes_no_rule_of_two_levels(self) -> None:
+        """(rule 255)"""
+        rules = "lake.victim.private=s3://lake/victim;*=s3://else"
+        assert allowed(rules, namespace=("victim", "private")) == ("s3://lake/victim",)
+        assert isinstance(allowed(rules, namespace=("victim.private",)), NoPrefixes)
+        assert isinstance(allowed(rules, namespace=("victim.private", "")), tuple)
+
+    def test_a_catalog_that_names_another_folder_gets_none(self) -> None:
+        """(rule 255)"""
+        for name in ("a/b", "..", "a\\b", "a\nb"):
+            assert isinstance(allowed("*=s3://lake/{catalog}/", catalog=name), NoPrefixes)
+        assert allowed("*=s3://lake/{catalog}/", catalog="a.b") == ("s3://lake/a.b",)
+
+    def test_nothing_is_allowed_where_the_name_is_wrong(self) -> None:
+        """(rule 255)"""
+        none = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", "*=s3://lake/{namespace}", ("a/b",))
+        assert none.prefixes == ()
+        with pytest.raises(LocationRefused, match=r"s3://lake/t is not touched: .*namespace 'a/b' .*rename it"):
+            none.require(["s3://lake/t"])
 
 
-@pytest.mark.parametrize("text", ["s3://a", "lake=", "=s3://a", "lake=a/b", "lake=,"])
-def test_a_malformed_rule_is_an_error_that_shows_how(text: str) -> None:
-    with pytest.raises(PolicyError, match=ALLOWED_PREFIXES):
-        allowed(text)
+class TestDefaults:
+    @pytest.mark.parametrize(
+        ("kind", "warehouse", "location", "prefixes"),
+        [
+            (CatalogKind.SQL, "s3://lake/wh/", "s3://lake/wh/t", ("s3://lake/wh/",)),
+            (CatalogKind.SQL, "s3a://lake", "file:///etc", ("s3a://lake",)),
+            (CatalogKind.SQL, "file:///data/wh", "s3://other/t", ("file:///data/wh",)),
+            (CatalogKind.SQL, "/data/wh", "/etc/t", ("/data/wh",)),
+            (CatalogKind.SQL, "", "s3://b/ns/t", ("s3://b",)),
+            (CatalogKind.SQL, "", "/data/wh/t", ()),
+            (CatalogKind.SQL, "relative/wh", "relative/wh/t", ("relative/wh",)),
+            (CatalogKind.REST, "relative/wh", "relative/wh/t", ()),
+            (CatalogKind.REST, "demo", "s3a://b/ns/t", ("s3a://b",)),
+            (CatalogKind.REST, "demo", "file:///home/t", ()),
+            (CatalogKind.REST, "demo", "hdfs://elsewhere/t", ()),
+            (CatalogKind.REST, "demo", "s3:/b/t", ()),
+            (CatalogKind.REST, "gs://b/wh", "gs://b2/wh/t", ("gs://b2",)),
+            (CatalogKind.REST, "gs://b/wh", "file:///home/t", ()),
+            (CatalogKind.REST, "gs://b/wh", "s3://b/t", ()),
+            (CatalogKind.REST, ARN, "s3://b/ns/t/metadata/1.json", ("s3://b/ns/t",)),
+            (CatalogKind.REST, ARN, "s3://b/ns/t/1.json", ("s3://b/ns/t",)),
+            (CatalogKind.S3_TABLES, ARN, "s3://x--table-s3/metadata/1.json", ("s3://x--table-s3",)),
+            (CatalogKind.S3_TABLES, ARN, "/home/t", ()),
+            (CatalogKind.GLUE, "", "s3://b/t", ("s3://b",)),
+            (CatalogKind.GLUE, "s3://lake/wh", "s3://b/t", ("s3://b",)),
+            (CatalogKind.GLUE, "file:///data", "/data/t", ()),
+        ],
+    )
+    def test_the_default_is_made_of_the_warehouse(
+        self, kind: CatalogKind, warehouse: str, location: str, prefixes: tuple[str, ...]
+    ) -> None:
+        """(rule 256)"""
+        found = bound(kind, warehouse, location)
+        assert (found.prefixes, found.from_operator) == (prefixes, False)
+
+    def test_a_rule_that_fits_replaces_the_default(self) -> None:
+        found = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "lake.sales=s3://b/x")
+        assert (found.prefixes, found.from_operator) == (("s3://b/x",), True)
+        other = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "lake.hr=s3://b/x")
+        assert (other.prefixes, other.from_operator) == (("s3://lake/wh",), False)
 
 
-@pytest.mark.parametrize(
-    ("path", "inside"),
-    [
-        ("s3://b/x/data/f.parquet", True),
-        ("s3a://b/x/data/f.parquet", True),
-        ("s3://b/x", True),
-        ("s3://b/x/", True),
-        ("s3://b/xy/f.parquet", False),
-        ("s3://b/x/../y/f.parquet", False),
-        ("s3://c/x/f.parquet", False),
-    ],
-)
-def test_a_path_is_inside_by_what_it_really_names(path: str, *, inside: bool) -> None:
-    assert is_allowed(path, ("s3://b/x",)) is inside
-    assert is_allowed(path, None)
+class TestPaths:
+    @pytest.mark.parametrize(
+        ("path", "inside"),
+        [
+            ("s3://b/x/data/f.parquet", True),
+            ("s3a://b/x/data/f.parquet", True),
+            ("s3n://b/x/data/f.parquet", True),
+            ("S3://b/x/data/f.parquet", True),
+            ("s3://b/x", True),
+            ("s3://b/x/", True),
+            ("s3://b/x//t/f", True),
+            ("s3://b/x/%2e%2e/f", True),
+            ("s3://b/x/%41/f", True),
+            ("s3://b/xy/f.parquet", False),
+            ("s3://b//x/f.parquet", False),
+            ("s3://b/%78/f.parquet", False),
+            ("s3://b/x/../y/f.parquet", False),
+            ("s3://b/x/./f.parquet", False),
+            ("s3://B/x/f.parquet", False),
+            ("s3://c/x/f.parquet", False),
+            ("s3://b", False),
+            ("s3://b/", False),
+            ("gs://b/x/f", False),
+            ("b/x/f", False),
+            ("file:///b/x/f", False),
+            ("", False),
+        ],
+    )
+    def test_a_path_is_inside_by_what_it_really_names(self, path: str, *, inside: bool) -> None:
+        for prefix in ("s3://b/x", "s3://b/x/", "s3a://b/x"):
+            assert AllowedLocations((prefix,), True).allows(path) is inside
+
+    def test_a_whole_bucket(self) -> None:
+        whole = AllowedLocations(("s3://b",), False)
+        assert whole.allows("s3a://b/any/f")
+        assert whole.allows("s3://b")
+        assert whole.allows("s3://b//f")
+        assert not whole.allows("s3://bc/any/f")
+        assert not whole.allows("s3://b/../c/f")
+
+    def test_local_spellings_and_links(self, tmp_path: Path) -> None:
+        real, link = tmp_path / "real", tmp_path / "link"
+        (real / "t").mkdir(parents=True)
+        (tmp_path / "private").mkdir()
+        link.symlink_to(real)
+        (real / "out").symlink_to(tmp_path / "private")
+        for warehouse in (str(real), real.as_uri(), f"file:{real}/", str(link), f"{link.as_uri()}/"):
+            found = AllowedLocations((warehouse,), False)
+            for path in (
+                f"{real}/t/f",
+                f"file:{real}/t/f",
+                f"{real.as_uri()}/t//f",
+                f"{link}/t/f",
+                f"{link}/t/../t/f",
+                str(link),
+            ):
+                assert found.allows(path), (warehouse, path)
+            for path in (
+                f"{real}/out/f",
+                f"{link}/out",
+                f"{real}/../private/f",
+                f"{real}x/f",
+                f"{tmp_path}",
+                f"s3:/{real}/f",
+                f"{real}/t/%2e%2e/../../../private",
+            ):
+                assert not found.allows(path), (warehouse, path)
 
 
-def test_the_refusal_names_the_file_and_what_is_allowed() -> None:
-    require_allowed(["s3://b/x/f"], ("s3://b/x", "s3://b/y"))
-    with pytest.raises(OperationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y"):
-        require_allowed(["s3://b/x/f", "s3://b/z/f"], ("s3://b/x", "s3://b/y"))
+class TestRefusal:
+    def test_it_prints_the_whole_rule_of_a_default(self) -> None:
+        refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "other.x=s3://o; ")
+        refusing.require(["s3://lake/wh/t/f"])
+        with pytest.raises(LocationRefused) as refused:
+            refusing.require(["s3://lake/wh/t", "s3://b/z/data/day=1/h=2/f.parquet", "s3://b/z", "s3://c/y.db/"])
+        assert str(refused.value) == (
+            "s3://b/z/data/day=1/h=2/f.parquet lies outside s3://lake/wh, where a table of its catalog may have files"
+            f" unless {ALLOWED_PREFIXES} says more; nothing was touched; if it is this table's own, set"
+            f" {ALLOWED_PREFIXES}='lake.sales=s3://lake/wh,s3://b/z,s3://c/y.db;other.x=s3://o'"
+        )
+
+    def test_many_files_elsewhere_are_admitted_by_few_folders(self) -> None:
+        refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t")
+        hashed = [f"s3://b/t/data/{n:04b}/0000/1111/{n:08b}/day={n}/f.parquet" for n in range(16)]
+        with pytest.raises(LocationRefused, match=r"='lake\.sales=s3://lake/wh,s3://b/t/data'$"):
+            refusing.require(hashed)
+        with pytest.raises(LocationRefused) as refused:
+            refusing.require(f"s3://b/{n:05}/f.parquet" for n in range(20_000))
+        assert str(refused.value).endswith(",s3://b/00006,s3://b/00007'")
+
+    def test_the_printed_rule_admits_what_was_refused(self) -> None:
+        refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "*.hr=s3://o")
+        with pytest.raises(LocationRefused) as refused:
+            refusing.require(["s3://b/z/data/f.parquet"])
+        rules = str(refused.value).split(f"{ALLOWED_PREFIXES}='")[1].removesuffix("'")
+        admitting = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", rules)
+        admitting.require(["s3://b/z/data/f.parquet", "s3://b/z/data/g.parquet", "s3://lake/wh/t/f"])
+        assert admitting.from_operator
+        assert allowed(rules, namespace=("hr",)) == ("s3://o",)
+
+    def test_it_names_the_rule_of_the_operator(self) -> None:
+        with pytest.raises(LocationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y, where ICEKEEPER"):
+            AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
+
+    @pytest.mark.parametrize("folder", ["..", ".", "a;*=s3:/", "a,s3:", "{namespace}", "a b", "a\nb", "a\u202eb"])
+    def test_no_rule_is_printed_that_would_admit_something_else(self, folder: str) -> None:
+        with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
+            AllowedLocations(("s3://b/x",), True).require([f"s3://z/{folder}/f"])
+        assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        "levels", [("a;*=s3://,b",), ("????",), ("*",), ("[a-z]",), ("victim.private",), ("a", ""), ()]
+    )
+    def test_no_rule_is_printed_that_would_fit_other_namespaces(self, levels: tuple[str, ...]) -> None:
+        refusing = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", namespace=levels)
+        with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
+            refusing.require(["s3://z"])
+        assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
+
+    def test_a_bucket_adds_nothing_to_the_printed_rule(self) -> None:
+        refusing = bound(CatalogKind.GLUE, "", "s3://a;*=s3:,b/t/metadata/1.json")
+        with pytest.raises(LocationRefused, match="no rule can admit it"):
+            refusing.require(["s3://z"])
+
+
+def test_a_bound_travels_with_the_properties() -> None:
+    made = AllowedLocations(("s3://b/x",), True, "lake.sales", "*=s3://b/x", "")
+    assert AllowedLocations.of(made.put_into({"s3.endpoint": "e"})) == made
+    assert made.put_into(AllowedLocations((), False).put_into({})) == made.put_into({})

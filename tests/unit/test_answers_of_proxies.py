@@ -10,6 +10,7 @@ from botocore.awsrequest import AWSResponse
 from icekeeper.storage import s3
 from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
+from icekeeper.storage.local import unlink
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
@@ -27,7 +28,7 @@ def answered(*bodies: bytes) -> DeleteReport:
         return found
 
     client.meta.events.register("before-send.s3.DeleteObjects", answer)
-    return delete_objects(PATHS, lambda: client, {})
+    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
 
 
 @pytest.fixture(autouse=True)

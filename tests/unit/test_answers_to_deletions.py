@@ -9,6 +9,7 @@ import pytest
 
 from icekeeper.storage import s3
 from icekeeper.storage.delete_objects import delete_objects
+from icekeeper.storage.local import unlink
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 
@@ -16,7 +17,7 @@ PATHS = ("s3://bucket/a", "s3://bucket/b")
 def report(*answers: dict[str, Any]) -> Any:
     client = Mock()
     client.delete_objects.side_effect = answers
-    return delete_objects(PATHS, lambda: client, {})
+    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.assessor import assessor
 from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.detection.proposal import CatalogReport, Proposal, Skip
@@ -88,9 +89,9 @@ def test_the_command_scans_as_the_pipeline_does(state: SqliteStateStore) -> None
     busy = table(small_files(9, MB))
     tables = {"ns.a": with_uuid(busy, "ns.a"), "ns.b": with_uuid(busy, "ns.b"), "ns.quiet": table()}
     catalog = PreparedCatalog(tables)
-    asked, held = (TableIdentity("C", catalog.warehouse, TableName.parse(n), n) for n in ("ns.b", "ns.a"))
+    asked, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
     state.requests.file(MaintenanceRequest(identity=asked, requested_ms=1))
-    state.leases.acquire(held.key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
+    state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
     report = detected(catalog, state)
     assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
     assert report.skipped[0] == Skip("ns.a", "being maintained by run-7")

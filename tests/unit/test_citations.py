@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"rule": ROOT / "docs" / "rules.md", "platform": ROOT / "docs" / "platform.md"}
-SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml")
+THREATS = ROOT / "docs" / "threat-model.md"
+SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml", ".github")
 # Beside what is deployed.
 BESIDE = ("artifacts", "local_stack", "state_machine")
 OTHERS = (*BESIDE, "tests", "docs", "events", ".ci", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -126,6 +127,21 @@ def test_every_rule_has_its_source_and_tests_that_exist() -> None:
             if not (ROOT / path).is_file() or test not in names_of_tests(ROOT / path):
                 missing.append((number, f"{path}::{test}"))
     assert (lacking, missing) == ([], [])
+
+
+def test_every_boundary_of_the_threat_model_names_tests_that_exist() -> None:
+    rows = re.findall(r"^\| (.+) \|$", section_of(THREATS.read_text(), "Boundaries"), re.MULTILINE)[2:]
+    lost = []
+    for cells in (row.split(" | ") for row in rows):
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::([\w:]+))?`", cells[-1])
+        known = [path for path, test in named if (ROOT / path).is_file() and test in {"", *names_of_tests(ROOT / path)}]
+        if len(cells) != 4 or not named or len(known) != len(named):
+            lost.append(cells)
+    assert lost == []
+
+
+def section_of(page: str, title: str) -> str:
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_every_fact_says_how_it_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,15 @@ def test_the_parquet_schema_is_that_of_files_we_write() -> None:
     paths = [b".".join(column.path).decode() for column in parquet_schema(MIXED).columns]
     assert paths == [column.leaf.parquet_path for column in parquet_schema(MIXED).columns]
     assert parquet_schema(MIXED).columns[6].path == [b"point", b"x.y"]
+
+
+@pytest.mark.parametrize("name", [b"a" + b" " * 1_000_000, b"a version 1." + b"9" * 1_000_000])
+def test_a_writers_name_of_a_megabyte_is_refused_at_once(name: bytes) -> None:
+    """Whoever may write the table chooses it; blanks took minutes, and so many digits are no number to Python."""
+    begun_s = time.process_time()
+    if name.endswith(b" "):
+        with pytest.raises(CannotCopy, match="names no version"):
+            check_writer(name)
+    else:
+        check_writer(name)  # of a writer without faults that readers know
+    assert time.process_time() - begun_s < 1

@@ -21,8 +21,6 @@ from support.state_stores import IDENTITY
 READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "passes.metrics": lambda store: store.history(IDENTITY),
     "pins.kind": lambda store: store.pins(IDENTITY, now_ms=0),
-    "requests.settings": lambda store: store.requests.pending(),
-    "requests.table_name": lambda store: store.requests.pending(),
     "staged_loads.state": lambda store: store.staging.loads(IDENTITY),
     "staged_loads.prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
     "staged_files.paths": lambda store: list(store.staging.files(IDENTITY, "load")),
@@ -65,7 +63,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
 
 
 @pytest.mark.parametrize("column", READS)
-@pytest.mark.parametrize("text", ["~", b"\xff~"], ids=["another text", "no text"])
+@pytest.mark.parametrize("text", ["~", b"\xff~", "[" * 5_000], ids=["another text", "no text", "nested"])
 def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore, column: str, text: str | bytes) -> None:
     path, (table, name) = filled._file.path, column.split(".")
     assert READS[column](filled)
@@ -85,3 +83,34 @@ def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore, column
         "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must "
         "be made again before anything is deleted"
     )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("leases.expires_ms", "soon"),
+        ("leases.expires_ms", b"\x00"),
+        ("leases.holder", b"\x00"),
+        ("staged_loads.prefixes", 7),
+        ("lake_stats.table_name", b"\x00"),
+    ],
+)
+def test_a_value_of_another_type_is_told_in_one_sentence(
+    filled: SqliteStateStore, column: str, value: str | bytes | int
+) -> None:
+    """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
+    path, (table, name) = filled._file.path, column.split(".")
+    filled.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
+    lease: Callable[[SqliteStateStore], Any] = lambda store: store.leases.current("k", now_ms=0)  # noqa: E731
+    read = next((READS[one] for one in READS if one.startswith(f"{table}.")), lease)
+    with closing(sqlite3.connect(path)) as connection:
+        ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
+        connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (value, rowid))
+        connection.commit()
+        try:
+            with pytest.raises(StorageError, match=rf"^the state file {path} ") as caught:
+                read(filled)
+            assert "damaged" in str(caught.value)
+        finally:
+            connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (before, rowid))
+            connection.commit()

@@ -25,9 +25,9 @@ WORK = tuple(
 @pytest.mark.parametrize(
     ("role", "most", "needless", "ahead"),
     [
-        ("lease", 730, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 975, (*WORK, "icekeeper.detection"), FILES),
-        ("remove_orphans", 995, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+        ("lease", 736, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
+        ("report", 984, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 1007, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )
 def test_a_function_imports_what_its_work_needs(

@@ -116,7 +116,7 @@ class TestJobs:
 
 
 def test_what_builds_needs_nothing_but_the_standard_library() -> None:
-    """Its environment has pip and uv only."""
+    """Its environment has pip, uv and hatchling only."""
     allowed = {*sys.stdlib_module_names, "artifacts"}
     sources = sorted((ROOT / "artifacts").glob("*.py"))
     assert sources

@@ -87,6 +87,21 @@ def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
     assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
 
 
+def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its property would be an item that DynamoDB refuses, and with it the batch."""
+    log, large = opened(store), {"where": {"source": "table property", "value": "x" * 400_000}}
+    other = replace(IDENTITY, table=TableName(("ns",), "other"), uuid="other")
+    log.observe(replace(health(), policy=large))
+    log.observe(replace(health(), identity=other))
+    log.finish()
+    kept = store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)
+    assert [str(one.identity.table) for one in kept] == ["ns.other"]
+    ((level, message),) = told(caplog.records)
+    assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)
+
+
 def test_stats_that_cannot_be_kept_cost_one_message(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

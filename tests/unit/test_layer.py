@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from artifacts import layer
+from artifacts.locks import LAYER_PYTHON
 from local_stack.template import load_template
 
 
@@ -59,5 +60,5 @@ def test_its_size_is_that_of_its_files(tmp_path: Path) -> None:
 def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
     document = load_template()
 
-    assert f"python{layer.PYTHON}" == document["Globals"]["Function"]["Runtime"]
+    assert f"python{LAYER_PYTHON}" == document["Globals"]["Function"]["Runtime"]
     assert sorted(layer.PLATFORMS) == sorted(document["Parameters"]["Architecture"]["AllowedValues"])

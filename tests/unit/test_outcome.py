@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,18 @@ def test_more_paths_go_to_a_listing_file(tmp_path: Path) -> None:
         "deleted_count": 3,
     }
     assert json.loads(listing.read_text()) == {"planned": paths, "deleted": paths[:3]}
+
+
+def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) -> None:
+    """A table's name may be a path (rule 286)."""
+    folder, before = tmp_path / "state" / "listings", os.umask(0o022)
+    try:
+        written = Path(listing_in(folder)(f"{tmp_path}/ns.t-staged", {"staged": ["f"]}))
+    finally:
+        os.umask(before)
+    assert [*tmp_path.rglob("*")] == [folder.parent, folder, written]
+    modes = [stat.filemode(path.stat().st_mode) for path in (folder.parent, folder, written)]
+    assert modes == ["drwx------", "drwx------", "-rw-------"]
 
 
 def test_a_listing_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:

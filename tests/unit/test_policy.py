@@ -53,6 +53,7 @@ def test_every_key_has_a_meaning() -> None:
         "max_jobs_per_detection",
         "namespace_filter",
         "table_filter",
+        "table_settings",
     } == DEPLOYMENT_KEYS
 
 

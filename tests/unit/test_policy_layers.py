@@ -126,12 +126,12 @@ def test_a_bound_leaves_what_is_tighter_alone() -> None:
 
 
 def test_a_bound_that_could_not_bind_is_refused() -> None:
-    assert refusal({}, {"ICEKEEPER_BOUND_MIN_INPUT_FILES": "3"}).startswith(
-        "environment variable ICEKEEPER_BOUND_MIN_INPUT_FILES is no bound; allowed are ICEKEEPER_BOUND_"
+    assert refusal({}, {"ICEKEEPER_BOUND_WHERE": "a = 1"}).startswith(
+        "environment variable ICEKEEPER_BOUND_WHERE is no bound; allowed are ICEKEEPER_BOUND_"
     )
     assert refusal({}, {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "true"}) == (
         "policy key maintenance_enabled cannot be bounded to 'true' "
-        "(from bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED); write false"
+        "(from bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED), its loosest value; tighter is false"
     )
 
 

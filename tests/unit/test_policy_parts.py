@@ -32,7 +32,7 @@ def scheduled(sets: Mapping[str, str] = NONE, **schedules: str) -> ResolvedPolic
         table[f"icekeeper.schedules.{name}.interval"] = interval
         if operations:
             table[f"icekeeper.schedules.{name}.operations"] = operations
-    return resolve(layers_for(table, {}, sets))
+    return resolve(layers_for(table, {"ICEKEEPER_TABLE_SETTINGS": "all"}, sets))  # sweeps every hour, too
 
 
 def ran(**counted_ms: int) -> dict[str, ScheduleRun]:

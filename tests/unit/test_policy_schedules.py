@@ -101,7 +101,7 @@ def test_this_call_wins_over_what_a_schedule_says() -> None:
 def test_none_takes_a_schedule_of_a_lower_layer_away() -> None:
     environment = {"ICEKEEPER_SCHEDULES__HOURLY__INTERVAL": "1h", "ICEKEEPER_SCHEDULES__HOURLY__OPERATIONS": "compact"}
     assert settings({}, environment).schedules.keys() == {"hourly"}
-    without = settings({"schedules.hourly.interval": "none"}, environment)
+    without = settings({}, environment, {"schedules.hourly.interval": "none"})
     assert without.schedules == {}
     assert without.unscheduled().policy.operations == settings().policy.operations
 
@@ -114,10 +114,10 @@ def test_bounds_hold_for_schedules_too() -> None:
     source = "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
     assert shown(resolved)["schedules.tight.snapshot_retention_hours"] == ("48", source)
     bounded = "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS keeps it at 48"
-    assert resolved.bound_on("schedules.tight.snapshot_retention_hours") == bounded
-    assert resolved.bound_on("schedules.tight.interval") is None
-    assert resolved.bound_on("snapshot_retention_hours") is None
-    assert settings({"snapshot_retention_hours": "1"}, bound).bound_on("snapshot_retention_hours") == bounded
+    assert resolved.why_ignored("schedules.tight.snapshot_retention_hours") == bounded
+    assert resolved.why_ignored("schedules.tight.interval") is None
+    assert resolved.why_ignored("snapshot_retention_hours") is None
+    assert settings({"snapshot_retention_hours": "1"}, bound).why_ignored("snapshot_retention_hours") == bounded
 
 
 def test_the_fingerprint_knows_schedules_and_that_of_the_rest_is_the_whole_one() -> None:

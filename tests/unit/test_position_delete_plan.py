@@ -77,6 +77,13 @@ def test_a_group_is_closed_at_the_target_size() -> None:
     assert groups(plan([*given, delete("f", 45 * MB)], properties=small)) == [["a", "b"], ["c", "d"]]
 
 
+def test_a_group_fits_into_memory_whatever_the_table_asks_for() -> None:
+    """Its positions are merged there (rule 261)."""
+    given = [delete(name, 200 * MB, number=number) for number, name in enumerate("abcdef")]
+    large = {"write.delete.target-file-size-bytes": str(2**62)}
+    assert groups(plan(given, properties=large)) == [["a", "b", "c"], ["d", "e", "f"]]
+
+
 def test_what_cannot_be_read_is_left_alone_and_in_v3_with_all_its_partition() -> None:
     for lacking in (delete("x", file_format="LANCE"), delete("x", key_metadata=b"k")):
         assert groups(plan([delete("a"), delete("b"), lacking])) == [["a", "b"]]

@@ -149,6 +149,35 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
         assert allowed == (expected if reads else set()), name
 
 
+def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
+    """DynamoDB asks KMS in the name of whoever reads or writes the table (platform 131)."""
+    key = SINGLE["StateTableKmsKeyArn"]
+    stack = render({"StateTableKmsKeyArn": key})
+    (table,) = stack.of_type("AWS::DynamoDB::Table").values()
+    assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": key}
+    for name, grants in stack.grants.items():
+        statements = [statement for grant in grants for statement in grant.statements]
+        uses = any(stack.reference("StateTable") in text for one in statements for text in strings(one["Resource"]))
+        found = [one for one in statements if one["Resource"] == key]
+        assert len(found) == int(uses), name
+        for one in found:
+            assert {"kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"} < set(strings(one["Action"]))
+            assert list(one["Condition"]["StringEquals"]) == ["kms:ViaService"]
+            assert str(one["Condition"]["StringEquals"]["kms:ViaService"]).startswith("dynamodb.")
+    (table,) = render().of_type("AWS::DynamoDB::Table").values()
+    assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
+
+
+def test_a_key_of_the_logs_encrypts_every_log_group() -> None:
+    """They hold the names of tables, and the execution data of the state machine."""
+    key = SINGLE["LogsKmsKeyArn"]
+    for stack, expected in ((render({"LogsKmsKeyArn": key}), key), (render(), None)):
+        groups = stack.of_type("AWS::Logs::LogGroup")
+        assert len(groups) >= 15
+        assert {name: group.get("KmsKeyId") for name, group in groups.items()} == dict.fromkeys(groups, expected)
+        assert [name for name, group in groups.items() if not group["RetentionInDays"]] == []
+
+
 def test_a_key_of_the_artifacts_is_used_by_the_jobs_alone() -> None:
     key = SINGLE["ArtifactKmsKeyArn"]
     stack = render({"ArtifactKmsKeyArn": key})

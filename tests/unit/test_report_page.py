@@ -83,7 +83,7 @@ def test_a_name_is_text_and_no_script() -> None:
     last = LastPass(0, HOSTILE, HOSTILE)
     page = page_of(TableOnPage(HOSTILE, {}, (HOSTILE,), ("due",), left_alone=HOSTILE, last_pass=last))
     assert "script" not in page.tags
-    plain = "ns.<script>alert('&')</script>?"
+    plain = "ns.<script>alert('&')</script>\\x07"
     # Its name in all three tables, a warning, why it is left alone, and its pass, which is told twice.
     assert page.texts.count(plain) == 7
     assert page.texts.count(f"last pass {plain}") == 2

@@ -99,10 +99,10 @@ class World:
         return record
 
     def lease(self, holder: str) -> None:
-        self.state.leases.acquire(IDENTITY.key, holder, now_ms=self.now_ms, ttl_ms=3_600_000)
+        self.state.leases.acquire(IDENTITY.lease_key, holder, now_ms=self.now_ms, ttl_ms=3_600_000)
 
     def unlease(self) -> None:
-        lease = self.state.leases.current(IDENTITY.key, now_ms=self.now_ms)
+        lease = self.state.leases.current(IDENTITY.lease_key, now_ms=self.now_ms)
         assert lease is not None
         self.state.leases.release(lease)
 

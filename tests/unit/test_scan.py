@@ -17,8 +17,10 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, 
 from icekeeper.detection.scan import Scanner
 from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.errors import StorageError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.table_policy import TablePolicies
 from support.prepared_catalog import PreparedCatalog
 from support.scans import FILES, IDLE, CountedState, names, request, scanned, source, with_uuid
@@ -151,12 +153,27 @@ def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None
     assert report.skipped == (FleetSkip("D", "ns.t2", "it is the same table as ns.t of catalog C"),)
 
 
+def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
+    """Rule 270: neither the lease of a copy nor its request is the other table's; it is proposed beside it."""
+    victim = with_uuid(table(small_files(1000, MB)), "u1")
+    copy = TableMetadata({**victim.document, "location": "s3://b/copy"})
+    leased = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.copy"), "u1", "s3://b/copy")
+    state.requests.file(MaintenanceRequest(identity=leased, requested_ms=1))
+    catalog = PreparedCatalog({"ns.copy": copy, "ns.victim": victim})
+    assert [(one.proposal.table, one.is_requested) for one in scanned(state, catalog).proposals] == [
+        ("ns.copy", True),
+        ("ns.victim", False),
+    ]
+    state.leases.acquire(leased.lease_key, "hostile", now_ms=NOW_MS, ttl_ms=1000)
+    assert names(scanned(state, catalog)) == ["ns.victim"]
+
+
 def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = {name: with_uuid(table(small_files(count, MB)), name) for name, count in (("ns.a", 900), ("ns.b", 90))}
     catalog = PreparedCatalog({**tables, "ns.c": table(), "ns.d": table(small_files(9, MB))})
-    key = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.a"), "ns.a").key
+    key = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.a"), "ns.a", "s3://b/t").lease_key
     state.leases.acquire(key, "run-7", now_ms=NOW_MS - 1000, ttl_ms=2000)
     asked: list[str] = []
     current = state.leases.current

@@ -22,7 +22,7 @@ def refused(scope: Scope) -> set[str]:
 
 
 def test_each_call_takes_the_keys_that_it_reads() -> None:
-    of_cycles = {"detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"}
+    of_cycles = {"detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker", "table_settings"}
     of_scans = {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
     assert refused(Scope.CYCLE) == set()
     assert refused(Scope.SCAN) == of_cycles

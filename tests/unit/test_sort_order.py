@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_sort_order_is_read_as_iceberg_means_it(text: str, terms: list[SortTer
         ("k,,j", "a term is missing beside a comma"),
         ("k asx", "'k asx' is no sort term; write COLUMN or TRANSFORM(COLUMN), then asc or desc, then nulls first"),
         ("a, k desc nulls", "'k desc nulls' is no sort term"),
-        ("bucket(16, id", "'bucket(16' is no sort term"),
+        ("bucket(16, id", "'bucket(16, id' is no sort term"),
         ("bucket(id)", "'bucket(id)' needs a whole number above 0: write bucket(16, COLUMN)"),
         ("truncate(0, id)", "'truncate(0, id)' needs a whole number above 0: write truncate(16, COLUMN)"),
         ("lower(id)", "'lower' in 'lower(id)' is no transform; use bucket, truncate, identity, year"),
@@ -215,3 +216,12 @@ def test_outputs_along_a_curve_are_a_power_of_two(megabytes: int, count: int) ->
 def test_outputs_are_never_small_where_that_can_be_helped() -> None:
     """With a small-file limit near the target there are fewer, larger outputs."""
     assert ClusterRecipe(Strategy.SORT, (), 100, 99).output_count(260) == 2
+
+
+@pytest.mark.parametrize("part", ["(", "a(", '"', "`", "a,", ",", " ", "a "])
+def test_a_text_of_a_megabyte_is_refused_at_once(part: str) -> None:
+    """A table's property; brackets took nine minutes."""
+    begun_s = time.process_time()
+    with pytest.raises(ValueError, match=r"is no sort term|a term is missing"):
+        parse_sort_order(part * (1_000_000 // len(part)))
+    assert time.process_time() - begun_s < 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -141,3 +143,25 @@ def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypat
     for identity in reversed(tables[:5]):
         store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}))
     assert [each.identity for each in store.of_catalog("C", "w")] == tables[:5]
+
+
+def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Also in a folder that somebody named and others may enter: it tells which tables there are (rule 286)."""
+    before = os.umask(0o022)
+    try:
+        store = SqliteStateStore(tmp_path / "state.db")
+        with store.kept_open():
+            store.remove_pin(IDENTITY, "p")
+            modes = {path.name: stat.filemode(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), "-rw-------")
+
+
+def test_a_state_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    """A group may share it on purpose."""
+    path = tmp_path / "state.db"
+    SqliteStateStore(path).remove_pin(IDENTITY, "p")
+    path.chmod(0o660)
+    SqliteStateStore(path).remove_pin(IDENTITY, "p")
+    assert stat.filemode(path.stat().st_mode) == "-rw-rw----"

@@ -38,6 +38,7 @@ OTHER_VARIABLES = {
     "ICEKEEPER_CATALOG_FILE",
     "ICEKEEPER_ALLOWED_PREFIXES",
     "ICEKEEPER_MAX_UNPACKED_MB",
+    "ICEKEEPER_REQUESTS_MAY",
     "ICEKEEPER_SMALL_COMPACTION_MB",
     "ICEKEEPER_SMALL_MANIFESTS",
     "ICEKEEPER_SMALL_ORPHANS",
@@ -195,9 +196,9 @@ class TestWhatIsKept:
         for name in ("StateTable", "ControlBucket"):
             policies = (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"])
             assert policies == ("RetainExceptOnCreate", "Retain")
-        assert RESOURCES["StateTable"]["Properties"]["PointInTimeRecoverySpecification"] == {
-            "PointInTimeRecoveryEnabled": True
-        }
+        table = RESOURCES["StateTable"]["Properties"]
+        assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert table["DeletionProtectionEnabled"] is True
 
     def test_the_control_bucket_is_closed(self) -> None:
         bucket = RESOURCES["ControlBucket"]["Properties"]

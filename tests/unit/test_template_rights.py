@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.state.dynamodb.items import REQUESTS
 from support.cloudformation import Wildcard, strings, wildcards
 from support.stack_template import (
     DOCUMENT,
@@ -148,6 +150,36 @@ class TestRights:
                     continue  # Lake Formation's own grants name tables
                 catalog = {"Fn::Sub": "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:catalog"}
                 assert statement["Resource"] == catalog or referred(statement["Resource"]) & given, (name, statement)
+
+    def test_only_the_operator_writes_the_configuration(self) -> None:
+        """The policy file and the catalogs say what everybody may do; documents of runs are told apart by digests."""
+        writable = {
+            text
+            for resource in RESOURCES.values()
+            for statement in statements(resource)
+            if "s3:PutObject" in strings(statement["Action"]) and "ControlBucket" in referred(statement["Resource"])
+            for text in strings(statement["Resource"])
+        }
+        assert writable == {"${ControlBucket.Arn}/runs/*", "${ControlBucket.Arn}/detection/cursor.json"}
+
+    def test_people_get_no_right_of_the_operator(self) -> None:
+        """Whoever may call a function or start a job works with its role, and by documents of his own (rule 266)."""
+        given: dict[str, list[Any]] = {}
+        for path in (ROOT / "docs").glob("*.md"):
+            for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", path.read_text(), re.DOTALL | re.MULTILINE):
+                given.setdefault(path.name, []).extend(json.loads(found)["Statement"])
+        assert "requests.md" in given
+        for page, policy in given.items():
+            for statement in policy:
+                granted = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+                for action in granted:
+                    verb = action.partition(":")[2]
+                    assert re.match(r"(Get|List|Describe|Query|BatchGet)", verb) or (page, action) in {
+                        ("requests.md", "states:StartExecution"),
+                        ("requests.md", "dynamodb:PutItem"),
+                    }, (page, action)
+        (put,) = [one for one in given["requests.md"] if one["Action"] == "dynamodb:PutItem"]
+        assert put["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [REQUESTS]}}
 
     def test_the_state_machine_may_start_what_it_names(self) -> None:
         role = RESOURCES["StateMachineRole"]["Properties"]["Policies"]

@@ -56,3 +56,10 @@ def test_a_policy_fits_a_terminal_of_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert "min_input_files = 3  (--set)" in [line.rstrip() for line in lines]
     assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
+
+
+def test_a_name_of_a_megabyte_fills_no_other_line() -> None:
+    long = "n" * 1_000_000
+    lines = printed([(long, "failed", "x"), *(("ns.t", "failed", "y") for _ in range(100))], 80, terminal=False)
+    assert lines[0] == f"{long}  failed  x"
+    assert set(lines[1:]) == {f"{'ns.t':200}  failed  y"}

@@ -16,6 +16,17 @@ def test_a_retention_without_its_operation_is_told() -> None:
     ]
 
 
+def test_a_setting_of_the_table_that_does_not_count_is_told() -> None:
+    resolved = resolve(
+        [Layer("table property icekeeper.operations", {"operations": "all,expire_partitions"}, is_table=True)]
+    )
+    assert [sentence.partition("; ")[0] for sentence in unused_settings(resolved)] == [
+        "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
+        "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests (default), and a table may "
+        "only leave some of these out"
+    ]
+
+
 def test_with_its_operation_or_without_the_setting_nothing_is_told() -> None:
     assert list(unused_settings(resolve([]))) == []
     everything = Layer("table property icekeeper.operations", {"operations": "all,expire_partitions"})

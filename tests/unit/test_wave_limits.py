@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from icekeeper.operation_facts import STEP_FACTS
-from icekeeper.pipeline.wave_limits import MOST_WORKERS, in_order, may_begin, tables_at_once, workers_for
+from icekeeper.pipeline.wave_limits import MOST_WORKERS, in_order, longest_s, may_begin, tables_at_once, workers_for
 
 GB = 1024**3
 
@@ -45,6 +45,16 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
     assert not may_begin(1, 2, elapsed_s=3500, limit_s=hour)
     assert not may_begin(100 * GB, 2, elapsed_s=2700, limit_s=hour)
     assert may_begin(100 * GB, 10, elapsed_s=2700, limit_s=hour)
+
+
+def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
+    """Rule 272: a quarter of an hour, or four times what surely suffices; three minutes stay at the end."""
+    hour = 3600.0
+    assert longest_s(0, 2, elapsed_s=0, limit_s=hour) == 900
+    assert longest_s(60 * GB, 2, elapsed_s=0, limit_s=hour) == pytest.approx(3211, abs=1)
+    assert longest_s(10**15, 2, elapsed_s=0, limit_s=hour) == 3420
+    assert longest_s(0, 2, elapsed_s=3000, limit_s=hour) == 420
+    assert longest_s(0, 2, elapsed_s=3590, limit_s=hour) == 60
 
 
 def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:

@@ -20,10 +20,10 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 446),
-        ("icekeeper.operations.compaction.clustering.work", 436),
-        ("icekeeper.operations.statistics.task", 390),
-        ("icekeeper.operations.position_deletes.merge", 375),
+        ("icekeeper.operations.compaction.rewrite", 454),
+        ("icekeeper.operations.compaction.clustering.work", 444),
+        ("icekeeper.operations.statistics.task", 392),
+        ("icekeeper.operations.position_deletes.merge", 378),
         ("icekeeper.engines.worker_processes", 170),
     ],
 )

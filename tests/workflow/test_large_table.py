@@ -53,8 +53,8 @@ def test_many_orphans_are_handed_on_by_reference(
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     lake.table.fill(2)
     orphans = [Path(lake.table.plant(f"data/{'orphan' * 40}-{number}.parquet")) for number in range(ORPHANS)]
-    asked = {"table": "ns.t", "operations": "remove_orphans", "settings": {"orphan_max_delete_ratio": "1"}}
-    execution = scripted_stack.run(asked)
+    scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_max_delete_ratio: 1\n")
+    execution = scripted_stack.run({"table": "ns.t", "operations": "remove_orphans"})
     assert execution.child.visit("RemoveOrphans").output["outcomes"]["remove_orphans"] == {
         "status": "succeeded",
         "summary": f"removed {ORPHANS} orphan file(s)",

@@ -60,7 +60,7 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
     assert (total.value, total.dimensions) == (5, {"service": lake.stack.template.stack})
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert (report["status"], report["results"]) == ("succeeded", [child.output])
-    assert lake.state.leases.current(lake.identity().key, now_ms=system_clock()) is None
+    assert lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock()) is None
     # Manifests come after expiry: only the snapshot that they replaced is left to do, and then nothing.
     assert lake.stack.run({}).child.input["item"]["reasons"] == [
         "2 snapshots exceed max_snapshots_to_keep 1",
@@ -179,7 +179,7 @@ def test_a_policy_that_always_changes_is_given_up_after_three_plans(lake: LocalL
 def test_a_run_whose_lease_was_taken_commits_nothing(
     lake: LocalLake, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    key = lake.identity().key
+    key = lake.identity().lease_key
 
     def take_over(event: Any) -> None:
         leases = lake.state.leases
@@ -210,7 +210,7 @@ def test_a_run_whose_lease_was_taken_commits_nothing(
 
 
 def test_a_lease_that_is_held_refuses_the_pass(lake: LocalLake) -> None:
-    leases, key = lake.state.leases, lake.identity().key
+    leases, key = lake.state.leases, lake.identity().lease_key
     leases.acquire(key, "a person", now_ms=system_clock(), ttl_ms=HOUR_MS)
     execution = lake.stack.run({"table": "ns.t"})
     assert execution.child.tasks == ["MaintainSmall"]

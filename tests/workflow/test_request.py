@@ -130,6 +130,19 @@ def test_a_run_that_never_came_to_the_pass_says_why_and_leaves_the_request(lapto
     assert len(laptop.pending) == 1
 
 
+def test_a_request_for_more_than_the_policy_is_answered_at_once_and_dropped(laptop: Laptop) -> None:
+    """(rule 267): here nothing is known of the deployment's policy file and of what it admits."""
+    laptop.lake.table.fill(2)
+    answer = laptop("--operations", "expire_partitions", "--json")
+    assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
+    assert answer.json["summary"] == (
+        "RequestRefused: a request for ns.t cannot ask for expire_partitions, which the policy does not have: it does "
+        "no more than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
+        "expire_partitions"
+    )
+    assert laptop.pending == ()
+
+
 def test_an_interrupted_wait_leaves_the_run_alone(
     laptop: Laptop, script: ScriptedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

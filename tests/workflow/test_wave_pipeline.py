@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.pools import current_pool
 from icekeeper.errors import StorageError
+from icekeeper.pipeline import run_wave as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.run_wave import run_wave
@@ -33,6 +35,8 @@ class Job:
     def __init__(self) -> None:
         self.runs: list[Mapping[str, str]] = []
         self.broken = ""
+        self.endless = ""
+        self.wakes = threading.Event()
 
     def __call__(self, arguments: Mapping[str, str]) -> None:
         self.runs.append(arguments)
@@ -52,6 +56,8 @@ class Job:
             def map(self, *args: Any) -> Any:
                 if job.broken and f'"{job.broken}"' in (current_pool() or ""):
                     raise StorageError("it cannot be written")
+                if job.endless and f'"{job.endless}"' in (current_pool() or ""):
+                    job.wakes.wait(60)
                 return super().map(*args)
 
         return Engine(1)
@@ -101,9 +107,39 @@ def test_one_job_compacts_all_and_the_rest_of_each_pass_follows(lake: LocalLake,
         assert (record.run_id, record.status) == (execution.name, "succeeded")
         assert record.metrics["compact.files_merged"] == 3
         assert record.metrics["expire_snapshots.snapshots_expired"] == 3
-        assert lake.state.leases.current(lake.identity(name).key, now_ms=system_clock()) is None
+        assert lake.state.leases.current(lake.identity(name).lease_key, now_ms=system_clock()) is None
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert {one["table"]: one["status"] for one in report["results"]} == dict.fromkeys(TABLES, "succeeded")
+
+
+@pytest.mark.slow
+def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
+    lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 272: it waits, and the next run leaves it out."""
+    names = [f"ns.t{number}" for number in range(8)]
+    for name in names:
+        made = lake.pyiceberg.create_table(name, schema=ID_AND_PART)
+        for start in range(2):
+            made.append(lake.table.new_rows(start * 10, start * 10 + 1))
+        lake.stack.put_control(f"{table_folder('outgrown', lake.identity(name).spelling)}.json", '["compact"]')
+    monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 8.0)
+    nine = ["ns.t", *names]
+    job.endless = "ns.u"
+    try:
+        execution = lake.stack.run({})
+        assert execution.status == "SUCCEEDED"
+        assert [files(lake, name) for name in (*nine, "ns.u")] == [1] * 9 + [3]
+        report = lake.stack.control(f"runs/{execution.name}/report.json")
+        told = {one["table"]: one["status"] for one in report["results"]}
+        assert told == {**dict.fromkeys(nine, "succeeded"), "ns.u": "partial"}
+        (record,) = lake.journal("ns.u")
+        assert "cut off: its part of a wave did not end within 8 s of job_timeout_s" in record.summary
+        detection = lake.stack.control(f"runs/{lake.stack.run({}).name}/detection.json")
+        (skip,) = [one for one in detection["skipped"] if one["table"] == "ns.u"]
+        assert skip["reason"].startswith("not maintained: its part of a wave did not end within 8 s of job_timeout_s")
+    finally:
+        job.wakes.set()
 
 
 def test_a_table_that_fails_in_the_wave_is_told_and_its_pass_goes_on(lake: LocalLake, job: Job) -> None:

@@ -126,7 +126,6 @@ def state_item(_: Path) -> Any:
     from icekeeper.state.dynamodb.claims import _claims, _look
     from icekeeper.state.dynamodb.items import decoded
     from icekeeper.state.dynamodb.path_lists import read_paths
-    from icekeeper.state.dynamodb.requests import _settings
 
     class Table:
         def __init__(self, item: Any) -> None:
@@ -144,10 +143,10 @@ def state_item(_: Path) -> Any:
             return
         text = {"S": value.decode()}
         whole = {name: {"S": "x"} for name in ("catalog", "warehouse", "uuid", "location")}
-        whole |= dict.fromkeys(("look", "folders", "data_roots", "settings"), text)
+        whole |= dict.fromkeys(("look", "folders", "data_roots"), text)
         whole["entry"] = {"S": '["c","w","n.t"]'}
         item = decoded({**key, **whole, "seen_ms": {"N": "1"}, "seen_sequence_number": {"N": "1"}})
-        {b"claims": _claims, b"look": _look, b"settings": _settings}[name](item)
+        {b"claims": _claims, b"look": _look}[name](item)
 
     deep = b"[" * 100_000 + b"]" * 100_000
     return read, {
@@ -156,9 +155,7 @@ def state_item(_: Path) -> Any:
         "cut paths": lambda: b"paths|" + zlib.compress(b'["a"]' * 99)[:-9],
         "paths in each other": lambda: b"paths|" + zlib.compress(deep),
         "claims in each other": lambda: b"claims|" + deep,
-        "settings in each other": lambda: b"settings|" + deep,
         "a look in each other": lambda: b"look|" + deep,
-        "settings that are a number": lambda: b"settings|7",
         "a look that is a number": lambda: b"look|7",
         "folders that are lists": lambda: b"claims|[[1]]",
     }

@@ -4,6 +4,7 @@
 
     MaintenanceError
     ├── PolicyError            the input is wrong: unknown key, table, catalog, malformed value (exit code 2)
+    │   └── RequestRefused     a request for a pass asks for more than the table's policy
     ├── TableUnsupported       a legal table that this version must not touch
     ├── PlanStale              the table moved in a way the plan cannot follow: plan again
     ├── CommitConflict         another writer won the swap: reload, revalidate, retry
@@ -16,6 +17,7 @@
         ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
         ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
         │   └── CatalogBusy    … because of load: try again later
+        ├── LocationRefused    a path outside of where the table may have files: it was not touched
         ├── FileUnreadable     a file with rows is missing, damaged, or not as the table's metadata say
         ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
         ├── OutputUnproved     a store failed while what was written was read back: nothing was committed
@@ -32,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from icekeeper.masking import masked
+from icekeeper.masking import masked_sentence
 
 __all__ = [
     "CatalogBusy",
@@ -43,6 +45,7 @@ __all__ = [
     "FleetBusy",
     "LeaseHeld",
     "LeaseLost",
+    "LocationRefused",
     "MaintenanceError",
     "MetadataUnreadable",
     "OperationRefused",
@@ -50,6 +53,7 @@ __all__ = [
     "PartlyListed",
     "PlanStale",
     "PolicyError",
+    "RequestRefused",
     "RowsNotKept",
     "StorageError",
     "TableUnsupported",
@@ -60,11 +64,12 @@ __all__ = [
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Secrets that this process was given are masked in the message, also where it quotes a library.
+    Secrets that this process was given are masked in the message, also where it quotes a library, and a very long one
+    is cut in the middle.
     """
 
     def __init__(self, *told: object) -> None:
-        super().__init__(*(masked(one) if isinstance(one, str) else one for one in told))
+        super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in told))
 
 
 class PolicyError(MaintenanceError):
@@ -76,6 +81,10 @@ class PolicyError(MaintenanceError):
     def __init__(self, *told: object, hint: Callable[[], str] = str) -> None:
         super().__init__(*told)
         self.hint = hint
+
+
+class RequestRefused(PolicyError):
+    """A request for a pass asks for more than the table's policy, and the deployment does not admit it."""
 
 
 class TableUnsupported(MaintenanceError):
@@ -120,7 +129,14 @@ class StorageError(MaintenanceError):
 
 
 class PartlyListed(StorageError):
-    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others."""
+    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others.
+
+    ``hidden`` are the namespaces whose own tables were not listed; empty: which ones is not known.
+    """
+
+    def __init__(self, *told: object, hidden: Sequence[tuple[str, ...]] = ()) -> None:
+        super().__init__(*told)
+        self.hidden = tuple(hidden)
 
 
 class CommitRefused(StorageError):
@@ -136,6 +152,10 @@ class CommitRefused(StorageError):
 
 class CatalogBusy(CommitRefused):
     """A catalog refused a commit because of load."""
+
+
+class LocationRefused(StorageError):
+    """A table names a path outside of where it may have files; nothing was read, written or deleted there."""
 
 
 class RowsNotKept(StorageError):

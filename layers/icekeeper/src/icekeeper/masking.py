@@ -10,6 +10,7 @@ that connects by properties calls :func:`remember_secrets`, and all text for peo
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -19,9 +20,23 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-__all__ = ["MaskingFormatter", "address_to_show", "mask", "masked", "masked_document", "remember_secrets", "secrets_of"]
+from icekeeper.escaping import escaped, escaped_lines
+
+__all__ = [
+    "MaskingFormatter",
+    "address_to_show",
+    "mask",
+    "masked",
+    "masked_document",
+    "masked_sentence",
+    "remember_secrets",
+    "secrets_of",
+]
 
 _MASK = "***"
+# A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, shown and kept
+# in the state, whose items have at most 400 KB (DynamoDB).
+_LONGEST, _HEAD, _TAIL = 20_000, 16_000, 2_000
 # Shorter values occur in ordinary words.  Those that are remembered for the whole process meet more words than those
 # that are masked in one sentence, so they must be longer.
 _SHORTEST = 4
@@ -57,10 +72,12 @@ _SHOWN = frozenset(
     }
 )
 
-# A password may hold slashes: it ends at the last @ before a blank.
-_USER_IN_ADDRESS = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/@:\"']*:)(?P<password>[^\s\"']*)@", re.IGNORECASE)
+# Whoever may write a table chooses long texts: each of these looks at a character a bounded number of times.
+_WORD = re.compile(r"[^\s\"']+")
+_BEFORE_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/@:]*:", re.IGNORECASE)
+_USER_IN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@:\"']*:(?P<password>[^\s\"']*)@", re.IGNORECASE)
 _BARE_USER = re.compile(r"^[a-z0-9+.-]+://(?P<user>[^@/]+)@", re.IGNORECASE)
-_PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=&;\s]+)=(?P<value>[^&;\s]+)")
+_PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=?&;\s]*)=(?P<value>[^&;\s]+)")
 # Libraries may show a part of a value alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
 _SHORTEST_PART = 8
 _PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
@@ -84,7 +101,7 @@ def mask(text: str, properties: Mapping[str, Any]) -> str:
 
 def address_to_show(address: str) -> str:
     """An address without the password and the parameters in it; everything else is shown as it is."""
-    plain = _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", address)
+    plain = _without_passwords(address)
     return _PARAMETER.sub(rf"\g<name>={_MASK}", plain) if "://" in plain else plain
 
 
@@ -126,6 +143,14 @@ def masked(text: str) -> str:
     return _without(text, _remembered.forms)
 
 
+def masked_sentence(text: str) -> str:
+    """As :func:`masked`, and without the middle where it is too long for logs, state and people."""
+    told = masked(text)
+    if len(told) <= _LONGEST:
+        return told
+    return f"{told[:_HEAD]} … ({len(told) - _HEAD - _TAIL} more characters) … {told[-_TAIL:]}"
+
+
 def masked_document(document: Any) -> Any:
     """A JSON document whose texts are all :func:`masked`; keys, numbers and the rest stay."""
     if isinstance(document, str):
@@ -138,14 +163,23 @@ def masked_document(document: Any) -> Any:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Another formatter's lines, tracebacks included, without secrets."""
+    """Another formatter's lines, tracebacks included, without secrets, and escaped (rule 285)."""
 
     def __init__(self, inner: logging.Formatter | None = None) -> None:
         super().__init__()
         self._inner = inner or logging.Formatter(logging.BASIC_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(self._inner.format(record))
+        told = copy.copy(record)
+        told.msg, told.args = escaped(masked(record.getMessage())), None
+        # Also kept as text in the record, by whatever formatter came first.
+        told.exc_info = told.exc_text = told.stack_info = None
+        parts = [self._inner.format(told)]
+        if record.exc_info:
+            parts.append(escaped_lines(masked(self.formatException(record.exc_info))))
+        if record.stack_info:
+            parts.append(escaped_lines(masked(record.stack_info)))
+        return "\n".join(parts)
 
 
 def _leaves(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -185,7 +219,18 @@ def _longest_first(forms: Iterable[str]) -> tuple[str, ...]:
 def _without(text: str, forms: Iterable[str]) -> str:
     for form in forms:
         text = text.replace(form, _MASK)
-    return _USER_IN_ADDRESS.sub(rf"\g<before>{_MASK}@", text)
+    return _without_passwords(text)
+
+
+def _without_passwords(text: str) -> str:
+    """Text without the passwords in its addresses; one may hold slashes: it ends at the last @ before a blank."""
+    return _WORD.sub(_without_password, text) if "://" in text and "@" in text else text
+
+
+def _without_password(word: re.Match[str]) -> str:
+    begin, at, end = word[0].rpartition("@")
+    found = _BEFORE_PASSWORD.search(begin) if at else None
+    return word[0] if found is None else f"{begin[: found.end()]}{_MASK}@{end}"
 
 
 def _forms(secret: str) -> set[str]:

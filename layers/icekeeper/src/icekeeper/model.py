@@ -53,6 +53,18 @@ class TableName:
             raise ValueError(f"'{text}' is not a table name; write NAMESPACE.TABLE, for example analytics.events")
         return cls(parts[:-1], parts[-1])
 
+    @classmethod
+    def recorded(cls, text: str) -> TableName:
+        """The name whose text is this one, with as many levels as it has dots: catalogs have names that nobody may
+        write (:meth:`parse`), and what is recorded of one must not stop who reads the records of all (rule 281)."""
+        namespace, dot, name = text.rpartition(".")
+        return cls(tuple(namespace.split(".")) if dot else (), name)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its text means this table alone: no part is empty, or holds a dot."""
+        return all(part and "." not in part for part in (*self.namespace, self.name)) and bool(self.namespace)
+
     def __str__(self) -> str:
         return ".".join((*self.namespace, self.name))
 

@@ -9,8 +9,9 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress, silent
@@ -22,6 +23,9 @@ from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
 from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
@@ -39,8 +43,6 @@ if TYPE_CHECKING:
     from icekeeper.report.bucket_outcome import BucketOutcome
     from icekeeper.report.listings import ListingWriter
     from icekeeper.report.outcome import PassOutcome
-    from icekeeper.state.identity import TableIdentity
-    from icekeeper.state.lake_stats import LakeStats
     from icekeeper.verification.findings import Verification
 
 __all__ = ["Runtime", "open_engine"]
@@ -120,7 +122,13 @@ class Runtime:
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog), open_state(chosen), environment=chosen)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
+
+    def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
+        """The same runtime, whose overrides are settings of requests, above those of the operator's call (rule 267)."""
+        found = copy(self)
+        found._policies = self._policies.of_requests(of_call)
+        return found
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy that holds for one table.
@@ -286,6 +294,10 @@ class Runtime:
         from icekeeper.sweep_rhythm import has_former_table
         from icekeeper.verification.footer_checks import mixed_footer_warning
 
+        cuts, now_ms = self._cut_offs(), self.clock()
+        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(str(table))) is not None:
+            return self._unread(table, cut, now_ms)
+        cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(str(table))
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
@@ -297,11 +309,10 @@ class Runtime:
         head = health_head(loaded.metadata, resolved)
         storage = Storage(loaded.io_properties)
         reader = TableReader(loaded.metadata, storage.read)
-        # An old v1 snapshot without a list would have every manifest read.
-        manifests = None if head is None or head.manifest_list is None else reader.manifests(head)
-        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
+        # An old v1 snapshot without a list would have every manifest read; of a table that was cut off any may hang.
+        manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
+        identity = identity_of(self.catalog, loaded)
         memory = self._glance(identity, now_ms)
-
         mixed_footers = None
         with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
             mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
@@ -316,7 +327,48 @@ class Runtime:
             unreadable=memory.unreadable,
             mixed_footers=mixed_footers,
             has_former_table=has_former_table(memory.schedules),
+            cut_off=cut,
+            twins=self._twins(identity),
+            waits=self._why_deletions_wait(loaded),
         )
+
+    def _unread(self, table: TableName, cut: CutOff, now_ms: int) -> LakeStats:
+        """The health of a table at which a look was cut off: another one would hang again."""
+        return LakeStats(
+            identity=TableIdentity(self.catalog.name, self.catalog.warehouse, table, ""),
+            observed_ms=now_ms,
+            snapshot_id=None,
+            counters={},
+            warnings={"cut_off": f"the table is not read: {cut.sentence}"},
+        )
+
+    def _cut_offs(self) -> Sequence[CutOff]:
+        """The tables of the catalog that were cut off; none where the state cannot be read."""
+        try:
+            return self.state.cut_offs.of_catalog(self.catalog.name, self.catalog.warehouse)
+        except StorageError as error:
+            log.warning("which tables were cut off is not known: %s", error)
+            return ()
+
+    def _twins(self, identity: TableIdentity) -> tuple[str, ...]:
+        """Other tables of the catalog with the UUID, as scans saw them; none where the state cannot be read."""
+        from icekeeper.health.lake_log import Twins
+
+        known = Twins()
+        try:
+            lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+            known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
+        except StorageError as error:
+            log.warning("which tables have the same UUID is not known: %s", error)
+        return known.of(identity)
+
+    def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
+        """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
+        from icekeeper.deletion.served_tables import why_deletions_wait
+
+        with suppress(StorageError):  # as above, health does without
+            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
+        return None
 
     def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
         """What is remembered of a table; nothing where the state cannot be read, which health does without."""

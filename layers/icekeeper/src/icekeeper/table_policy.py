@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,11 +14,13 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
-from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
+from icekeeper.policy.allowed_prefixes import check_allowed_prefixes
+from icekeeper.policy.asked import requests_may, require_no_more
 from icekeeper.policy.bucket_settings import bucket_layers
 from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer
 from icekeeper.policy.ownership import BucketMaintenance, Owners, decide_owners
 from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
@@ -37,9 +40,23 @@ class TablePolicies:
     May be shared by threads.  Tables with the same settings share one policy, which was checked once.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, of_requests: bool = False) -> None:
+        """``of_requests``: what overrides a policy was asked for by people who may only ask for a pass."""
         self._environment = environment
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
+        self._of_requests = of_requests
+        self._of_call: Mapping[str, str] = {}
+
+    def of_requests(self, of_call: Mapping[str, str]) -> TablePolicies:
+        """The same policies, whose overrides are settings of requests; those of the operator's call hold beneath them.
+
+        Where all overrides are of requests, ``of_call`` is so too, and holds for no other request.
+        """
+        if self._of_requests:
+            return self
+        found = copy(self)
+        found._of_requests, found._of_call = True, of_call
+        return found
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy without any table's settings, for detection and for the orphans of a whole bucket.
@@ -49,7 +66,8 @@ class TablePolicies:
             StorageError: the policy file cannot be read.
         """
         _ = self._file  # read now, so that a malformed file is an error before anything is done
-        check_allowed_prefixes(self._environment)
+        check_allowed_prefixes(self._environment.get(ALLOWED_PREFIXES, ""))
+        requests_may(self._environment)
         return resolve(layers_for({}, self._environment, overrides), unsafe=unsafe)
 
     def of(
@@ -59,15 +77,22 @@ class TablePolicies:
 
         Raises:
             PolicyError: settings that are wrong.
+            RequestRefused: overrides of a request by which more would be deleted (rule 267).
             StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
         rules = self._file.layers(catalog.warehouse, ".".join(name.namespace), name.name)
         stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
-        layers = layers_for(loaded.metadata.properties, self._variables, overrides, rules=rules, bucket=stated)
-        allowed = allowed_prefixes(self._environment, catalog.name, name.namespace)
-        resolved = self._of_layers(layers, allowed, unsafe=unsafe)
+
+        def resolved_with(settings: Mapping[str, str]) -> ResolvedPolicy:
+            layers = layers_for(loaded.metadata.properties, self._variables, settings, rules=rules, bucket=stated)
+            return self._of_layers(layers, unsafe=unsafe)
+
+        resolved = resolved_with({**self._of_call, **overrides})
+        if overrides and self._of_requests:
+            own = resolved_with(self._of_call)
+            require_no_more(own, resolved, requests_may(self._environment), str(name))
         if bucket is None or built_in is None:
             return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)
@@ -76,11 +101,11 @@ class TablePolicies:
             owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
         return resolved.owned_by(owners)
 
-    def _of_layers(self, layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> ResolvedPolicy:
-        key = _key_of(layers, allowed, unsafe=unsafe)
+    def _of_layers(self, layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
+        key = _key_of(layers, unsafe=unsafe)
         found = None if key is None else self._resolved.get(key)
         if found is None:
-            found = replace(resolve(layers, unsafe=unsafe), allowed_prefixes=allowed)
+            found = resolve(layers, unsafe=unsafe)
             if key is not None and len(self._resolved) < _MOST_KINDS:
                 self._resolved[key] = found
         return found
@@ -96,7 +121,7 @@ class TablePolicies:
         return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
 
 
-def _key_of(layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe: bool) -> Hashable | None:
+def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
     """What is equal for settings that resolve alike; ``None``: they hold a value that need not be equal to itself.
 
     The types belong to it, because ``True == 1``, and only one of them is a switch.
@@ -104,10 +129,15 @@ def _key_of(layers: Sequence[Layer], allowed: tuple[str, ...] | None, *, unsafe:
     if any(type(value) not in _PLAIN for layer in layers for value in layer.values.values()):
         return None
     parts = [
-        (layer.source, layer.is_bound, *((key, type(value), value) for key, value in layer.values.items()))
+        (
+            layer.source,
+            layer.is_bound,
+            layer.is_table,
+            *((key, type(value), value) for key, value in layer.values.items()),
+        )
         for layer in layers
     ]
-    return tuple(parts), allowed, unsafe
+    return tuple(parts), unsafe
 
 
 def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPolicy) -> bool:

@@ -35,6 +35,6 @@ def _meant(handle: TableHandle, pending: Sequence[MaintenanceRequest]) -> list[M
     except MaintenanceError:  # a table that is gone, or cannot be loaded, is known by its name alone
         identity = None
     if identity is not None:
-        return [request for request in pending if request.identity.is_same_table(identity)]
+        return [request for request in pending if request.identity.is_same_copy(identity)]
     name = handle.catalog.name, str(handle.table)
     return [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]

@@ -46,7 +46,7 @@ def safety_bounds(
         "pinned_metadata": sorted({pin.metadata_location for pin in pins}),
         "staged": staged,
         "protected_prefixes": list(policy.orphan_protected_prefixes),
-        "allowed_prefixes": None if resolved.allowed_prefixes is None else list(resolved.allowed_prefixes),
+        "allowed_prefixes": list(loaded.allowed.prefixes),
         "orphans_modified_before_ms": now_ms - policy.orphan_older_than_ms,
         "snapshots_committed_before_ms": now_ms - policy.snapshot_retention_ms,
         "snapshots_kept": policy.max_snapshots_to_keep,

@@ -21,6 +21,7 @@ from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy
 from icekeeper.policy.keys import nearest_keys
+from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
 
 __all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
@@ -32,7 +33,7 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
     """Set these settings on the table; returns the policy that holds afterwards.
 
     Raises:
-        PolicyError: no such table, or the policy would be wrong, or a bound of the deployment would overrule a value;
+        PolicyError: no such table, or the policy would be wrong, or a value would not count (rule 260);
             nothing was changed.
         TableUnsupported: a table that this version must not write.
         StorageError: catalog or state store failed.
@@ -42,11 +43,9 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
     def check(after: LoadedTable) -> None:
         resolved = resolve_policy(after)
         for key, value in settings.items():
-            bound = resolved.bound_on(key)
-            if bound is not None:
-                raise PolicyError(
-                    f"policy key {key} cannot be '{value}' (from table property {TABLE_PREFIX}{key}): {bound}"
-                )
+            why = resolved.why_ignored(key)
+            if why is not None:
+                raise PolicyError(f"policy key {key} cannot be '{value}' (from {table_source(key)}): {why}")
 
     return _change(handle, lambda properties: (wanted, ()), resolve_policy, check)
 

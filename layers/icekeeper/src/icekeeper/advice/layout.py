@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from icekeeper.advice.sql import order_by, set_properties
@@ -39,7 +40,8 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
     listed = ", ".join(names)
     statement = order_by(table.table, names[0])
     if len(names) > 1:
-        statement = f"icekeeper policy set {table.table} strategy=zorder zorder_columns={','.join(names)}"
+        settings = ("strategy=zorder", f"zorder_columns={','.join(names)}")
+        statement = shlex.join(("icekeeper", "policy", "set", table.table, *settings))
     yield Advice(
         "sort_order" if len(names) == 1 else "z_order",
         f"rows are looked up by {listed}, and a lookup opens {opened:.1f} files of a partition on average",
@@ -61,7 +63,7 @@ def _worn(table: TableSummary) -> Iterator[Advice]:
         "is sorted by it",
         {"column": first.name, "files_per_lookup": round(first.depth.point, 1), "limit": table.depth_limit},
         f"at most {table.depth_limit} sorted runs over one value, or fewer than the tier factor of each size",
-        f"icekeeper maintain {table.table} --operations compact",
+        shlex.join(("icekeeper", "maintain", table.table, "--operations", "compact")),
     )
 
 

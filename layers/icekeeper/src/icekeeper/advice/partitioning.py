@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -126,7 +127,7 @@ def _skew(
     if largest < SKEW * mean or largest < SKEW * table.target_bytes:
         return
     others = [c for c in table.columns if c.name != chosen.column and (c.distinct or 0) >= 100 * buckets]
-    statement = f"icekeeper maintain {table.table} --operations compute_statistics"
+    statement = shlex.join(("icekeeper", "maintain", table.table, "--operations", "compute_statistics"))
     gain = "statistics tell which column has values enough to bucket by"
     if others:
         best = max(others, key=lambda c: c.distinct or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from icekeeper.advice.sql import set_properties
@@ -90,7 +91,7 @@ def statistics_advice(table: TableSummary) -> Iterator[Advice]:
         f"the table has {table.records} rows, and {said}",
         {"records": table.records, "changed_share": round(found.changed_share, 2)},
         "planners that choose joins by the number of distinct values",
-        f"icekeeper maintain {table.table} --operations compute_statistics",
+        shlex.join(("icekeeper", "maintain", table.table, "--operations", "compute_statistics")),
     )
 
 

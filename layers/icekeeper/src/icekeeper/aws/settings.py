@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
+    "ENDPOINT_OF_SERVER",
     "FILES",
     "S3_CONNECT_TIMEOUT",
     "S3_ENDPOINT",
@@ -17,11 +18,15 @@ __all__ = [
     "region_of",
     "with_endpoint",
     "with_keys",
+    "without_keys",
 ]
 
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
 S3_ENDPOINT = "s3.endpoint"
 S3_REGION = "s3.region"
+ENDPOINT_OF_SERVER = "icekeeper.endpoint-of-server"
+"""``true``: the server of a catalog has named the endpoint, and whoever answers there is not believed to be the
+operator's.  A property of our own, which only :mod:`icekeeper.catalogs.server_settings` sets."""
 
 FILES = ("s3", "client")
 """Prefixes of the properties for files, in this order (PyIceberg, "Configuration": ``s3.*`` wins over ``client.*``)."""
@@ -86,6 +91,16 @@ def with_keys(properties: Mapping[str, str], access_key: str, secret_key: str, t
     kept = {key: value for key, value in properties.items() if key not in askers}
     keys = {"s3.access-key-id": access_key, "s3.secret-access-key": secret_key, "s3.session-token": token or ""}
     return {**kept, **keys}
+
+
+def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties without keys and roles for files, in whose place others come; a profile stays, for its region."""
+    left_out = {
+        f"{prefix}.{key}"
+        for prefix in FILES
+        for key in ("access-key-id", "secret-access-key", "session-token", "role-arn", "role-session-name")
+    }
+    return {key: value for key, value in properties.items() if key not in left_out}
 
 
 def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:

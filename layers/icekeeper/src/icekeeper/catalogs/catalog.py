@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Protocol
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes
 from icekeeper.policy.bucket_jobs import BucketJobs
 from icekeeper.policy.ownership import BucketMaintenance
+from icekeeper.storage.allowed_locations import AllowedLocations
 
 __all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
 
@@ -28,6 +31,22 @@ class LoadedTable:
     """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
     pinned_metadata: frozenset[str] = frozenset()
     """Metadata files that a commit on this base must not delete although the log drops them."""
+
+    @property
+    def allowed(self) -> AllowedLocations:
+        """Where the table may have files read, written and deleted."""
+        return AllowedLocations.of(self.io_properties)
+
+    def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
+        """Whether rules of the operator fit this table and that of a catalog, and share no folder (rule 280)."""
+        from icekeeper.storage.path_set import may_be_under  # functions that delete nothing import this module
+
+        mine = self.allowed
+        theirs = allowed_prefixes(mine.rules, catalog, table.namespace) if mine.from_operator else None
+        if theirs is None or isinstance(theirs, NoPrefixes):
+            return theirs is not None
+        pairs = product(mine.prefixes, theirs)
+        return not any(may_be_under(one, other) or may_be_under(other, one) for one, other in pairs)
 
 
 class BuiltInMaintenance(Protocol):

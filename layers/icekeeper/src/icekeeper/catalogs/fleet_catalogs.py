@@ -85,11 +85,11 @@ def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> Cat
     return address_from_json(document, known_catalogs(catalog_file))
 
 
-def open_address(address: CatalogAddress) -> Catalog:
-    """Connect to one catalog of a fleet; nothing but the address is consulted.
+def open_address(address: CatalogAddress, environment: Mapping[str, str]) -> Catalog:
+    """Connect to one catalog of a fleet; ``environment`` says where its tables may have files.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
-    return connect(address.name, address.properties)
+    return connect(address.name, address.properties, environment)

@@ -20,8 +20,10 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -57,7 +59,14 @@ class GlueCatalog:
     ``s3.*`` and ``client.*`` for the files.
     """
 
-    def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, Any],
+        *,
+        clock: Clock = system_clock,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Prepare the clients; nothing is sent.
 
         Raises:
@@ -79,6 +88,8 @@ class GlueCatalog:
             )
         self._io_properties = file_io_properties(self._properties)
         self._storage = Storage(self._io_properties)
+        bounds = TableBounds(name, CatalogKind.GLUE, self.warehouse, environment)
+        self._files = TableFiles(self._storage, self._io_properties, bounds)
         try:
             self._clients = GLUE.connect(self._properties)
         except AWS_ERRORS as error:
@@ -111,7 +122,8 @@ class GlueCatalog:
             shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
             raise PartlyListed(
                 f"catalog {self._name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
-                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained"
+                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained",
+                hidden=[tuple(name.split(".")) for name in refused],
             )
 
     def load(self, table: TableName) -> LoadedTable:
@@ -126,7 +138,7 @@ class GlueCatalog:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self._name}")
         # Glue folds names to lower case; a table is told by one name however it is asked for.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
-        return LoadedTable(name, load_document(self._storage, location), location, location, self._io_properties)
+        return load_bounded(self._files, name, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -29,7 +29,9 @@ def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) 
         raise PolicyError(f"PyIceberg's configuration cannot be read: {error}{how}") from error
 
 
-def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Catalog:
+def open_catalog(
+    name: str, properties: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+) -> Catalog:
     """Connect to the catalog that PyIceberg's configuration calls ``name``; given properties win over configured ones.
 
     ``type: rest``, ``sql`` and ``glue`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
@@ -38,6 +40,8 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
     The ARN of a table bucket in place of a name opens that bucket without any configuration; endpoints and credentials
     are those of a configured catalog with that warehouse, if there is one.  The catalog is then always named after the
     bucket, on a laptop and in a fleet.
+
+    ``environment`` says where tables may have files (:class:`.TableBounds`): this process's own, unless given.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
@@ -49,7 +53,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
             bucket = TableBucketArn.parse(name)
         except ValueError as error:
             raise PolicyError(f"the catalog is {error}") from error
-        return connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}))
+        return connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}), environment)
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
@@ -58,7 +62,7 @@ def open_catalog(name: str, properties: Mapping[str, str] | None = None) -> Cata
             f" PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI and __TYPE"
         )
     settings = merged(configured or {}, properties or {})
-    return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings)
+    return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings, environment)
 
 
 def served_catalog(name: str, warehouse: str) -> Catalog | None:
@@ -77,8 +81,8 @@ def served_catalog(name: str, warehouse: str) -> Catalog | None:
     return catalog if catalog.warehouse == warehouse else None
 
 
-def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
-    """Connect to a catalog by its properties alone.
+def connect(name: str, settings: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Catalog:
+    """Connect to a catalog by its properties alone; ``environment`` as in :func:`open_catalog`.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
@@ -90,17 +94,17 @@ def connect(name: str, settings: Mapping[str, Any]) -> Catalog:
     if kind is CatalogKind.S3_TABLES:
         from icekeeper.catalogs.s3tables import S3TablesCatalog
 
-        return S3TablesCatalog(name, settings)
+        return S3TablesCatalog(name, settings, environment=environment)
     if kind is CatalogKind.GLUE:
         from icekeeper.catalogs.glue import GlueCatalog
 
-        return GlueCatalog(name, settings)
+        return GlueCatalog(name, settings, environment=environment)
     if not settings.get("uri"):
         raise PolicyError(f"catalog {name} has no uri; set it beside the catalog's type in PyIceberg's configuration")
     if kind is CatalogKind.SQL:
         from icekeeper.catalogs.sql import SqlCatalog
 
-        return SqlCatalog(name, settings)
+        return SqlCatalog(name, settings, environment=environment)
     from icekeeper.catalogs.rest import RestCatalog
 
-    return RestCatalog(name, settings)
+    return RestCatalog(name, settings, environment=environment)

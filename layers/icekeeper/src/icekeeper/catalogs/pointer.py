@@ -15,11 +15,13 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.kept_documents import keep_document, kept_document
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
     CommitStateUnknown,
+    LocationRefused,
     MaintenanceError,
     MetadataUnreadable,
     StorageError,
@@ -33,7 +35,15 @@ from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 
-__all__ = ["PointerCatalog", "Swap", "commit_document", "load_document", "next_metadata_location"]
+__all__ = [
+    "PointerCatalog",
+    "Swap",
+    "TableFiles",
+    "commit_document",
+    "load_bounded",
+    "load_document",
+    "next_metadata_location",
+]
 
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.
@@ -42,6 +52,8 @@ Raises CommitConflict or CommitRefused when the catalog says no, another Storage
 CommitStateUnknown when in doubt."""
 
 _VERSION = re.compile(r"^(\d+)-")
+# Files that fall off the log with one commit, each of which is read before it goes; orphan removal takes any others.
+_MOST_DROPPED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +61,45 @@ class PointerCatalog:
     """What a commit uses of a catalog that holds pointers."""
 
     storage: Storage
-    """Where the metadata files are."""
+    """Where the metadata files are, within any table's bound."""
     load: Callable[[TableName], LoadedTable]
     """Loads a table's newest state."""
     clock: Clock
     conflict_is_proof: bool = False
     """Whether a CommitConflict of the swap proves that it lost: nothing in between can have repeated the swap, or
     answered in the catalog's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """How a catalog that holds pointers reaches its tables' files."""
+
+    storage: Storage
+    """Without any table's bound."""
+    io_properties: Mapping[str, str]
+    bounds: TableBounds
+
+
+def load_bounded(
+    files: TableFiles, table: TableName, location: str, token: str, home: str | None = None
+) -> LoadedTable:
+    """The table whose metadata file a pointer names, with its bound (rule 92).
+
+    ``home``: the table's location, where the catalog's service knows it.
+
+    Raises:
+        LocationRefused: the file lies where the table must not have any; it was not read.
+        MetadataUnreadable, StorageError: as :func:`load_document`.
+    """
+    bound = files.bounds.of(table, location, home)
+    storage = files.storage.within(bound)
+    try:
+        storage.require([location])  # also of a document that was kept
+    except LocationRefused as error:
+        error.pointer = location
+        raise
+    metadata = load_document(storage, location)
+    return LoadedTable(table, metadata, location, token, bound.put_into(files.io_properties))
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
@@ -118,7 +162,7 @@ def commit_document(
         StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    storage = catalog.storage
+    storage = catalog.storage.within(base.allowed)
     now_ms = _not_ahead(catalog.clock(), store_now_ms(storage, base.metadata.location, True))
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
@@ -184,7 +228,8 @@ def _compressed(metadata: TableMetadata) -> bool:
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (rule 74).
+    Pinned ones stay: whoever pinned them reads the table by them (rule 74).  What the log names is what the table's
+    writers wrote there; so a file goes only when it says itself that it is of this table, at this location (rule 262).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return
@@ -196,4 +241,15 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
     before = (entry["metadata-file"] for entry in base.metadata.metadata_log)
     dropped = [path for path in before if normalise(path) not in kept]
     owned = (metadata.location, metadata.metadata_directory)
-    storage.delete(path for path in dropped if any(is_under(path, location) for location in owned))
+    own = [path for path in dropped[-_MOST_DROPPED:] if any(is_under(path, location) for location in owned)]
+    storage.delete([path for path in own if _is_former_state(storage, path, metadata)])
+
+
+def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bool:
+    """Whether a metadata file is one of this table at this location; what cannot be read is not."""
+    try:
+        former = parse_document(storage.read(path), path)
+    except MaintenanceError:
+        return False
+    is_same_table = former.uuid is not None and former.uuid == metadata.uuid
+    return is_same_table and normalise(former.location) == normalise(metadata.location)

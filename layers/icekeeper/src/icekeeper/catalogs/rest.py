@@ -23,19 +23,31 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, mainte
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
-from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PolicyError, StorageError
-from icekeeper.masking import address_to_show, mask
+from icekeeper.catalogs.server_settings import (
+    FileSettings,
+    ServerSettings,
+    file_settings,
+    log_ignored,
+    server_settings,
+)
+from icekeeper.catalogs.table_bounds import TableBounds
+from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
+from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.masking import address_to_show, mask, remember_secrets
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
 from icekeeper.metadata.requirements import same_table
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import (
     BoundedRestCatalog,
+    LedElsewhere,
     SecondAttemptFailed,
     rest_credentials,
     rest_request,
 )
+from icekeeper.storage.paths import S3_SCHEMES, split_path
 
 __all__ = ["RestCatalog"]
 
@@ -44,6 +56,15 @@ TABLE = "namespaces/{namespace}/tables/{table}"
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
 # Raised while PyIceberg asks and reads the answer, which may be none of a catalog's.
 LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
+# What no catalog has, and a server may make up without end.
+_MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
+# An answer about one namespace, which says nothing of the others.
+OF_ONE_NAMESPACE = (
+    pyiceberg.exceptions.ServerError,
+    pyiceberg.exceptions.ForbiddenError,
+    pyiceberg.exceptions.BadRequestError,
+    ValidationError,
+)
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
 NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 
@@ -51,7 +72,9 @@ NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 class RestCatalog:
     """A catalog that speaks the Iceberg REST protocol."""
 
-    def __init__(self, name: str, properties: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Connect and fetch the server's configuration.
 
         Raises:
@@ -60,16 +83,19 @@ class RestCatalog:
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
+        self._own = file_io_properties(self._properties)
+        self._server = ServerSettings({}, {}, {}, {})
         # Every value, nested and of whatever type: they may hold secrets, which messages must not show.
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
         try:
-            self._client = BoundedRestCatalog(name, **{**properties, **self._signing()})
+            self._client = BoundedRestCatalog(name, self._admit, {**properties, **self._signing()})
         except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
         self._maintenance = maintenance_behind(self._properties)
+        self._bounds = TableBounds(name, CatalogKind.REST, self._properties.get("warehouse") or "", environment)
 
     @property
     def name(self) -> str:
@@ -87,28 +113,52 @@ class RestCatalog:
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
+        hidden: dict[tuple[str, ...], Exception] = {}
+        below = False
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
                 continue  # SeaweedFS lists nested namespaces at the top, too (platform 32)
             seen.add(namespace)
+            if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
+                raise StorageError(
+                    f"catalog {self._name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
+                    f"namespaces, or some of more than {_MOST_LEVELS} levels"
+                )
             try:
                 tables = self._client.list_tables(namespace)
             except pyiceberg.exceptions.NoSuchNamespaceError:
                 continue  # dropped meanwhile
             except LISTING_ERRORS as error:
-                raise self._unusable(error) from error
-            yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables)
-            pending = [*self._children(namespace), *pending]
+                if not isinstance(error, OF_ONE_NAMESPACE):
+                    raise self._unusable(error) from error
+                hidden[namespace], tables = error, []
+            yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables if len(table) > 1)
+            try:
+                pending = [*self._children(namespace), *pending]
+            except StorageError as error:
+                if not isinstance(error.__cause__, OF_ONE_NAMESPACE):
+                    raise
+                hidden.setdefault(namespace, error.__cause__)
+                below = True
+        if hidden and hidden.keys() == seen:
+            why = next(iter(hidden.values()))
+            raise self._unusable(why) from why
+        if hidden:
+            first, why = next(iter(hidden.items()))
+            raise PartlyListed(
+                f"catalog {self._name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
+                f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
+                hidden=() if below else tuple(hidden),
+            )
 
     def load(self, table: TableName) -> LoadedTable:
+        response = self._ask(table)
         try:
-            response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
-        except (requests.RequestException, *NEVER_SENT) as error:
-            raise self._unusable(error) from error
-        if not response.ok:
-            raise self._refusal(table, response)
-        return self._loaded(table, _json(response))
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self._name} answers"))
+        except ValueError:
+            answer = None
+        return self._loaded(table, answer)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -127,7 +177,8 @@ class RestCatalog:
         except (requests.RequestException, *NEVER_SENT) as error:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not answer") from error
+            did = "answered with a redirect" if isinstance(error, LedElsewhere) else "did not answer"
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} {did}") from error
         body = _json(response)
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
@@ -161,6 +212,13 @@ class RestCatalog:
             )
         return {BOTOCORE_SESSION: session.botocore_session()}
 
+    def _admit(self, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, str]:
+        """What the server's configuration changes about requests; what it says of files is kept for tables."""
+        self._server = server_settings(self._properties, defaults, overrides)
+        remember_secrets(self._server.connection)
+        log_ignored(self._name, self._uri, self._server.ignored)
+        return self._server.connection
+
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
         try:
             found = self._client.list_namespaces(parent)
@@ -173,6 +231,16 @@ class RestCatalog:
         # A server without nested namespaces may ignore the parent and list the top level again.
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
+    def _ask(self, table: TableName) -> requests.Response:
+        """The server's answer about a table; raises as :meth:`load` does."""
+        try:
+            response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
+        except (requests.RequestException, *NEVER_SENT) as error:
+            raise self._unusable(error) from error
+        if not response.ok:
+            raise self._refusal(table, response)
+        return response
+
     def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
         try:
             document, location = answer["metadata"], answer["metadata-location"]
@@ -181,21 +249,39 @@ class RestCatalog:
         if not isinstance(document, dict) or not isinstance(location, str):
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
         if io_properties is None:
-            try:
-                vended = rest_credentials(answer.get("storage-credentials") or (), location)
-                config = answer.get("config") or {}
-                io_properties = file_io_properties({**self._client.properties, **config, **vended})
-            except (ValidationError, TypeError, AttributeError) as error:
-                raise MetadataUnreadable(
-                    f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
-                ) from error
-            remember_vendor(io_properties, lambda: self.load(table).io_properties)
+            files = self._files(table, answer, location)
+            log_ignored(self._name, self._uri, files.ignored)
+            remember_vendor(files.vended, lambda: self._vended(table))
+            io_properties = files.properties
         try:
             require_shape(document)
         except MetadataUnreadable as error:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
-        return LoadedTable(table, TableMetadata(document), location, location, io_properties)
+        metadata = TableMetadata(document)
+        bound = self._bounds.of(table, location)
+        return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
+
+    def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
+        """How the table's files are reached; raises as :meth:`load` does."""
+        try:
+            config = dict(answer.get("config") or {})
+            vended = rest_credentials(answer.get("storage-credentials") or (), location)
+        except (ValidationError, TypeError, ValueError, AttributeError) as error:
+            raise MetadataUnreadable(
+                f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
+            ) from error
+        in_s3 = split_path(location).scheme in S3_SCHEMES
+        what = f"{table}: catalog {self._name}"
+        return file_settings(what, self._own, self._server, (config, vended), in_s3=in_s3)
+
+    def _vended(self, table: TableName) -> Mapping[str, str]:
+        """The keys that the server vends for a table now: never the operator's; raises as :meth:`load` does."""
+        response = self._ask(table)
+        answer = _json(response)
+        if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
+            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+        return self._files(table, answer, answer["metadata-location"]).vended
 
     def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:
         if response.status_code == 404:
@@ -211,7 +297,7 @@ class RestCatalog:
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
         told = " ".join(mask(message, self._secrets).split())
-        return told if error is not None else told[:200]
+        return told[:2000] if error is not None else told[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
@@ -230,10 +316,10 @@ class RestCatalog:
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON."""
+    """The decoded body; ``None`` where it is no JSON, or of more values than are made of one file."""
     try:
-        return response.json()
-    except ValueError:
+        return parsed_json(response.content, FileLimits("an answer"))
+    except (ValueError, MetadataUnreadable):
         return None
 
 

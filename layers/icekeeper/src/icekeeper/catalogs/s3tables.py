@@ -15,8 +15,10 @@ from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
@@ -42,7 +44,14 @@ class S3TablesCatalog:
     or ``s3.*``, else boto3's default chain; ``s3.*`` for the files, as PyIceberg has them.
     """
 
-    def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, Any],
+        *,
+        clock: Clock = system_clock,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Prepare the clients; nothing is sent.
 
         Raises:
@@ -62,6 +71,8 @@ class S3TablesCatalog:
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
         self._io_properties = file_io_properties(self._properties)
         self._storage = Storage(self._io_properties)
+        bounds = TableBounds(name, CatalogKind.S3_TABLES, self._arn, environment)
+        self._files = TableFiles(self._storage, self._io_properties, bounds)
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
@@ -101,8 +112,7 @@ class S3TablesCatalog:
         location = pointer.get("metadataLocation")
         if not location:
             raise MetadataUnreadable(f"{table} has no metadata file yet: nothing was ever committed to it")
-        metadata = load_document(self._storage, location)
-        return LoadedTable(table, metadata, location, pointer["versionToken"], self._io_properties)
+        return load_bounded(self._files, table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -13,9 +13,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.io_properties import file_io_properties
+from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
-from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
+from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
 from icekeeper.catalogs.sqlite_file import why_no_database
+from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
@@ -29,7 +31,14 @@ __all__ = ["SqlCatalog"]
 class SqlCatalog:
     """A catalog in a SQL database, as PyIceberg and Iceberg-Java's JDBC catalog share it."""
 
-    def __init__(self, name: str, properties: Mapping[str, Any], *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        properties: Mapping[str, Any],
+        *,
+        clock: Clock = system_clock,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Connect; nothing is created: who maintains tables needs a database that has some.
 
         Raises:
@@ -43,6 +52,8 @@ class SqlCatalog:
         self._properties = dict(properties)
         self._io_properties = file_io_properties(properties)
         self._storage = Storage(self._io_properties)
+        bounds = TableBounds(name, CatalogKind.SQL, self._warehouse, environment)
+        self._files = TableFiles(self._storage, self._io_properties, bounds)
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -91,8 +102,7 @@ class SqlCatalog:
             raise self._unusable(error) from error
         if not location:
             raise missing_table(self, table)
-        metadata = load_document(self._storage, location)
-        return LoadedTable(table, metadata, location, location, self._io_properties)
+        return load_bounded(self._files, table, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -61,7 +61,7 @@ from icekeeper.cli.policy import policy_app
 from icekeeper.cli.report import report
 from icekeeper.cli.request import request
 from icekeeper.cli.requests import requests_app
-from icekeeper.cli.run import run
+from icekeeper.cli.run import run, run_worker
 from icekeeper.cli.stage import stage_app
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -93,6 +93,7 @@ app.command()(report)
 app.command()(cost)
 app.command()(request)
 app.command()(run)
+app.command("run-worker", hidden=True)(run_worker)
 
 
 def _print_version(asked: bool) -> None:
@@ -224,6 +225,10 @@ def demo(
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
+# Named here, because to import the module takes what a command that opens no catalog does not need.
+_SERVER_SETTINGS = "icekeeper.catalogs.server_settings"
+
+
 def _start_logging() -> None:
     # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
@@ -233,6 +238,10 @@ def _start_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    if not os.environ.get("ICEKEEPER_LOG"):
+        # What a catalog's server may not set may be why the sentence that follows is one of failure.
+        logging.getLogger(_SERVER_SETTINGS).setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
 
 
 def _require_text(given: Sequence[str]) -> None:

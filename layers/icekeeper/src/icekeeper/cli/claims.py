@@ -56,7 +56,7 @@ def claims_forget(
     forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
     told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
     console = answer({**about(table, catalog), "forgotten": [claims_json(forgotten)]}, as_json=as_json)
-    console.print(told, soft_wrap=True, markup=False)
+    console.print(told, soft_wrap=True)
     return EXIT_OK
 
 
@@ -64,14 +64,13 @@ def claims_forget(
 def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Say that a table which cannot be read needs no files of others: it stops no deletion until it can be read."""
     from icekeeper.deletion.forgotten_claims import exclude_entry
+    from icekeeper.model import TableName
     from icekeeper.runtime import Runtime
 
     runtime = Runtime.open(catalog)
-    excluded = exclude_entry(runtime.catalog, table_name(table), runtime.state)
+    excluded = exclude_entry(runtime.catalog, TableName.recorded(table), runtime.state)
     console = answer({**about(table, catalog), "excluded": [claims_json(excluded)]}, as_json=as_json)
-    console.print(
-        f"{table} of catalog {excluded.catalog} is excluded until it can be read", soft_wrap=True, markup=False
-    )
+    console.print(f"{table} of catalog {excluded.catalog} is excluded until it can be read", soft_wrap=True)
     return EXIT_OK
 
 

@@ -10,18 +10,21 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from icekeeper.activity import Progress as ProgressCallback
 from icekeeper.activity import silent
+from icekeeper.escaping import escaped, printable_json
 from icekeeper.masking import masked, masked_document
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from icekeeper.engines.engine import Engine
     from icekeeper.engines.names import EngineName
@@ -68,28 +71,53 @@ class OutputLost(Exception):
 
 def people(*, as_json: bool) -> Console:
     """The console for text for people: standard output, or standard error when programs read standard output."""
-    from rich.console import Console
+    console = _console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    return console
+
+
+def _console(*, stderr: bool) -> Console:
+    """Every console of the command: it escapes all text, and takes none for markup or a name of an emoji (rule 285)."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
 
     class Unbroken(Console):
         """Whoever has read enough, as ``head`` has, changes nothing of what the command did, nor of its exit code."""
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
-            _silence(sys.stderr if as_json else sys.stdout)
+            _silence(sys.stderr if stderr else sys.stdout)
 
         def print(self, *objects: Any, **options: Any) -> None:
             """As :class:`rich.console.Console` does; raises OutputLost where standard output takes nothing."""
             try:
                 super().print(*objects, **options)
             except OSError as error:
-                if as_json:
+                if stderr:
                     raise
                 raise OutputLost(error.strerror or str(error)) from error
 
-    console = Unbroken(stderr=as_json, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    return console
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            """As :class:`rich.console.Console` does, but texts, also those in tables and progress bars, are escaped."""
+            if isinstance(renderable, str):
+                renderable = escaped(renderable)
+            elif isinstance(renderable, Text) and not renderable.plain.isprintable():
+                renderable = _escaped_text(renderable)
+            return super().render(renderable, options)
+
+    return Unbroken(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def _escaped_text(text: Text) -> Text:
+    """The same text, escaped, in its styles."""
+    from rich.text import Span
+
+    starts = [0, *accumulate(len(escaped(character)) for character in text.plain)]
+    shown = text.blank_copy(escaped(text.plain))
+    shown.spans = [Span(starts[span.start], starts[span.end], span.style) for span in text.spans]
+    return shown
 
 
 def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:
@@ -104,7 +132,7 @@ def print_json(document: Mapping[str, Any]) -> None:
         OutputLost: standard output takes nothing.
     """
     told = with_id_texts(masked_document(document))
-    text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    text = printable_json(json.dumps(told, indent=2, ensure_ascii=False)) + "\n"
     if sys.stdout is None:  # ">&-"
         raise OutputLost("it is closed")
     try:
@@ -154,14 +182,11 @@ def with_id_texts(told: Any) -> Any:
 
 def print_error(kind: str, message: str, *, as_json: bool) -> None:
     """Print one sentence on standard error; with ``--json`` also the error document on standard output."""
-    from rich.console import Console
-
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
-    # Never wrapped or coloured, and :cat: is no emoji: paths and keys must stay as they are.
-    # Some messages of libraries have several lines.
+    # Never wrapped: paths and keys must stay as they are.  Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
-    Console(stderr=True, highlight=False, emoji=False).print(f"error: {sentence}", soft_wrap=True, markup=False)
+    _console(stderr=True).print(f"error: {sentence}", soft_wrap=True)
 
 
 def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, *, as_json: bool) -> int:
@@ -184,7 +209,7 @@ def print_failed(sentence: str) -> int:
 
 def tell(sentence: str) -> None:
     """Print on standard error, in one sentence, what goes on."""
-    people(as_json=True).print(masked(sentence), soft_wrap=True, markup=False)
+    people(as_json=True).print(masked(sentence), soft_wrap=True)
 
 
 def listings() -> ListingWriter:
@@ -209,15 +234,13 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """Show progress bars on standard error while the block runs; nothing where that is no terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = _console(stderr=True)
     if not console.is_terminal:
         yield silent
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
@@ -259,9 +282,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that changes the text; it does nothing where standard error is no terminal.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = _console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
         return

@@ -76,7 +76,7 @@ def pin_remove(
 
     removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
     console = answer({**about(table, catalog), "removed": removed.name}, as_json=as_json)
-    console.print(f"{table}: pin {removed.name} removed", soft_wrap=True, markup=False)
+    console.print(f"{table}: pin {removed.name} removed", soft_wrap=True)
     return EXIT_OK
 
 

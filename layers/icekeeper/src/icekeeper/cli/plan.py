@@ -68,10 +68,10 @@ def plan(
     console = people(as_json=as_json)
     print_outcome(console, outcome)
     if outcome.engine is not None and outcome.engine.reason is not None:
-        console.print(f"engine: {outcome.engine.name}; {outcome.engine.reason}", soft_wrap=True, markup=False)
+        console.print(f"engine: {outcome.engine.name}; {outcome.engine.reason}", soft_wrap=True)
     for operation in outcome.operations:
         for line in plan_lines(operation.plan or {}):
-            console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
+            console.print(f"  {line}", soft_wrap=True)
     if _DEPTH[0] in outcome.metrics:
         before, after = (outcome.metrics[key] for key in _DEPTH)
         console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")

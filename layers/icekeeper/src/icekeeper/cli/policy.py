@@ -30,7 +30,7 @@ policy_app = typer.Typer(
 def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
-    """Print every setting that holds for a table, with its source."""
+    """Print every setting that holds for a table, with its source, and settings of the table that do not count."""
     from icekeeper.report.rows import print_policy
     from icekeeper.runtime import Runtime
 
@@ -38,9 +38,11 @@ def policy_show(
     runtime = Runtime.open(catalog)
     resolved = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe)
     if as_json:
-        print_json({**about(table, catalog), "policy": resolved.documents()})
+        ignored = [one.document() for one in resolved.ignored]
+        print_json({**about(table, catalog), "policy": resolved.documents(), "ignored": ignored})
     else:
-        print_policy(people(as_json=False), resolved.rows())
+        sentences = [one.sentence() for one in resolved.ignored]
+        print_policy(people(as_json=False), resolved.rows(), sentences)
     return EXIT_OK
 
 

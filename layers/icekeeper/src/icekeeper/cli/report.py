@@ -42,7 +42,7 @@ def report(
     _write(output, render_page(page))
     work = sum(bool(table.reasons) for table in page.tables)
     told = f"{output}: {counted(len(page.tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
-    people(as_json=False).print(told, soft_wrap=True, markup=False)
+    people(as_json=False).print(told, soft_wrap=True)
     unread = [table.name for table in page.tables if table.is_unread]
     return print_failed(f"{counted(len(unread), 'table')} cannot be read: {', '.join(unread)}") if unread else EXIT_OK
 

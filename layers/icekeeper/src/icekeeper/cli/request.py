@@ -140,7 +140,7 @@ def _at_first(execution: str | None, *, is_scheduled: bool) -> Answer:
 
 
 def _say(table: object, answer: Answer, as_json: bool) -> None:
-    people(as_json=as_json).print(f"{table}: {answer.status}: {answer.summary}", soft_wrap=True, markup=False)
+    people(as_json=as_json).print(f"{table}: {answer.status}: {answer.summary}", soft_wrap=True)
 
 
 def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, as_json: bool) -> None:

@@ -41,9 +41,9 @@ def requests_list(
     document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}
     console = answer(document, as_json=as_json)
     for request in pending:
-        console.print(_line(request), soft_wrap=True, markup=False)
+        console.print(_line(request), soft_wrap=True)
     if not pending:
-        console.print("no request is pending", soft_wrap=True, markup=False)
+        console.print("no request is pending", soft_wrap=True)
     elif not scheduled:
         console.print(f"no run has looked for requests here in the last {SEEN_FOR_HOURS} hours", soft_wrap=True)
     return EXIT_OK

@@ -19,7 +19,7 @@ from icekeeper.errors import PolicyError
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["run"]
+__all__ = ["run", "run_worker"]
 
 
 def run(
@@ -50,9 +50,7 @@ def run(
     ] = False,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
-    from icekeeper.cycle.service import Service, ServiceOptions
-    from icekeeper.runtime import open_engine
-    from icekeeper.state.open import open_state
+    from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 
     chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
     if once and interval is not None:
@@ -62,18 +60,20 @@ def run(
     if concurrency is not None:
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
-    with open_engine(engine) as started:
-        service = Service(
-            ServiceOptions(catalogs=catalogs, environment=os.environ, overrides=chosen, schedule=schedule),
-            open_state(os.environ),
-            started,
-            lambda line: console.print(line, soft_wrap=True, markup=False),
-        )
-        with _stopping(service.stop):
-            is_well = service.run(once=once)
+    call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
+    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True))
+    with _stopping(supervisor.stop):
+        is_well = supervisor.run()
     return (
         EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
     )
+
+
+def run_worker() -> None:
+    """Maintain tables for ``icekeeper run``, which starts this command and ends it."""
+    from icekeeper.cycle.worker import work
+
+    work()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from icekeeper.metadata.document import TableMetadata
@@ -14,11 +15,18 @@ __all__ = ["MANIFEST_TARGET_BYTES", "bytes_per_entry", "manifest_header_bytes", 
 
 # Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
 MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
+_MOST_MANIFESTS = 10_000
+_LARGEST_TARGET_BYTES = 128 * 1024 * 1024
 
 
-def manifest_target_bytes(metadata: TableMetadata) -> int:
-    """``commit.manifest.target-size-bytes`` in bytes, at least 1."""
-    return max(1, metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES))
+def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
+    """``commit.manifest.target-size-bytes``, within what whoever maintains the table can bear (rule 261).
+
+    Entries of ``total_bytes`` never become more than 10,000 manifests by it, each of which every pass asks for, and a
+    manifest, which is put together in memory, aims at 128 MB at most.
+    """
+    asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
+    return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)
 
 
 def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
@@ -47,7 +55,7 @@ def portions(
     Raises:
         TableUnsupported: a partition transform is unknown.
     """
-    most = max(1, int(manifest_target_bytes(metadata) / entry_bytes))
+    most = max(1, int(manifest_target_bytes(metadata, len(entries) * entry_bytes) / entry_bytes))
     for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
         for start in range(0, len(found), most):
             yield found[start : start + most]

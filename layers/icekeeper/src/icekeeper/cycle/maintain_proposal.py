@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
+from icekeeper.at_work import at_work
 from icekeeper.clock import Clock, system_clock
 from icekeeper.cycle.settings import CycleSettings
 from icekeeper.cycle.told import TableResult, what_was_done
@@ -21,6 +22,8 @@ from icekeeper.maintenance.served_request import why_needless
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
+from icekeeper.state.claims import Entry
+from icekeeper.state.cut_offs import CutWork
 from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slots import take_slot
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 COMMAND = "icekeeper run"
 _SLOT_PAUSE_S = 2.0
+_HARD = 1.25
+"""After ``job_timeout_s`` a pass ends with what it is at, and is killed if that takes a quarter of the time more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class Work:
     """When the detection began that proposed it."""
     runtime: Runtime
     overrides: Mapping[str, str]
-    """Settings of the call; a request has its own instead."""
+    """Settings of the call; those of a request hold above them."""
     settings: CycleSettings
     engine: Engine
     stop: Event
@@ -51,6 +56,11 @@ class Work:
     is_current: Callable[[], bool]
     """False once a later detection has proposed anew; then this one is not begun any more."""
     clock: Clock = system_clock
+
+    @property
+    def entry(self) -> Entry:
+        """The catalog's own names for the table."""
+        return self.proposal.catalog, self.proposal.warehouse, self.proposal.proposal.table
 
     @property
     def identity(self) -> TableIdentity:
@@ -99,18 +109,22 @@ def _with_slot(work: Work) -> tuple[str, str] | None:
             work.stop.wait(_SLOT_PAUSE_S)
             continue
         with kept_alive(HeldLease(leases, slot, PASS_LEASE_MS, work.clock)):
-            return _attempts(work)
+            limit_s = _HARD * work.settings.timeout_s
+            why = f"its pass did not end within {_HARD:g} times job_timeout_s {work.settings.timeout_s:g}"
+            with at_work(CutWork.PASS, work.entry, limit_s=limit_s, why=why):
+                return _attempts(work)
     return None
 
 
 def _why_not(state: StateStore, work: Work) -> str | None:
     pending = state.requests.pending() if work.proposal.is_requested else None
-    is_pending = None if pending is None else any(one.identity.is_same_table(work.identity) for one in pending)
+    is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
     return why_needless(state, work.identity, work.detected_ms, now_ms=work.clock(), is_pending=is_pending)
 
 
 def _attempts(work: Work) -> tuple[str, str]:
     table = work.identity.table
+    runtime = work.runtime.of_requests(work.overrides) if work.proposal.is_requested else work.runtime
     turn = Turn(
         command=COMMAND,
         why_not=partial(_why_not, work.runtime.state, work),
@@ -118,7 +132,7 @@ def _attempts(work: Work) -> tuple[str, str]:
         is_proposed=not work.proposal.is_requested,
     )
     outcome, stopped = attempted(
-        lambda limited: work.runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
         turn,
         AttemptLimits(work.settings.timeout_s, work.settings.retries),
         tell=partial(log.warning, "%s: %s", table),

@@ -66,11 +66,16 @@ class Service:
     """One process of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
 
     def __init__(
-        self, options: ServiceOptions, state: StateStore, engine: Engine, tell: Callable[[str], object]
+        self,
+        options: ServiceOptions,
+        state: StateStore,
+        engine: Engine,
+        tell: Callable[[str], object],
+        stop: Event | None = None,
     ) -> None:
-        """``tell`` gets each line for people."""
+        """``tell`` gets each line for people; who sets ``stop`` calls :meth:`stop`."""
         self._options, self._state, self._engine, self._tell = options, state, engine, tell
-        self._stop = Event()
+        self._stop = stop or Event()
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._run = SharedRun(uuid.uuid4().hex)

@@ -16,15 +16,16 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
 from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats
-from icekeeper.deletion.other_heads import refuse_other_head
+from icekeeper.deletion.other_heads import StrayMetadata, refuse_other_head
 from icekeeper.deletion.other_tables import NearTables, near_tables
 from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.served_tables import rules_to_write
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
-from icekeeper.pass_context.allowed_locations import is_allowed
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.metadata_listing import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
@@ -61,7 +62,7 @@ class FileNeeds:
         directory = table.metadata.metadata_directory
         holds_more = any(may_be_under(place, directory) for place in (table.metadata.data_location, self._home))
         self._metadata_alone = None if holds_more else directory
-        self._allowed = context.resolved.allowed_prefixes
+        self._allowed = table.allowed
         self._left_alone = PathSet()
         self._other_formats = PathSet()
         self._seen: str | None = None
@@ -70,7 +71,7 @@ class FileNeeds:
 
     def may_delete(self, path: str) -> bool:
         """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
-        return is_allowed(path, self._allowed) and any(is_under(path, location) for location in self._owned_now)
+        return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
 
     def ask(self, paths: Iterable[str]) -> None:
         """Find out who else may need files that this table's own snapshots or loads named.
@@ -207,9 +208,23 @@ class FileNeeds:
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
         self.shared = SharedReferences(self._context, near.tables, self._table, self.references)
+        for claims, reason in near.kept_apart:
+            name = f"{claims.table} of catalog {claims.catalog}"
+            self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
+        for pointer in near.pointers:
+            self._spare_entry_at(pointer)
         held = held_by_others(self._context, near.tables)
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
+
+    def _spare_entry_at(self, pointer: str) -> None:
+        """Spare what an entry needs that stands at a metadata file of this very table, which is ours to read: rules
+        that keep it apart must not cost a second entry its history (rule 222)."""
+        storage = self._context.storage(self._table)
+        found = read_listed_metadata(storage, pointer)
+        if found is not None and found.uuid == self._table.metadata.uuid:
+            needed = needed_by(storage, StrayMetadata(pointer, found), self.references)
+            self._newer.update(map(any_spelling, needed))
 
     def _is_this_table(self, claims: TableClaims) -> bool:
         """Whether an entry is this table under another name."""
@@ -221,7 +236,9 @@ class FileNeeds:
             raise OperationRefused(
                 f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
                 f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                f"or drop it from its catalog{self._way_to_forget(claims)}"
+                f"or drop it from its catalog"
+                f"{rules_to_write(self._context.catalog.name, self._table, claims.catalog, claims.table)}"
+                f"{self._way_to_forget(claims)}"
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:

@@ -1,8 +1,8 @@
 """Finds out to which table an unreferenced metadata file under a table's location belongs (rule 91).
 
 Where it is another table's, data of that table may lie there too and look like our orphans.  A file that the store does
-not let us read might be such a one.  Both stop the deletion, unless a person says otherwise with
-``orphan_protected_prefixes``.  One that is damaged stops nothing: nobody can read a table by it.
+not let us read might be such a one.  Both stop the deletion, unless the operator says otherwise with
+``orphan_protected_prefixes`` (rule 263).  One that is damaged stops nothing: nobody can read a table by it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
     if recorded is not None and recorded.is_looked_into:
         raise OperationRefused(f"{table} was looked into before, so what it needs is known; nothing was changed")
     try:
-        loaded = catalog.load(table)
+        loaded = catalog.load(_as_listed(catalog, table))
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
         deque(References().follow(reader, loaded.metadata.snapshots.values()), maxlen=0)
     except PolicyError:
@@ -97,6 +97,13 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         state.claims.record(excluded)
         return excluded
     raise OperationRefused(f"{table} can be read, so every pass knows what it needs; nothing was changed")
+
+
+def _as_listed(catalog: Catalog, table: TableName) -> TableName:
+    """The name of the catalog that has this text: a person cannot write each part of every name."""
+    if table.is_plain:
+        return table
+    return next((one for one in catalog.list_tables() if str(one) == str(table)), table)
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:

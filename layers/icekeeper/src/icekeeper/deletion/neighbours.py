@@ -33,13 +33,18 @@ class TableFolders:
     """The table's own folders: normalised → as spelled."""
     files_in: frozenset[str]
     """Folders of the files that the document names, and those where manifests were seen to name some."""
+    is_kept_apart: bool = False
+    """Whether the operator's rules keep it away from the table that asks: then no folder is its own there."""
 
     def overlap(self, location: str) -> bool:
         """Whether the table could have files under a location: one of its folders contains it, or lies in it."""
         place = normalise(location)
         if any(_is_in(place, folder) for folder in self.folders):
             return True
-        return any(_is_in(folder, place) for folder in (*self.folders, *self.files_in))
+        if any(_is_in(folder, place) for folder in self.folders):
+            return True
+        # A bucket stands for files in too many folders.
+        return any(_is_in(folder, place) or _is_in(place, folder) for folder in self.files_in)
 
     def is_table_of(self, other: LoadedTable) -> bool:
         """Whether both are entries of the same table; one of them may be out of date."""

@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import TableFolders, table_folders
+from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.request_count import WorkThreads
-from icekeeper.state.claims import TableClaims
+from icekeeper.state.claims import TableClaims, UnseenEntry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import is_under
 
 __all__ = ["CatalogTables", "NearTables", "load_all", "near_tables"]
 
@@ -52,6 +56,10 @@ class NearTables:
     given_up: tuple[tuple[TableClaims, str], ...] = ()
     """As ``unreadable``, but nobody can read the table by the entry: its metadata file is gone, or its catalog is not
     served any more."""
+    kept_apart: tuple[tuple[TableClaims, str], ...] = ()
+    """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away (rule 280)."""
+    pointers: tuple[str, ...] = ()
+    """Metadata files in the folders of the table that asks at which entries of such tables stand."""
 
 
 def load_all(
@@ -112,47 +120,94 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     own_entry = entry_of(context.catalog, own)
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
-    near = [NearTables(given_up=(one,)) for one in lost if not _is_excluded_around(context, own, one[0])]
+    near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
+    failed = {(*look.key, str(one.table)): one for look in looks for one in look.unseen if one.is_known}
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
-        near += pool.map(lambda entry: _near_one(context, catalogs[entry[:2]], claimed[entry], folders), entries)
+        near += pool.map(
+            lambda entry: _near_one(context, own, catalogs[entry[:2]], claimed[entry], folders, failed.get(entry)),
+            entries,
+        )
     # A table that was renamed is found twice.
-    others = {entry_of(table.catalog, table.table): table for one in near for table in one.tables}
-    return NearTables(
-        tuple(table for entry, table in others.items() if entry != own_entry),
-        tuple(chain.from_iterable(one.unreadable for one in near)),
-        tuple(chain.from_iterable(one.given_up for one in near)),
-    )
+    found = _joined(near)
+    others = {entry_of(table.catalog, table.table): table for table in found.tables}
+    homes = owned_locations(own.metadata)
+    pointers = {
+        one.pointer
+        for look in looks
+        for one in look.unseen
+        if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
+    }
+    tables = tuple(table for entry, table in others.items() if entry != own_entry)
+    return replace(found, tables=tables, pointers=tuple(sorted(pointers)))
 
 
 def _near_one(
-    context: OperationContext, catalog: Catalog | str | None, claims: TableClaims, folders: Sequence[str]
+    context: OperationContext,
+    own: LoadedTable,
+    catalog: Catalog | str | None,
+    claims: TableClaims,
+    folders: Sequence[str],
+    failed: UnseenEntry | None,
 ) -> NearTables:
-    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it."""
+    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it.
+
+    ``failed``: how the look of the run failed; what cannot be read takes long, and is not read again for each pass.
+    """
+    is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
+
+    def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
+        entry = ((claims, reason),)
+        if is_kept_apart(claims.table) and is_kept_apart(table):
+            return NearTables(kept_apart=entry)
+        return NearTables(given_up=entry) if is_gone else NearTables(unreadable=entry)
+
+    if failed is not None:
+        return lost(failed.reason, is_gone=failed.is_gone)
     if catalog is None:
-        return NearTables(given_up=((claims, f"catalog {claims.catalog} cannot be opened from here"),))
+        return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
     if isinstance(catalog, str):
-        return NearTables(unreadable=((claims, catalog),))
+        return lost(catalog)
+
+    def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
+        found = _loaded_by_claims(context, own, catalog, claims)
+        return found, [_looked_into(context, table, claims) for table in found.tables]
+
     try:
-        found = _loaded_by_claims(context, catalog, claims)
+        found, looked = LimitedLooks(context, catalog).look(claims.table, look)
     except MaintenanceError as error:
-        return NearTables(unreadable=((claims, str(error)),))
-    looked = [_looked_into(context, table, claims) for table in found.tables]
-    lost = tuple((claims, reason) for _, reason in found.unreadable)
-    return NearTables(
-        tuple(table for table, _ in looked if any(map(table.overlap, folders))),
-        (*((claims, str(error)) for _, error in looked if error is not None), *(() if found.is_gone else lost)),
-        lost if found.is_gone else (),
-    )
+        return lost(str(error))
+    near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
+    for table, unread in looked:
+        if unread is not None:
+            near.append(lost(str(unread), table.table.name))
+        if any(map(table.overlap, folders)):
+            apart = is_kept_apart(table.table.name)  # what it names stays, but no folder is its own here
+            near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
+    return _joined(near)
 
 
-def _is_excluded_around(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
-    """Whether a person has excluded an entry whose location is, or contains, that of ``own``: then it stops nothing."""
-    if not may_be_under(own.metadata.location, lost.location):
+def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
+    """Whether an entry that nobody has ever looked into is spared under its location, of which only its pointer tells.
+
+    Not where the operator's rules keep it away, nor one around ``own`` that a person has excluded.
+    """
+    if own.is_kept_apart_from(lost.catalog, lost.table):
         return False
+    if not may_be_under(own.metadata.location, lost.location):
+        return True
     recorded = context.state.claims.of_entry(lost.entry)
-    return recorded is not None and recorded.is_excluded
+    return recorded is None or not recorded.is_excluded
+
+
+def _joined(near: Sequence[NearTables]) -> NearTables:
+    return NearTables(
+        tuple(chain.from_iterable(one.tables for one in near)),
+        tuple(chain.from_iterable(one.unreadable for one in near)),
+        tuple(chain.from_iterable(one.given_up for one in near)),
+        tuple(chain.from_iterable(one.kept_apart for one in near)),
+    )
 
 
 def _looked_into(
@@ -177,7 +232,9 @@ def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | N
         return f"catalog {claims.catalog} cannot be opened from here: {error}"
 
 
-def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: TableClaims) -> CatalogTables:
+def _loaded_by_claims(
+    context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
+) -> CatalogTables:
     """The table that was seen under a name, also under the one that it has by now; the claims of one that is gone go.
 
     Raises:
@@ -192,8 +249,9 @@ def _loaded_by_claims(context: OperationContext, catalog: Catalog, claims: Table
     if not renamed.unreadable and not found.tables:
         context.state.claims.forget(claims.entry)
     # One that cannot be loaded may be the one that is looked for.
-    lost = tuple((claims.table, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable)
-    return CatalogTables((*found.tables, *renamed.tables), lost[:1], renamed.is_gone)
+    lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
+    near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
+    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone)
 
 
 def _uuid_of(one: TableFolders) -> str:

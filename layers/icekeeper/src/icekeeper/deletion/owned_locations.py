@@ -14,7 +14,7 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
     A folder below one of them that is a symbolic link to somewhere else is not owned: who else uses it is not known.
     """
     locations: list[str] = []
-    for location in sorted({metadata.location, metadata.data_location, metadata.metadata_directory}, key=len):
+    for location in sorted(set(metadata.locations), key=len):
         if not any(is_under(location, other) or leads_out(location, other) for other in locations):
             locations.append(location)
     return tuple(locations)

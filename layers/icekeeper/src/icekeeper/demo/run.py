@@ -112,7 +112,8 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
     with _folder(keep) as folder, running_seaweedfs(folder / "bucket") as server:
         console.print(f"SeaweedFS serves a table bucket at {server.s3_endpoint} (process {server.pid})")
         server.create_table_bucket(BUCKET)
-        console.print("\nFour tables, as streaming writers and crashed jobs leave them:")
+        console.print()
+        console.print("Four tables, as streaming writers and crashed jobs leave them:")
         properties = server.catalog_properties(BUCKET)
         runtime = _runtime(properties, folder)
         tables = _make_mess(properties, console)
@@ -139,12 +140,13 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
     print_figures(console, [(s.table, s.before, s.after) for s in stories])
     print_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
     verdict = "Every table is healthy and holds the rows it held" if result.ok else "Something is wrong, see above"
-    console.print(f"\n{verdict} ({result.seconds:.0f} s).")
+    console.print()
+    console.print(f"{verdict} ({result.seconds:.0f} s).")
     if keep is None:
         told = f"To look around in the bucket, make it again and keep it: {_command()} demo --keep icekeeper-demo"
     else:
         told = f"The bucket is kept; look around with: {_command()} demo --explore {shlex.quote(str(keep))}"
-    console.print(told, soft_wrap=True, markup=False)
+    console.print(told, soft_wrap=True)
     return result
 
 
@@ -158,12 +160,11 @@ def explore(folder: Path, console: Console) -> NoReturn:
         raise PolicyError(f"{folder} holds no demonstration; make one with: icekeeper demo --keep {folder}")
     with running_seaweedfs(folder / "bucket") as server:
         for line in _environment(server, folder):
-            console.print(line, soft_wrap=True, markup=False)
-        console.print(
-            "\nSeaweedFS serves the bucket until Ctrl-C. In another terminal paste the lines above, then try:"
-        )
+            console.print(line, soft_wrap=True)
+        console.print()
+        console.print("SeaweedFS serves the bucket until Ctrl-C. In another terminal paste the lines above, then try:")
         for example in _EXAMPLES:
-            console.print(f"  {_command()} {example}", soft_wrap=True, markup=False)
+            console.print(f"  {_command()} {example}", soft_wrap=True)
         while True:
             signal.pause()
 
@@ -191,22 +192,25 @@ def _make_mess(properties: Mapping[str, str], console: Console) -> list[MessyTab
     tables = []
     for table in create_messy_tables(catalog, Storage(properties)):
         tables.append(table)
-        console.print(f"  {NAMESPACE}.{table.name}: {table.mess}", markup=False)
+        console.print(f"  {NAMESPACE}.{table.name}: {table.mess}")
     return tables
 
 
 def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[str, PassOutcome]:
     report = runtime.detect(SETTINGS, unsafe=True)
+    console.print()
     console.print(
-        "\nWhat detection finds, with no retention and no grace period, as a demonstration cannot wait for a week:",
+        "What detection finds, with no retention and no grace period, as a demonstration cannot wait for a week:",
         soft_wrap=True,
     )
     print_detection(console, report.to_json())
-    console.print("\nOne maintenance pass over each:", end="")
+    console.print()
+    console.print("One maintenance pass over each:")
     outcomes = {}
     with open_engine(engine) as started:
-        for proposal in report.proposals:
-            console.print()
+        for number, proposal in enumerate(report.proposals):
+            if number:
+                console.print()
             outcome = runtime.maintain(TableName.parse(proposal.table), SETTINGS, started, unsafe=True)
             print_outcome(console, outcome)
             outcomes[proposal.table] = outcome

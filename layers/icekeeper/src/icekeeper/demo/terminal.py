@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -16,9 +16,11 @@ __all__ = ["print_contents", "print_figures"]
 
 def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
     """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after, in 80 columns."""
-    console.print("\nbefore → after")
+    console.print()
+    console.print("before → after")
     table = _columns()
-    for heading in ("files", "stored,\nKB", "snapshots", "manifests", "orphans", "planning\nrequests"):
+    stored, requests = Group("stored,", "KB"), Group("planning", "requests")
+    for heading in ("files", stored, "snapshots", "manifests", "orphans", requests):
         table.add_column(heading, justify="right", no_wrap=True)
     for messy, before, after in stories:
         pairs = (
@@ -36,7 +38,8 @@ def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures,
 
 def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
     """Print rows and checksum, as DuckDB reads them, at the head and at the tag: once where they stayed the same."""
-    console.print("\nrows as DuckDB reads them, before and after")
+    console.print()
+    console.print("rows as DuckDB reads them, before and after")
     table = _columns()
     for heading in ("rows", "checksum", ""):
         table.add_column(heading, no_wrap=True)

@@ -16,7 +16,7 @@ from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
 from icekeeper.detection.signals import Signal
 from icekeeper.detection.sweep_signals import due_sweep
-from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.errors import MaintenanceError, PolicyError, RequestRefused
 from icekeeper.health.warnings import unreadable_warning
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
@@ -81,6 +81,8 @@ def assessor(
     def settings_of(loaded: LoadedTable, identity: TableIdentity, memory: Glance) -> ResolvedPolicy:
         try:
             resolved = resolve_policy(loaded)
+        except RequestRefused:  # says nothing of the table's own settings
+            raise
         except PolicyError as error:
             if observe is not None:
                 observe(loaded, identity, error, memory)
@@ -189,7 +191,7 @@ def skip_on_error(table: TableName, work: Callable[[], Result]) -> Result | Skip
     try:
         return work()
     except MaintenanceError as error:
-        return Skip(str(table), str(error), is_error=True)
+        return Skip(str(table), str(error), is_error=not isinstance(error, RequestRefused))
     except OSError as error:
         return Skip(str(table), f"the table cannot be read: {error}", is_error=True)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

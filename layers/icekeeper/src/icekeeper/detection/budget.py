@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
+
+from icekeeper.limited_time import in_daemon_thread
 
 __all__ = ["Reached", "within_budget"]
 
@@ -24,6 +26,8 @@ class Reached(Generic[Item, Result]):
 
     done: list[tuple[Item, Result]]
     begun: int
+    hung: list[Item]
+    """Those that were begun with a tenth of the time left at least, and are not done."""
 
 
 def within_budget(
@@ -38,8 +42,8 @@ def within_budget(
     """Results of what finished within ``budget_s`` seconds, in any order.
 
     Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the
-    works, so that what they hold in memory is bounded.  An item that hangs is left to its own timeout.  What ``work``
-    raises is raised.
+    works, so that what they hold in memory is bounded.  An item that hangs is left to itself, in a thread that does not
+    hold up the end of the process.  What ``work`` raises is raised.
     """
     started_s = monotonic_s()
     desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
@@ -48,15 +52,13 @@ def within_budget(
         # Each thread takes its next item itself: one that hands items out would wake up for every one of them.
         with around():
             while (number := desk.next_number()) is not None:
-                desk.put(items[number], work(items[number]))
+                desk.put(number, work(items[number]))
 
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="icekeeper-detect")
     try:
-        running = [pool.submit(works) for _ in range(min(threads, len(items)))]
+        running = [in_daemon_thread(works, f"icekeeper-detect_{n}") for n in range(min(threads, len(items)))]
         ended, _ = wait(running, max(0.0, started_s + budget_s - monotonic_s()), FIRST_EXCEPTION)
     finally:
         reached = desk.close()
-        pool.shutdown(wait=False, cancel_futures=True)
     for one in ended:
         one.result()
     return reached
@@ -66,30 +68,31 @@ class _Desk(Generic[Item, Result]):
     """Where the threads take their items and leave their results, until it closes."""
 
     def __init__(self, items: Sequence[Item], monotonic_s: Callable[[], float], last_begin_s: float) -> None:
-        self._size = len(items)
+        self._items = items
         self._monotonic_s = monotonic_s
         self._last_begin_s = last_begin_s
         self._lock = Lock()
         self._is_closed = False
         self._begun = 0
-        self._done: list[tuple[Item, Result]] = []
+        self._done: dict[int, Result] = {}
 
     def next_number(self) -> int | None:
         """The number of the next item; ``None``: there is none, or it is too late."""
         with self._lock:
-            if self._is_closed or self._begun == self._size or self._monotonic_s() >= self._last_begin_s:
+            if self._is_closed or self._begun == len(self._items) or self._monotonic_s() >= self._last_begin_s:
                 return None
             self._begun += 1
             return self._begun - 1
 
-    def put(self, item: Item, result: Result) -> None:
-        """Leave a result, which nobody takes who comes too late."""
+    def put(self, number: int, result: Result) -> None:
+        """Store the result of an item; it is discarded if the time is over."""
         with self._lock:
             if not self._is_closed:
-                self._done.append((item, result))
+                self._done[number] = result
 
     def close(self) -> Reached[Item, Result]:
         """What was done until now; no thread begins another item."""
         with self._lock:
             self._is_closed = True
-            return Reached(self._done, self._begun)
+            done = [(self._items[number], result) for number, result in self._done.items()]
+            return Reached(done, self._begun, [self._items[n] for n in range(self._begun) if n not in self._done])

@@ -65,7 +65,10 @@ def detect(
         )
 
     with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
-        report = Scanner(settings, state, now_ms, threads, run=run).scan(sources, assessor_of, cursor)
+        check = policies.of_requests(given).of
+        report = Scanner(settings, state, now_ms, threads, run=run, check_request=check).scan(
+            sources, assessor_of, cursor
+        )
         try:
             first_sweeps.write_rest()
         except StorageError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from icekeeper.detection.next_run import NextRun
 from icekeeper.errors import StorageError
-from icekeeper.masking import masked
+from icekeeper.masking import masked_sentence
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 
@@ -49,7 +49,7 @@ class Skip:
     """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked(self.reason))  # it may quote whatever a library has raised
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote whatever a library has raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class FleetProposal:
     def identity(self) -> TableIdentity:
         """Which table it is."""
         found = self.proposal
-        name = TableName.parse(found.table)
+        name = TableName.recorded(found.table)
         return TableIdentity(self.catalog, self.warehouse, name, found.uuid, found.location)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class FleetSkip:
     """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked(self.reason))  # as above
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # as above
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class RequestedTables:
 
     def meant(self, table: TableIdentity) -> tuple[MaintenanceRequest, ...]:
         """The requests for a table, whatever it was called when they were left."""
-        return tuple(request for request in self.pending if request.identity.is_same_table(table))
+        return tuple(request for request in self.pending if request.identity.is_same_copy(table))
 
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:

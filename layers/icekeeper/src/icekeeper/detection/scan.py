@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from icekeeper.activity import scan_finished, scan_started
+from icekeeper.at_work import at_work
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import HOUR_MS
 from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
@@ -21,20 +24,30 @@ from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.detection.seen_tables import SeenTables, note_unopened
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
-from icekeeper.health.lake_log import LakeLog
+from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.state.claims import Entry
+from icekeeper.state.cut_offs import LEAST_LIMIT_S, CutOff, CutWork, cut_again, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import Glance, StateStore
+from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.sweep_rhythm import has_former_table
 
 __all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
 
+log = logging.getLogger(__name__)
+
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 LOADING_THREADS = 16
+# So much later at the latest a look that hangs is seen by whoever can kill this process.
+_LATEST_S = 60
 # So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
 _LISTING_SHARE = 0.5
+
+
+RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
+"""Resolves the policy of a table with the settings of a request; raises PolicyError where it is not to be served."""
 
 
 class AssessorOf(Protocol):
@@ -57,6 +70,14 @@ class _Place:
     requests: RequestedTables
     fleet: int
     """How many tables the scan selects in all catalogs."""
+    cuts: tuple[CutOff, ...]
+    """Its tables that were cut off."""
+
+    def entry(self, table: TableName) -> Entry:
+        return self.catalog.name, self.catalog.warehouse, str(table)
+
+    def is_cut(self, table: TableName, work: CutWork) -> bool:
+        return any((one.entry, one.work) == (self.entry(table), work) for one in self.cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +88,8 @@ class _Found:
     request: MaintenanceRequest | None = None
     stale: tuple[MaintenanceRequest, ...] = ()
     """Requests for an earlier table of this name, which is gone."""
+    refused: str | None = None
+    """Why the request is not served: it asks for what the deployment does not admit, or its settings are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,7 @@ class Scanner:
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
     """The run whose passes share what the scan has seen; empty: none follows."""
+    check_request: RequestChecker = lambda catalog, loaded, settings: None
 
     def scan(
         self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
@@ -111,7 +135,7 @@ class Scanner:
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
 
         def reach(entry: FleetTable) -> _Found:
-            return _reach(places[entry.catalog], entry, is_selected=entry.cursor in selected)
+            return self._look_at(places[entry.catalog], entry, is_selected=entry.cursor in selected)
 
         reached = within_budget(
             reach,
@@ -125,8 +149,11 @@ class Scanner:
         proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
         missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
-        late = _late_reason(self.settings)
-        skipped += [*more, *(FleetSkip(entry.catalog, entry.text, late) for entry in missed)]
+        late, hung = _late_reason(self.settings), {entry.cursor for entry in reached.hung}
+        skipped += more
+        skipped += [FleetSkip(one.catalog, one.text, late) for one in missed if one.cursor not in hung]
+        slow = _look_reason(self.settings)
+        skipped += [FleetSkip(one.catalog, one.text, slow, is_error=True) for one in missed if one.cursor in hung]
         report = FleetReport(
             scanned=len(reached.done),
             listed=len(selected),
@@ -148,11 +175,66 @@ class Scanner:
         )
         return report
 
+    def _look_at(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
+        """Reach a table, unless it waits since looking at it took too long."""
+        waiting = waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms).get(entry.text)
+        if waiting is not None:
+            return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
+        limit_s, why = self.settings.detection_timeout_s, _look_reason(self.settings)
+        with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + _LATEST_S, why=why):
+            return _reach(place, entry, self.check_request, is_selected=is_selected)
+
+    def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
+        """Record the tables of which no look has ended, and forget those of which one did again."""
+        counts = self.settings.detection_timeout_s >= LEAST_LIMIT_S
+        try:
+            for entry in reached.hung if counts else ():
+                place = places[entry.catalog]
+                cut_again(
+                    self.store.cut_offs,
+                    place.entry(entry.table),
+                    CutWork.LOOK,
+                    _look_reason(self.settings),
+                    now_ms=self.now_ms,
+                )
+            for entry, _ in reached.done:
+                place = places[entry.catalog]
+                waits = entry.text in waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms)
+                if place.cuts and not waits and place.is_cut(entry.table, CutWork.LOOK):
+                    self.store.cut_offs.forget(place.entry(entry.table), CutWork.LOOK)
+        except StorageError as error:  # the next scan finds it out again
+            log.warning("which tables could not be looked at in time could not be recorded: %s", error)
+
     def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
+        self._note_cuts(places, reached)
         for place in places.values():
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
         self._drop_stale_requests(reached)
+        for found in (one for _, one in reached.done if one.refused is not None):
+            self._answer(found)
+
+    def _answer(self, found: _Found) -> None:
+        """Tell in the journal why a request is not served, and drop it: asking again would not change it."""
+        request, why = found.request, found.refused or ""
+        if request is None or not self.store.requests.claim(request):
+            return
+        log.warning("%s", why)
+        # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
+        told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
+        record = PassRecord(
+            identity=request.identity,
+            run_id=self.run or "detection",
+            started_ms=told_ms,
+            finished_ms=told_ms,
+            status="refused",
+            summary=why,
+            engine="",
+        )
+        try:
+            self.store.record_pass(record)
+        except StorageError as error:  # the other tables' passes need not wait for it
+            log.warning("that the request was refused is not in the journal: %s", error)
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float
@@ -192,21 +274,33 @@ class Scanner:
         strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
         fleet = sum(len(listed.selected) for listed in catalogs)
         places: dict[str, _Place] = {}
+        twins = Twins()
         for listed in catalogs:
             name = listed.catalog.name
             if name in places:
                 skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
             else:
-                places[name] = self._place(listed, assessor_of, requested_tables(listed, pending, strangers), fleet)
+                requests = requested_tables(listed, pending, strangers)
+                places[name] = self._place(listed, assessor_of, requests, fleet, twins)
         return places
 
-    def _place(self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int) -> _Place:
+    def _place(
+        self,
+        listed: ListedCatalog,
+        assessor_of: AssessorOf,
+        requests: RequestedTables,
+        fleet: int,
+        twins: Twins,
+    ) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
+        twins.know(health.tables)
         if listed.tables is not None and listed.left_out is None:
             health.forget_all_but(listed.tables)
 
         seen = SeenTables(self.store, catalog)
+        cuts = tuple(self.store.cut_offs.of_catalog(catalog.name, catalog.warehouse))
+        waiting = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
 
         def observe(
             loaded: LoadedTable,
@@ -223,17 +317,21 @@ class Scanner:
                 idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
                 unreadable=memory.unreadable,
                 has_former_table=has_former_table(memory.schedules),
+                cut_off=waiting.get(str(loaded.name)),
+                twins=twins.of(identity),
             )
             health.observe(stats)
 
         whole = listed.tables if listed.left_out is None else None
-        return _Place(catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet)
+        return _Place(
+            catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet, cuts
+        )
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
         """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
-        served = {found.request.identity.key for _, found in reached.done if found.request is not None}
+        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
-            if request.identity.key not in served:  # under another name
+            if request.identity.lease_key not in served:  # under another name
                 self.store.requests.claim(request)
 
 
@@ -242,17 +340,29 @@ def _late_reason(settings: Policy) -> str:
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
 
 
+def _look_reason(settings: Policy) -> str:
+    """Why a look at a table was cut off."""
+    return f"looking at it did not end within detection_timeout_s {settings.detection_timeout_s}"
+
+
 def _over_limit_reason(settings: Policy) -> str:
     """Why a table is skipped although it needs work."""
     return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
 
 
-def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
+def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
     """Load and assess one table; a request counts only for the very table that it was left for."""
     told = place.requests.told_here(entry.table)
+    if not entry.table.is_plain:  # what its text says is another table, or none
+        reason = "no pass can be told of it: a part of its name is empty or holds a dot; rename the table or namespace"
+        return _Found(Skip(entry.text, reason, is_error=True))
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
-        loaded = load_or_skip(place.catalog, entry.table)
+        try:
+            loaded = load_or_skip(place.catalog, entry.table)
+        except Exception as error:
+            place.seen.failed(entry.table, error)
+            raise
         if isinstance(loaded, Skip):
             return loaded
         return loaded, place.requests.meant(identity_of(place.catalog, loaded))
@@ -264,8 +374,26 @@ def _reach(place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
     stale = tuple(request for request in told if request not in meant)
     if not meant and not is_selected:
         return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
-    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=bool(meant), fleet=place.fleet))
-    return _Found(found, meant[0] if meant else None, stale)
+    refused = _why_refused(meant, place.catalog, loaded, check_request)
+    if refused is not None and not is_selected:
+        return _Found(Skip(entry.text, refused), meant[0], stale, refused)
+    is_requested = bool(meant) and refused is None
+    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=is_requested, fleet=place.fleet))
+    return _Found(found, meant[0] if meant else None, stale, refused)
+
+
+def _why_refused(
+    meant: Sequence[MaintenanceRequest], catalog: Catalog, loaded: LoadedTable, check_request: RequestChecker
+) -> str | None:
+    if not meant:
+        return None
+    try:
+        check_request(catalog, loaded, meant[0].settings)
+    except PolicyError as error:
+        return str(error)
+    except StorageError:  # the pass finds out
+        return None
+    return None
 
 
 def _ranked(
@@ -281,7 +409,7 @@ def _ranked(
     wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
     for entry, result in reached.done:
-        found, request = result.found, result.request
+        found, request = result.found, result.request if result.refused is None else None
         if isinstance(found, Skip):
             skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error, found.warning))
             continue
@@ -296,7 +424,7 @@ def _ranked(
     beyond_limit = 0
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key, warning = item.identity.key, item.proposal.warning
+        key, warning = item.identity.lease_key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
             beyond_limit += 1
             skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
@@ -304,6 +432,8 @@ def _ranked(
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
+        elif cut := waiting_cuts(places[entry.catalog].cuts, CutWork.PASS, now_ms).get(entry.text):
+            skipped.append(FleetSkip(entry.catalog, entry.text, f"not maintained: {cut.sentence}", warning=warning))
         elif holder := _holder(item, store, now_ms):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}", warning=warning))
         else:
@@ -314,7 +444,7 @@ def _ranked(
 
 def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
     try:
-        lease = store.leases.current(item.identity.key, now_ms=now_ms)
+        lease = store.leases.current(item.identity.lease_key, now_ms=now_ms)
     except StorageError:  # the run asks again before it begins
         return None
     return None if lease is None else lease.who

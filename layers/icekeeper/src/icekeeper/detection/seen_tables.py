@@ -7,15 +7,15 @@ looked into them.  Their manifests are read before the run's first deletion; no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.claims import first_look, is_seen, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
-from icekeeper.deletion.served_tables import UNKNOWN_WAREHOUSE, fits
-from icekeeper.errors import StorageError
+from icekeeper.deletion.served_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
+from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
 from icekeeper.state.gathered import Gathered
@@ -50,6 +50,7 @@ class SeenTables:
     def __init__(self, state: StateStore, catalog: Catalog) -> None:
         self._state, self._catalog = state, catalog
         self._lock, self._seen = Lock(), set[TableName]()
+        self._failed: dict[TableName, Exception] = {}
         self._is_well = True
         self._news = Gathered(state.claims.record_first_looks)
         self._known: Mapping[TableName, TableClaims] | None = None
@@ -75,6 +76,15 @@ class SeenTables:
         except StorageError as error:
             self._give_up(error)
 
+    def failed(self, table: TableName, error: Exception) -> None:
+        """Take note of a table whose metadata cannot be read: the passes of the run need not find that out again.
+
+        What a store or catalog does not answer now, they ask again.
+        """
+        if isinstance(error, MetadataUnreadable | AttributeError | KeyError | TypeError | ValueError):
+            with self._lock:
+                self._failed[table] = error
+
     def finish(self, tables: Collection[TableName] | None, run: str, now_ms: int) -> None:
         """Record what is left; ``tables`` are all that the catalog has, ``None`` where that is not known.
 
@@ -87,13 +97,21 @@ class SeenTables:
             if not self._is_well or (self._are_alone and self._known is None):
                 return
             if run and tables is not None:
-                unseen = tuple(UnseenEntry(table=table) for table in sorted(set(tables) - self._seen, key=str))
+                unseen = tuple(self._unseen(sorted(set(tables) - self._seen, key=str)))
                 look = replace(look, run=run, looked_ms=now_ms, unseen=unseen)
-            if (look.run and fits(look)) or look.key not in {known.key for known in self._state.claims.looks()}:
+            told = fitting(look)
+            if (look.run and told is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
                 # Without a run, or where there is too much to tell, passes look at all of its tables.
-                self._state.claims.record_look(look if fits(look) else replace(look, run="", unseen=()))
+                self._state.claims.record_look(told or replace(look, run="", unseen=()))
         except StorageError as error:
             self._give_up(error)
+
+    def _unseen(self, tables: Iterable[TableName]) -> Iterator[UnseenEntry]:
+        for table in tables:
+            error = self._failed.get(table)
+            yield (
+                UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
+            )
 
     def _recorded(self) -> Mapping[TableName, TableClaims]:
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -25,6 +26,7 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.garbage import search_cycles_seldom
+from icekeeper.masking import MaskingFormatter
 
 __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
 
@@ -94,6 +96,9 @@ def _begin_worker(environment: Mapping[str, str]) -> None:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # whoever has started the server
     search_cycles_seldom()
+    if logging.lastResort is not None:  # nobody sets up logging here: it prints what libraries warn of
+        logging.lastResort.setFormatter(MaskingFormatter(logging.Formatter("%(message)s")))
+    logging.captureWarnings(capture=True)
     if dict(os.environ) != environment:
         os.environ.clear()
         os.environ.update(environment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from icekeeper.errors import PolicyError
 from icekeeper.health.counters import lake_counters
@@ -10,12 +10,14 @@ from icekeeper.health.warnings import lake_warnings, unreadable_warning
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.model import ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.state.cut_offs import CutOff
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.unreadable_files import UnreadableFile
 
 __all__ = ["examine", "health_head"]
 
+_MOST_NAMED = 3
 # Warning → the operations of which at least one would do something about it.
 _WORK_OF = {
     "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
@@ -42,6 +44,9 @@ def examine(
     unreadable: Mapping[str, UnreadableFile] | None = None,
     mixed_footers: str | None = None,
     has_former_table: bool = False,
+    cut_off: CutOff | None = None,
+    twins: Sequence[str] = (),
+    waits: str | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
 
@@ -50,8 +55,9 @@ def examine(
     look as if they needed work, and returns the operations that surely find none: then there is no warning.
     ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
     name; ``unreadable`` files are those that passes could not read, and ``mixed_footers`` warns of footers that readers
-    misread.  ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same
-    location.
+    misread.  ``cut_off`` says that a pass over the table took too long, ``twins`` are other tables with its UUID.
+    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
+    ``waits``: why deletions wait for a table that cannot be read.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -71,6 +77,9 @@ def examine(
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
+    warnings |= dict(_of_others(cut_off, twins))
+    if waits is not None:
+        warnings["deletions_wait"] = waits
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
     else:
@@ -83,6 +92,23 @@ def examine(
         warnings=warnings,
         policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
     )
+
+
+def _of_others(cut_off: CutOff | None, twins: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Warnings that no metadata tell of."""
+    if cut_off is not None:
+        yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
+    if twins:
+        yield (
+            "uuid_twice",
+            f"the table's UUID is also that of {_some(twins)}: pins and staged loads of one hold for the other; "
+            "drop the one that nobody needs, or create the copy anew",
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _of_work(

@@ -7,9 +7,10 @@ store fails, stats and log lines of this scan are lost, but the scan goes on.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
@@ -19,10 +20,12 @@ from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
 
-__all__ = ["LakeLog"]
+__all__ = ["LakeLog", "Twins"]
 
 log = logging.getLogger(__name__)
 
+# An item of DynamoDB has at most 400 KB; one that does not fit would cost all others of its batch.
+_MOST_BYTES = 300_000
 
 _Entry: TypeAlias = tuple[str, str]
 """Name and UUID of a table, which are unique within a catalog."""
@@ -51,11 +54,21 @@ class LakeLog:
         except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
             self._give_up("read", error)
 
+    @property
+    def tables(self) -> list[TableIdentity]:
+        """The tables of which stats were recorded before this scan."""
+        return [known.identity for known in self._known.values()]
+
     def observe(self, stats: LakeStats) -> None:
         """Take the stats of a table; if they changed, they are recorded, sooner or later, until :meth:`finish`."""
         known = self._known.get(_entry(stats.identity))
-        if self._store is not None and (known is None or known.digest != _digest(stats)):
-            self._news.add(stats)
+        if self._store is None or (known is not None and known.digest == _digest(stats)):
+            return
+        size = len(json.dumps([stats.warnings, stats.policy, stats.identity.location]))
+        if size > _MOST_BYTES:
+            log.warning("%s: its lake stats have %d bytes, so they are not kept", stats.identity.table, size)
+            return
+        self._news.add(stats)
 
     def finish(self) -> None:
         """Record what is left; nothing is raised."""
@@ -92,6 +105,28 @@ class LakeLog:
             if self._store is not None:
                 log.warning("lake stats cannot be %s, so this scan leaves them: %s", what, error)
             self._store = None
+
+
+class Twins:
+    """The tables of all catalogs by UUID, to find one that is seen at two locations; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_uuid: dict[str, dict[str, str]] = {}
+
+    def know(self, tables: Iterable[TableIdentity]) -> None:
+        """Take tables that an earlier scan saw."""
+        for identity in tables:
+            self.of(identity)
+
+    def of(self, identity: TableIdentity) -> tuple[str, ...]:
+        """The other tables that have the UUID of this one at another location, with it; this one is known then."""
+        if not identity.uuid or not identity.location:
+            return ()
+        with self._lock:
+            places = self._by_uuid.setdefault(identity.uuid, {})
+            places[identity.location] = f"{identity.table} of catalog {identity.catalog} at {identity.location}"
+            return tuple(text for location, text in sorted(places.items()) if location != identity.location)
 
 
 def _entry(identity: TableIdentity) -> _Entry:

@@ -123,7 +123,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     warnings: list[str] = []
     if searches:
         one = next(iter(searches.values()))
-        storage = one.context.storage(one.table)
+        storage = one.context.storage(one.table).operators()  # the bucket is the caller's to name
         source = _source(storage, asked)
         _assign_to_tables(source.objects(), tables, searches, outside, referenced)
         unlisted = referenced.unlisted()

@@ -13,6 +13,7 @@ from icekeeper.activity import operation_finished, operation_started, progress_o
 from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.deletion.claims import remember_claims
 from icekeeper.errors import (
+    LocationRefused,
     MaintenanceError,
     MetadataUnreadable,
     OperationRefused,
@@ -77,9 +78,7 @@ def run_operation(
 
     def work(context: OperationContext) -> OperationOutcome:
         context.require_lease()
-        if context.resolved.allowed_prefixes is not None:
-            metadata = context.load().metadata
-            context.require_allowed((metadata.location, metadata.metadata_directory))
+        context.require_allowed()
         take_over(operation, context)
         return OPERATIONS[operation](replace(context, operation=operation))
 
@@ -116,10 +115,11 @@ def _outcome(
 ) -> OperationOutcome:
     try:
         return work(context)
-    except (OperationRefused, TableUnsupported) as error:
+    except (OperationRefused, LocationRefused, TableUnsupported) as error:
         return refused(operation, str(error))
     except MetadataUnreadable as error:
-        return (refused if FACTS[operation].is_destructive else failed)(operation, str(error))
+        is_refused = FACTS[operation].is_destructive or isinstance(error.__cause__, LocationRefused)
+        return (refused if is_refused else failed)(operation, str(error))
     except reraised:
         raise
     except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported

@@ -23,7 +23,7 @@ def served_request(
         StorageError: the state does not answer.
     """
     for request in requests.pending():
-        if request.identity.is_same_table(identity):
+        if request.identity.is_same_copy(identity):
             return request if is_served(request.settings, settings, policy) else None
     return None
 

@@ -50,7 +50,7 @@ def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
         StorageError: the state store does not answer.
     """
     leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
-    wanted = Lease(key=context.memory.identity.key, holder=holder, expires_ms=0, name=str(context.table))
+    wanted = Lease(key=context.memory.identity.lease_key, holder=holder, expires_ms=0, name=str(context.table))
     lease = _taken(leases, wanted, turn, context.clock, context.sleep)
     with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, context.clock)) as held:
         yield held

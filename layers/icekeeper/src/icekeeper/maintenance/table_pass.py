@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.errors import PlanStale, PolicyError, TableUnsupported
+from icekeeper.errors import PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.garbage import search_cycles_seldom
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.maintenance.served_request import served_request
@@ -19,10 +20,14 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.request_count import counting
+from icekeeper.state.cut_offs import CutWork, forget_cut
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 
 __all__ = ["AskedPass", "maintain_table"]
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def _maintain(asked: AskedPass) -> PassOutcome:
     with leased(context, turn) as lease:
         if turn.wait_ms:  # the pass that was waited for has changed the table
             loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).key != context.memory.identity.key:
+            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
                 raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
             context = asked.make_context(loaded, run_id)
         if reason := turn.why_not():
@@ -94,4 +99,15 @@ def _maintain(asked: AskedPass) -> PassOutcome:
             raise
         if not lease.is_lost and turn.why_stop() is None:
             asked.claim(request)
+        _forget_cuts(asked, loaded)
         return outcome
+
+
+def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
+    """Forget that the table was cut off: now its pass has ended (rule 271)."""
+    entry = asked.catalog.name, asked.catalog.warehouse, str(loaded.name)
+    try:
+        for work in CutWork:
+            forget_cut(asked.state.cut_offs, entry, work)
+    except StorageError as error:
+        log.warning("%s is still recorded as cut off: %s", loaded.name, error)

@@ -29,6 +29,7 @@ MAIN = "main"
 NAME_MAPPING = "schema.name-mapping.default"
 """The property with the field ids of columns in files that have none (specification, "Name Mapping Serialization")."""
 INITIAL_SEQUENCE_NUMBER = 0
+_LONG = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +279,18 @@ class TableMetadata:
         """The folder of new metadata files: ``write.metadata.path`` or ``<location>/metadata``."""
         return (self.properties.get(METADATA_FOLDER_KEY) or f"{self.location}/metadata").rstrip("/")
 
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Every folder in which the table says that it has its files."""
+        return (self.location, self.data_location, self.metadata_directory)
+
     def property_flag(self, key: str, default: bool) -> bool:
         """A boolean table property; as in Java only ``true`` (in any case) is true."""
         value = self.properties.get(key)
         return default if value is None else value.strip().lower() == "true"
 
     def property_int(self, key: str, default: int) -> int:
-        """An integer table property.
+        """An integer table property, of 64 bits as in Java.
 
         Raises:
             PolicyError: the property is set to something else.
@@ -293,9 +299,12 @@ class TableMetadata:
         if value is None:
             return default
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
+            number = _LONG
+        if not -_LONG <= number < _LONG:
             raise PolicyError(f"table property {key} is '{value}', which is not an integer") from None
+        return number
 
 
 def _of_one_column(field: JsonObject) -> JsonObject:

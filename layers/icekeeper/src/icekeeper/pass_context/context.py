@@ -21,7 +21,6 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.pass_context.allowed_locations import require_allowed
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.jobs import Job, running_job
@@ -103,6 +102,8 @@ class OperationContext:
     """When it began, by ``monotonic_s``."""
     lease: HeldLease | None = None
     """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
+    require_allowed: Callable[[], None] = lambda: None
+    """Raises LocationRefused where the table itself says that its files are outside of its bound (rule 92)."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
     time_left_s: Callable[[], float] | None = None
@@ -138,18 +139,15 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads what the table's metadata points at, and takes note of where its files lie."""
-        metadata, read = loaded.metadata, partial(self.cache.read, read=self.storage(loaded).read)
+        metadata, storage = loaded.metadata, self.storage(loaded)
+
+        def read(path: str) -> bytes:
+            storage.require([path])  # another table's pass may have read it
+            return self.cache.read(path, storage.read)
+
         if self.planned is not None:  # what it names has not been written, and is nothing that was seen
             return TableReader(metadata, partial(self.planned.read, read=read))
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
-
-    def require_allowed(self, paths: Iterable[str]) -> None:
-        """Refuse work on files or folders outside the locations that the deployment allows this table.
-
-        Raises:
-            OperationRefused: names the first one; nothing was touched.
-        """
-        require_allowed(paths, self.resolved.allowed_prefixes)
 
     def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
         """A writer for one attempt to commit to the policy's branch of this head."""
@@ -317,6 +315,7 @@ def operation_context(
         cache=shared.manifests,
         run_id=run_id,
         run=run or SharedRun(run_id),
+        require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
         started_ms=clock() if started_ms is None else started_ms,
         engine=CountedEngine(engine),
         dry_run=dry_run,

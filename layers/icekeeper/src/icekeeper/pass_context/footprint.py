@@ -64,7 +64,7 @@ def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
 
 
 class Footprint:
-    """The roots of the data and delete files that this pass has seen of a table; beyond 1,000, the whole bucket."""
+    """The roots of the data and delete files that this pass has seen of a table; beyond 1,000, the bucket or disk."""
 
     def __init__(self) -> None:
         self._folders: set[str] = set()
@@ -89,7 +89,7 @@ class Footprint:
 
     def _add(self, root: str) -> None:
         if root not in self._roots:
-            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(root)))
+            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(root)) or "/")
 
     def roots(self) -> frozenset[str]:
         """The normalised roots that were seen."""

@@ -31,14 +31,16 @@ def metadata_of_other_entries(
     run: str,
 ) -> Iterator[str]:
     """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded, or
-    where the look that the ``run`` took at every table has not seen one.
+    where the look that the ``run`` took at every table has not seen one, and no rule keeps that away.
 
     Raises:
         StorageError: the state store failed.
     """
     if not deletes_after_commit(head.metadata):
         return
-    if any(look.run == run and look.is_blind for look in state.claims.looks()):
+    looks = [look for look in state.claims.looks() if look.run == run]
+    yield from (one.pointer for look in looks for one in look.unseen if one.pointer)
+    if any(look.is_blind(head.is_kept_apart_from) for look in looks):
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
     identity = identity_of(catalog, head)

@@ -17,6 +17,7 @@ from threading import Lock
 
 from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.metadata.whole_avro import is_whole_avro
+from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage
 
 __all__ = ["MetadataCache", "SharedReads", "shared_reads", "sharing_reads"]
@@ -64,12 +65,12 @@ class SharedReads:
         self._clients: dict[tuple[int, tuple[tuple[str, str], ...]], Storage] = {}
 
     def storage(self, properties: Mapping[str, str], listing_threads: int) -> Storage:
-        """One client per set of credentials."""
-        key = listing_threads, tuple(sorted(properties.items()))
+        """One client per set of credentials, within the bound that the properties carry."""
+        key = listing_threads, tuple(sorted((k, v) for k, v in properties.items() if k != ALLOWED_LOCATIONS))
         with self._lock:
             if key not in self._clients:
                 self._clients[key] = Storage(properties, listing_threads)
-            return self._clients[key]
+            return self._clients[key].within(AllowedLocations.of(properties))
 
 
 _current: ContextVar[SharedReads | None] = ContextVar("icekeeper_shared_reads", default=None)

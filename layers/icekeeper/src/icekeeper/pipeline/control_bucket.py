@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "table_folder"]
+__all__ = ["ControlBucket", "digest_of", "proposals_key", "report_key", "require_of_run", "table_folder"]
 
 AnyShape = TypeVar("AnyShape", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -151,6 +152,17 @@ def table_folder(run_id: str, spelling: str) -> str:
     table names may have characters that keys should not have.
     """
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
+
+
+def require_of_run(key: str, run_id: str) -> str:
+    """The key, if it is that of a document of one of the run's tables (rule 266).
+
+    Raises:
+        OperationRefused: it is not: no answer of a state of this run has named it.
+    """
+    if not re.fullmatch(rf"runs/{re.escape(run_id)}/[0-9a-f]{{32}}/[a-z0-9_-]+\.json", key):
+        raise OperationRefused(f"{key!r} is no document of a table of run {run_id}")
+    return key
 
 
 def digest_of(document: Any) -> str:

@@ -115,7 +115,7 @@ class Deployment:
 
         Any other reads them for each runtime: people may change them while a container is warm.
         """
-        return replace(self, _once=_ReadOnce(TablePolicies(self.environment)))
+        return replace(self, _once=_ReadOnce(TablePolicies(self.environment, of_requests=True)))
 
     def keeping(self, run_id: str, item: Item) -> Deployment:
         """The same deployment for a call that carries out one pass as a whole (rule 158)."""
@@ -161,7 +161,8 @@ class Deployment:
             self._opened(address),
             self.state,
             environment=self.environment,
-            policies=None if self._once is None else self._once.policies,
+            # Who starts a run, or calls a function, says the overrides (rule 267).
+            policies=TablePolicies(self.environment, of_requests=True) if self._once is None else self._once.policies,
             clock=self.clock,
             store_clock=self.store_clock,
             other_catalog=self.other_catalog,
@@ -188,7 +189,7 @@ class Deployment:
         key = (address.name, address.warehouse)
         with self._opening:
             if key not in self._catalogs:
-                self._catalogs[key] = open_address(address)
+                self._catalogs[key] = open_address(address, self.environment)
             return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:

@@ -14,15 +14,15 @@ from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
-from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
 from icekeeper.pipeline.one_call import assign_tables
-from icekeeper.pipeline.payloads import fits_payloads
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.detection_mark import note_detection
+from icekeeper.state.identity import TableIdentity
 from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Detected", "detect_tables"]
@@ -79,9 +79,12 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     address = find_address(deployment.addresses(), wanted.catalog)
     runtime = deployment.runtime_at(address)
     loaded = runtime.catalog.load(name)
-    settings = wanted.overrides
-    resolved = runtime.policy(loaded, settings)  # raises PolicyError for a mistake now, not when the pass is planned
-    identity = identity_of(runtime.catalog, loaded)
+    settings, identity = wanted.overrides, identity_of(runtime.catalog, loaded)
+    try:
+        resolved = runtime.policy(loaded, settings)  # a mistake, or too much, is told now, before anything is done
+    except PolicyError:
+        _claim(deployment, identity, settings)  # the error is the answer to the request: asking again changes nothing
+        raise
     if wanted.schedule is not None:
         parts: tuple[PolicyPart, ...] = (forced_part(resolved, wanted.schedule, str(name)),)
     else:
@@ -105,6 +108,12 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     return Detected((item,), "asked for")
 
 
+def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[str, str]) -> None:
+    for request in deployment.state.requests.pending():
+        if request.identity.is_same_copy(identity) and dict(request.settings) == settings:
+            deployment.state.requests.claim(request)
+
+
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     """The tables that need maintenance; those at work in another run are left out by their leases."""
     started_ms = deployment.clock()
@@ -119,7 +128,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     report = detect(
         sources,
         deployment.state,
-        TablePolicies(deployment.environment),
+        TablePolicies(deployment.environment, of_requests=True),
         overrides=event.input.overrides,
         clock=deployment.clock,
         cursor=_cursor(deployment),
@@ -131,25 +140,25 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     for warning in report.warnings:
         log.warning("%s", warning)
     _tell(deployment, event.run_id, report)
-    items = tuple(_item(proposal, event.input, started_ms) for proposal in report.proposals if _fits(proposal))
+    found = (_item(proposal, event.input, started_ms) for proposal in report.proposals)
+    items = tuple(item for item in found if item is not None)
     beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance{beyond}"
     errors = report.errors + len(unlisted)
     return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
 
 
-def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> Item:
-    """The table of a proposal, with the settings of its request if it was requested, else those of the run's input."""
+def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> Item | None:
+    """The table of a proposal, with the settings of its request if it was requested, else those of the run's input.
+
+    ``None``, with an error line, where it fits no payload: a name must not end the run of all others.
+    """
     document = {**proposal.to_json(), "detected_ms": detected_ms}
-    return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
-
-
-def _fits(proposal: FleetProposal) -> bool:
-    """Whether a proposal's settings are short enough for payloads; one that is not is left out, with an error line."""
-    if fits_payloads(proposal.settings):
-        return True
-    log.error("%s was requested with settings that are too long for a run: request it anew", proposal.proposal.table)
-    return False
+    try:
+        return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
+    except PolicyError as error:
+        log.error("%r of catalog %s is left out: %s", proposal.proposal.table, proposal.catalog, error)
+        return None
 
 
 def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:

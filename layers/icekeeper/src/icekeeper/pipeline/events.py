@@ -8,17 +8,19 @@ understood too: a new field has a default, and no field goes (rule 148).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.pipeline.payloads import MAX_SETTINGS, fits_payloads
+from icekeeper.pipeline.payloads import fits_payloads
 from icekeeper.policy import Operation
 from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MAX_SETTINGS, requested_table
 
 __all__ = [
     "MAX_SENTENCE",
@@ -34,6 +36,7 @@ __all__ = [
     "ReportRunEvent",
     "ReportTableEvent",
     "Route",
+    "RunId",
     "TableResult",
     "parse_event",
 ]
@@ -43,6 +46,16 @@ WAITING = "waiting"
 """The status of a table's execution that ended because the rest of its pass follows the run's wave."""
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
+
+
+def _run_id(value: str) -> str:
+    if value in (".", "..") or not re.fullmatch(r"[^\x00-\x20\x7f-\x9f/\\]{1,80}", value):
+        raise ValueError("write 1 to 80 characters without space, slash or backslash, and not dots alone: keys hold it")
+    return value
+
+
+RunId: TypeAlias = Annotated[str, AfterValidator(_run_id)]
+"""The name of the run's execution, which the one who starts it may choose (platform 124)."""
 
 
 class _Event(BaseModel):
@@ -72,11 +85,13 @@ class MachineInput(_Event):
     @classmethod
     def _is_a_table(cls, value: str | None) -> str | None:
         if value is not None:
-            TableName.parse(value)
+            requested_table(value)
         return value
 
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
+        for text in (self.catalog, self.schedule, *self.overrides, *self.overrides.values()):
+            (text or "").encode()  # a lone surrogate fits no key; its error is a ValueError
         if not fits_payloads(self.overrides):
             raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
@@ -100,7 +115,7 @@ class MachineInput(_Event):
 class DetectEvent(_Event):
     """Find the tables of one run; ``run_id`` is the name of the execution."""
 
-    run_id: str = Field(min_length=1)
+    run_id: RunId
     input: MachineInput
 
 
@@ -128,6 +143,12 @@ class Item(_Event):
     detected_ms: int | None = None
     """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
 
+    @model_validator(mode="after")
+    def _fits_keys(self) -> Self:
+        # A lone surrogate fits no key; its error is a ValueError, as that of a name without a dot.
+        f"{self.identity.spelling}{self.location}".encode()
+        return self
+
     @property
     def is_scheduled(self) -> bool:
         """Whether its pass counts towards ``max_concurrent_jobs``."""
@@ -151,7 +172,7 @@ class LeaseEvent(_Event):
     """Take or give back a table's lease."""
 
     action: Literal["acquire", "release"]
-    run_id: str
+    run_id: RunId
     item: Item
 
 
@@ -177,7 +198,7 @@ class Failure(BaseModel):
 class PlanEvent(_Event):
     """Plan one table; ``attempt`` counts from 1."""
 
-    run_id: str
+    run_id: RunId
     item: Item
     attempt: int = Field(default=1, ge=1)
     waves: bool = False
@@ -202,7 +223,7 @@ class PlanReference(_Event):
 class OperationEvent(_Event):
     """Run one operation of a planned pass."""
 
-    run_id: str
+    run_id: RunId
     item: Item
     plan: PlanReference
     operation: Operation | Literal["clean_staged"]
@@ -216,7 +237,7 @@ class OperationEvent(_Event):
 class ReportTableEvent(_Event):
     """Gather the outcomes of one table's pass."""
 
-    run_id: str
+    run_id: RunId
     item: Item
     plan: PlanReference | None = None
     failures: Mapping[str, Failure] = Field(default_factory=dict)
@@ -239,7 +260,7 @@ class ReportRunEvent(_Event):
     Functions Developer Guide, "ResultWriter": "returns its execution result unchanged"), emulators nothing or ``null``.
     """
 
-    run_id: str
+    run_id: RunId
     tables: tuple[TableResult, ...] = ()
     earlier: tuple[TableResult, ...] = ()
     """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""

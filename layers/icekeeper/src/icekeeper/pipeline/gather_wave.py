@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from icekeeper.operation_facts import STEPS
+from icekeeper.pipeline.control_bucket import require_of_run
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import PlanReference
 from icekeeper.pipeline.plan_document import PlanDocument, read_plan
@@ -29,7 +30,8 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
     """
     control = deployment.control
     # A table that stood twice in the wave would be rewritten twice, and one of both overtaken by the other.
-    waiting = {one.item.identity.key: one for one in _tables(deployment, (*event.in_one_call, *event.wave))}
+    plans = (*event.in_one_call, *event.wave)
+    waiting = {one.item.identity.lease_key: one for one in _tables(deployment, event.run_id, plans)}
     tables = in_order(waiting.values())
     workers = workers_for(sum(table.size_bytes for table in tables))
     wave = WaveDocument(
@@ -46,9 +48,9 @@ def gather_wave(deployment: Deployment, event: WaveEvent) -> Mapping[str, Any]:
     return {"key": key, "digest": digest, "workers": workers, "proposals": rest}
 
 
-def _tables(deployment: Deployment, plans: tuple[WaitingPlan, ...]) -> Iterator[WaveTable]:
+def _tables(deployment: Deployment, run_id: str, plans: tuple[WaitingPlan, ...]) -> Iterator[WaveTable]:
     for reference in plans:
-        plan = read_plan(deployment.control.read(reference.key, reference.digest))
+        plan = read_plan(deployment.control.read(require_of_run(reference.key, run_id), reference.digest))
         yield WaveTable(
             item=plan.item,
             plan=PlanReference(

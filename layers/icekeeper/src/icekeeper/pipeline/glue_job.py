@@ -14,12 +14,13 @@ from types import TracebackType
 
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
+from icekeeper.escaping import escaped_lines
 from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
-from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import OperationEvent, PlanReference
+from icekeeper.pipeline.events import OperationEvent, PlanReference, parse_event
 from icekeeper.pipeline.job_failure import write_job_failure
 from icekeeper.pipeline.job_log import JsonLines
 from icekeeper.pipeline.plan_document import read_plan
@@ -27,7 +28,7 @@ from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.run_wave import End, run_wave
 from icekeeper.pipeline.settings import CONTROL_BUCKET, PipelineSettings
 from icekeeper.pipeline.usage import note_job, record_use
-from icekeeper.pipeline.wave_document import read_wave
+from icekeeper.pipeline.wave_document import read_wave, wave_key
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
 from icekeeper.state.address import STATE_VARIABLE, parse_address
@@ -89,6 +90,8 @@ def _carry_out_step(given: argparse.Namespace, operations: frozenset[Operation])
 
 def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation]) -> int:
     here = _settings(given)
+    if given.wave_key != wave_key(given.run_id):
+        raise OperationRefused(f"{given.wave_key!r} is not the wave of run {given.run_id}")
     wave = read_wave(_control(given).read(given.wave_key, given.wave_digest))
     # The job that compacts also does what follows in a wave (rule 163); no other job carries out waves.
     allowed = operations | operations_of_waves() if Operation.COMPACT in operations else frozenset[Operation]()
@@ -106,7 +109,17 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
     log.info("wave of %d table(s): %s", len(wave.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
     if told[End.UNTOLD]:
         return _failed(StorageError(f"what became of {told[End.UNTOLD]} table(s) could not be written down"))
+    if told[End.CUT_OFF]:
+        _end_now()  # its thread would keep the process from ending
     return 0
+
+
+def _end_now() -> None:
+    """End the process with success, without waiting for threads that hang."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _failed(error: MaintenanceError) -> int:
@@ -119,13 +132,14 @@ def start_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_lines)
     logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
+    logging.captureWarnings(capture=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     sys.excepthook = _tell_bug
 
 
 def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Print an uncaught exception with its traceback, as Python does, but without secrets."""
-    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, where))))
+    """Print an uncaught exception with its traceback, as Python does, but without secrets, and escaped."""
+    sys.stderr.write(escaped_lines(masked("".join(traceback.format_exception(kind, error, where)))) + "\n")
 
 
 def _control(given: argparse.Namespace) -> ControlBucket:
@@ -148,24 +162,28 @@ def _record_use(given: argparse.Namespace, deployment: Deployment, seconds: floa
 def _leave_behind(given: argparse.Namespace, error: Exception) -> None:
     """Write why the run failed beside its plan; what fails here must not hide the error itself."""
     try:
-        folder = given.plan_key.rpartition("/")[0]
-        write_job_failure(_control(given), folder, given.operation, error, job_run=given.JOB_RUN_ID)
+        folder = require_of_run(given.plan_key, given.run_id).rpartition("/")[0]
+        write_job_failure(_control(given), folder, _operation(given).value, error, job_run=given.JOB_RUN_ID)
     except MaintenanceError as failure:
         log.warning("why the job failed cannot be written: %s", failure)
 
 
 def _open(given: argparse.Namespace) -> tuple[OperationEvent, Deployment]:
     """The step's event and its deployment: the arguments say where the plan is, the plan has the settings."""
-    here = _settings(given)
-    plan = read_plan(_control(given).read(given.plan_key, given.plan_digest))
+    operation, here = _operation(given), _settings(given)
+    plan = read_plan(_control(given).read(require_of_run(given.plan_key, given.run_id), given.plan_digest))
     _hand_on_keys(plan.environment)
-    event = OperationEvent(
-        run_id=given.run_id,
-        item=plan.item,
-        plan=PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest),
-        operation=Operation(given.operation),
-    )
+    reference = PlanReference(bucket=given.control_bucket, key=given.plan_key, digest=given.plan_digest)
+    named = {"run_id": given.run_id, "item": plan.item, "plan": reference, "operation": operation}
+    event = parse_event(OperationEvent, named)
     return event, Deployment.open({**here, **plan.environment, STATE_VARIABLE: given.state})
+
+
+def _operation(given: argparse.Namespace) -> Operation:
+    try:
+        return Operation(given.operation)
+    except ValueError as error:
+        raise PolicyError(f"--operation cannot be {given.operation!r}: {error}") from None
 
 
 def _settings(given: argparse.Namespace) -> dict[str, str]:

@@ -8,12 +8,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from icekeeper.escaping import escaped, escaped_document, escaped_lines
 from icekeeper.masking import masked, masked_document
 
-__all__ = ["JsonLines", "lines_about"]
+__all__ = ["JsonLines", "json_line", "lines_about"]
 
 _here: ContextVar[Mapping[str, str]] = ContextVar("icekeeper_line_fields", default={})  # noqa: B039  # never changed
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """One line of a log: secrets are masked, and every text is escaped (rule 285), a traceback line by line."""
+    told = {
+        name: escaped_lines(value) if name == "exception" and isinstance(value, str) else escaped_document(value)
+        for name, value in masked_document(fields).items()
+    }
+    return json.dumps(told, ensure_ascii=False, default=lambda other: escaped(masked(str(other))))
 
 
 @contextmanager
@@ -49,4 +59,4 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(masked_document(line), ensure_ascii=False, default=lambda other: masked(str(other)))
+        return json_line(line)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from icekeeper.catalogs.table_bucket_arn import is_table_bucket
 from icekeeper.pipeline.control_bucket import proposals_key
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import WAITING, Item, PlanReference
+from icekeeper.pipeline.events import WAITING, Item, PlanReference, RunId
 from icekeeper.pipeline.outgrown import note_killed_call
 
 __all__ = ["HandedOn", "RestEvent", "assign_tables", "handed_on", "take_up_rest"]
@@ -42,7 +42,7 @@ class RestEvent(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run_id: str
+    run_id: RunId
     left: tuple[HandedOn, ...]
 
 

@@ -6,6 +6,7 @@ listed, or how long rows take to sort, only shows when the step runs; a step tha
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Set
 
@@ -15,7 +16,7 @@ from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, Item, Route
 
-__all__ = ["note_killed_call", "outgrown_steps", "remember_outgrown"]
+__all__ = ["is_cut_off", "note_killed_call", "outgrown_steps", "remember_outgrown"]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,28 @@ log = logging.getLogger(__name__)
 _TOO_MUCH = frozenset(
     {"Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
 )
+
+
+def is_cut_off(routes: Mapping[str, Route], failures: Mapping[str, Failure]) -> bool:
+    """Whether a step ran out of time where it has the most that there is: in its job, or without one in its function.
+
+    What runs out of time in a function and has a job is tried there first.
+    """
+    with_job = {step.name for step in STEP_FACTS if step.job is not None}
+    return any(
+        _has_timed_out(failure) and (routes.get(step) == "glue" or (step in routes and step not in with_job))
+        for step, failure in failures.items()
+    )
+
+
+def _has_timed_out(failure: Failure) -> bool:
+    """In the words of Lambda, of Step Functions, and of a Glue run's own limit (platform 54)."""
+    if failure.Error in ("Sandbox.Timedout", "States.Timeout"):
+        return True
+    try:
+        return bool(json.loads(failure.Cause).get("JobRunState") == "TIMEOUT")
+    except (ValueError, AttributeError):
+        return False
 
 
 def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:

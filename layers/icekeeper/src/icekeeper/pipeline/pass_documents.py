@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from icekeeper.errors import OperationRefused
 from icekeeper.pipeline.control_bucket import ControlBucket, digest_of, table_folder
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.plan_document import PlanDocument, read_plan
@@ -91,6 +92,8 @@ class StoredDocuments:
         )
 
     def plan(self, reference: PlanReference) -> PlanDocument:
+        if reference.key.rpartition("/")[0] != self._folder:
+            raise OperationRefused(f"{reference.key!r} is no document of this pass, whose folder is {self._folder}")
         return read_plan(self._control.read(reference.key, reference.digest))
 
     def outcome(self, step: str) -> Mapping[str, Any] | None:

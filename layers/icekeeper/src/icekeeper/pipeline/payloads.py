@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-__all__ = ["MAX_SETTINGS", "fits_payloads"]
+from icekeeper.state.requests import MAX_SETTINGS
 
-MAX_SETTINGS = 16 * 1024
-"""Bytes of a table's settings; failures take most of a payload when there are any."""
+__all__ = ["fits_payloads"]
 
 
 def fits_payloads(settings: Mapping[str, str]) -> bool:

@@ -177,7 +177,7 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:
         return None
-    return loaded if identity_of(runtime.catalog, loaded).is_same_table(item.identity) else None
+    return loaded if identity_of(runtime.catalog, loaded).is_same_copy(item.identity) else None
 
 
 def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRequest | None) -> str | None:
@@ -271,7 +271,7 @@ def _request(deployment: Deployment, item: Item, first: Mapping[str, Any]) -> Ma
             return None
         return MaintenanceRequest(identity=item.identity, requested_ms=filed_ms, settings=item.settings)
     for request in deployment.state.requests.pending():
-        if request.identity.is_same_table(item.identity) and dict(request.settings) == dict(item.settings):
+        if request.identity.is_same_copy(item.identity) and dict(request.settings) == dict(item.settings):
             return request
     return None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import DonePart, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED
@@ -13,14 +15,17 @@ from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
 from icekeeper.pipeline.job_failure import told_by_jobs
-from icekeeper.pipeline.outgrown import remember_outgrown
+from icekeeper.pipeline.outgrown import is_cut_off, remember_outgrown
 from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.plan_document import PlanDocument
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, StagedOutcome, failed, refused
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, StagedOutcome, failed, refused
 from icekeeper.report.outcome_document import operation_outcome, staged_outcome
+from icekeeper.state.cut_offs import CutWork, cut_again, forget_cut
 
 __all__ = ["TableReport", "report_table"]
+
+log = logging.getLogger(__name__)
 
 # What a guard raises is a refusal, also when it reaches us through the state machine.
 _LEASES = frozenset({"LeaseLost", "LeaseHeld"})
@@ -90,7 +95,23 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
         schedules = plan.schedules.items()
         parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
     record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
+    _note_cut(deployment, event, plan, outcome)
     return TableReport(table, outcome.status.value, outcome.summary, outcome)
+
+
+def _note_cut(deployment: Deployment, event: ReportTableEvent, plan: PlanDocument, outcome: PassOutcome) -> None:
+    """Remember that a step ran out of time, or forget it once a whole pass has ended (rule 271)."""
+    store, item = deployment.state.cut_offs, event.item
+    entry = item.catalog, item.warehouse, item.table
+    try:
+        if is_cut_off(plan.routes, event.failures):
+            why = "a step of its pass did not end within the time of its function or job (JobTimeoutMinutes)"
+            # A repetition of this report tells of the same pass.
+            cut_again(store, entry, CutWork.PASS, why, now_ms=deployment.clock(), begun_ms=plan.started_ms)
+        elif outcome.status is PassStatus.SUCCEEDED:
+            forget_cut(store, entry, CutWork.PASS)
+    except StorageError as error:
+        log.warning("%s: whether it was cut off could not be recorded: %s", item.table, error)
 
 
 def _outcome(

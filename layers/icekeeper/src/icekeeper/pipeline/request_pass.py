@@ -187,7 +187,7 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
     for _ in waiting.rounds():
         # In this order: a run takes the lease, claims the request, writes the journal, and gives the lease back.
         is_pending = _is_pending(state, request)
-        is_leased = state.leases.current(request.identity.key, now_ms=waiting.clock()) is not None
+        is_leased = state.leases.current(request.identity.lease_key, now_ms=waiting.clock()) is not None
         if not is_pending:
             newest = next(iter(state.history(request.identity, limit=1)), None)
             if newest is not None and newest.started_ms >= request.requested_ms:
@@ -230,12 +230,12 @@ def _unrecorded(state: StateStore, request: MaintenanceRequest, now_ms: int) -> 
 
 def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
     """Whether a request for the table waits: this one, or the one that has taken its place."""
-    return any(one.identity.is_same_table(request.identity) for one in state.requests.pending())
+    return any(one.identity.is_same_copy(request.identity) for one in state.requests.pending())
 
 
 def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, run_id: str) -> str:
     try:
-        lease = state.leases.current(request.identity.key, now_ms=now_ms)
+        lease = state.leases.current(request.identity.lease_key, now_ms=now_ms)
     except StorageError:  # only a person who watches asks
         return "the run goes on"
     if lease is None:

@@ -50,7 +50,7 @@ def acquire_table_lease(deployment: Deployment, run_id: str, item: Item, *, in_w
         except LeaseHeld as taken:
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
     try:
-        lease = leases.acquire(item.identity.key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
+        lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
     except LeaseHeld:
         if slot is not None:
             leases.release(slot)
@@ -85,7 +85,7 @@ def renew_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: i
     if slot is not None:
         with suppress(LeaseLost):  # too many at once for a while do no harm
             leases.renew(slot, now_ms=now_ms, ttl_ms=ttl_ms)
-    wanted = Lease(key=item.identity.key, holder=run_id, expires_ms=0, name=item.table)
+    wanted = Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0, name=item.table)
     return leases.renew(wanted, now_ms=now_ms, ttl_ms=ttl_ms)
 
 
@@ -95,7 +95,7 @@ def release_table_lease(deployment: Deployment, run_id: str, item: Item) -> bool
     slot = _slot(deployment, run_id, item)
     if slot is not None:
         leases.release(slot)
-    return leases.release(Lease(key=item.identity.key, holder=run_id, expires_ms=0))
+    return leases.release(Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0))
 
 
 def _slot(deployment: Deployment, run_id: str, item: Item) -> Lease | None:
@@ -110,4 +110,4 @@ def _slot(deployment: Deployment, run_id: str, item: Item) -> Lease | None:
 
 def _slot_holder(run_id: str, item: Item) -> str:
     """One run has a slot for each of its tables."""
-    return f"{run_id} for {item.identity.key}"
+    return f"{run_id} for {item.identity.lease_key}"

@@ -177,7 +177,7 @@ def open_step(
     plan = deployment.documents(event.run_id, event.item).plan(event.plan)
     runtime = deployment.runtime(event.item)
     loaded = runtime.catalog.load(event.item.name)
-    if not identity_of(runtime.catalog, loaded).is_same_table(event.item.identity):
+    if not identity_of(runtime.catalog, loaded).is_same_copy(event.item.identity):
         raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")
     resolved = runtime.policy(loaded, event.item.settings)
     if resolved.fingerprint() != plan.fingerprint:

@@ -22,11 +22,13 @@ from icekeeper.engines.pools import in_pool
 from icekeeper.errors import (
     LeaseHeld,
     LeaseLost,
+    LocationRefused,
     MaintenanceError,
     OperationRefused,
     PlanStale,
     StorageError,
 )
+from icekeeper.limited_time import in_limited_time
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent
@@ -34,11 +36,12 @@ from icekeeper.pipeline.job_log import lines_about
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
 from icekeeper.pipeline.wave_document import WaveDocument, WaveTable, left_key
-from icekeeper.pipeline.wave_limits import may_begin, tables_at_once
+from icekeeper.pipeline.wave_limits import longest_s, may_begin, tables_at_once
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import failed, refused
 from icekeeper.report.outcome_document import operation_document
 from icekeeper.request_count import WorkThreads
+from icekeeper.state.cut_offs import CutWork, cut_again
 
 __all__ = ["End", "run_wave"]
 
@@ -55,6 +58,8 @@ class End(StrEnum):
     """Every step has an outcome, whichever."""
     LEFT_OUT = "left out"
     """It did not begin, and is due again."""
+    CUT_OFF = "cut off"
+    """It took too long, and its thread is left to itself; every step has an outcome."""
     UNTOLD = "untold"
     """What became of it could not be written down: the wave is to be tried again."""
 
@@ -114,12 +119,41 @@ class _Work:
                 table, attempt = self.waiting.popleft()
             spelling = table.item.identity.spelling
             with lines_about(catalog=table.item.catalog, table=table.item.table), in_pool(spelling):
-                end = self._maintain(table, attempt)
+                end = self._in_time(table, attempt)
             with self.lock:
                 if end is None:
                     self.waiting.append((table, attempt + 1))  # behind the others, which is pause enough
                 else:
                     self.ends[spelling] = end
+
+    def _in_time(self, table: WaveTable, attempt: int) -> End | None:
+        """One attempt, which is cut off where it takes too long: nothing in Python ends a thread that hangs."""
+        limit_s = longest_s(table.size_bytes, self.wave.workers, elapsed_s=self.elapsed_s(), limit_s=self.limit_s)
+        try:
+            return in_limited_time(lambda: self._maintain(table, attempt), limit_s, "icekeeper-wave-table")
+        except TimeoutError:
+            return self._cut_off(table, limit_s)
+
+    def _cut_off(self, table: WaveTable, after_s: float) -> End:
+        """Leave a table to itself.
+
+        Its lease goes first: without it the thread that hangs commits and deletes nothing, should it wake up (rule 70).
+        """
+        item = table.item
+        why = f"its part of a wave did not end within {after_s:.0f} s of job_timeout_s {self.limit_s:g}"
+        log.error("cut off: %s", why)
+        try:
+            release_table_lease(self.deployment, self.wave.run_id, item)
+            entry = item.catalog, item.warehouse, item.table
+            now_ms = self.deployment.clock()
+            why = cut_again(self.deployment.state.cut_offs, entry, CutWork.PASS, why, now_ms=now_ms).sentence
+            for step in table.steps:
+                if not self._is_done(table, step):
+                    self._tell(table, step, StorageError(f"cut off: {why}"))
+        except StorageError as error:
+            log.warning("that it was cut off cannot be written down: %s", error)
+            return End.UNTOLD
+        return End.CUT_OFF
 
     def _maintain(self, table: WaveTable, attempt: int) -> End | None:
         """One attempt at a table's part; ``None``: it failed for what may pass, and is to be tried again."""
@@ -177,7 +211,7 @@ class _Work:
 
     def _tell(self, table: WaveTable, step: str, error: Exception) -> None:
         """Write the outcome of a step that raised."""
-        make = refused if isinstance(error, OperationRefused) else failed
+        make = refused if isinstance(error, OperationRefused | LocationRefused) else failed
         outcome = make(Operation(step), f"{type(error).__name__}: {error}")
         folder = self._folder(table)
         document = operation_document(outcome, self.wave.run_id, self.deployment.control.listings(folder))

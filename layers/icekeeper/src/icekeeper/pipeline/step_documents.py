@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from icekeeper.state.requests import LAST_MS
+
 __all__ = ["AnyObject", "BegunStep", "EndedPass", "EndedStep", "ListedOrphans", "PassPlan"]
 
 
@@ -36,9 +38,9 @@ class EndedStep(AnyObject):
 class PassPlan(AnyObject):
     """What is read of a pass's first plan by its key alone."""
 
-    started_ms: int = 0
+    started_ms: int = Field(default=0, ge=0, le=LAST_MS)
     head_id: int | None = None
-    requested_ms: int | None = None
+    requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
     done: dict[str, EndedStep] = Field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from icekeeper.errors import PlanStale
-from icekeeper.pipeline.events import Item, PlanReference
+from icekeeper.pipeline.events import Item, PlanReference, RunId
 
 __all__ = [
     "WaitingPlan",
@@ -39,7 +39,7 @@ class WaveEvent(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run_id: str
+    run_id: RunId
     wave: tuple[WaitingPlan, ...]
     in_one_call: tuple[WaitingPlan, ...] = ()
     """Of the passes that single calls left to it."""
@@ -64,7 +64,7 @@ class WaveDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run_id: str
+    run_id: RunId
     tables: tuple[WaveTable, ...]
     workers: int
     """Of the Glue run, its driver included."""

@@ -22,7 +22,7 @@ from icekeeper.masking import masked
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
 from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference
+from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference, RunId
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
@@ -42,7 +42,7 @@ class WholePassEvent(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run_id: str
+    run_id: RunId
     item: Item
     hands_on: bool = False
     """Whether another execution takes up what is left: then the call itself ends this one."""

@@ -1,25 +1,26 @@
-"""Where a deployment lets tables read, write and delete: prefixes per catalog and namespace (rule 92).
+"""The operator's rules of where tables may have files: prefixes per catalog and namespace (rule 92).
 
-Table properties name locations, and whoever may set them could name another tenant's.  No table property can widen what
-the deployment allows.
+No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
+(:mod:`icekeeper.catalogs.table_bounds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from icekeeper.errors import PolicyError
 
-__all__ = ["ALLOWED_PREFIXES", "allowed_prefixes", "check_allowed_prefixes"]
+__all__ = ["NoPrefixes", "allowed_prefixes", "check_allowed_prefixes"]
 
-ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
-"""The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``, the first rule that fits a table holds."""
+_SETTING = "environment variable ICEKEEPER_ALLOWED_PREFIXES"
 _HELP = (
     "write CATALOG.NAMESPACE=PREFIX,PREFIX;… with * and ? in catalog and namespace, as "
     "lake.sales=s3://lake/sales/;*=s3://lake/{namespace}/"
 )
+_NAMESPACE, _CATALOG = "{namespace}", "{catalog}"
+_NOT_IN_A_FOLDER = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +30,59 @@ class _Rule:
     prefixes: tuple[str, ...]
 
 
-def allowed_prefixes(
-    environment: Mapping[str, str], catalog: str, namespace: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """The folders in which tables of a namespace may have files; ``None``: the deployment allows any.
+@dataclass(frozen=True, slots=True)
+class NoPrefixes:
+    """A rule fits, and allows nothing, because of what the table's namespace or catalog is called."""
 
-    ``{catalog}`` and ``{namespace}`` in a prefix stand for the table's own; nested namespaces are joined by dots.
+    reason: str
+
+
+def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tuple[str, ...] | NoPrefixes | None:
+    """The folders in which tables of a namespace may have files; ``None``: no rule fits.
+
+    ``{catalog}`` and ``{namespace}`` in a prefix stand for the table's own; nested namespaces are joined by dots.  A
+    name that would then mean another folder, or another namespace, gets none (rule 255).
+
+    Args:
+        text: the setting, as the environment has it.
 
     Raises:
         PolicyError: the setting is malformed.
     """
     name = ".".join(namespace)
-    for rule in _rules(environment.get(ALLOWED_PREFIXES, "")):
+    for rule in _rules(text):
         if fnmatchcase(catalog, rule.catalog) and fnmatchcase(name, rule.namespace):
-            return tuple(prefix.replace("{catalog}", catalog).replace("{namespace}", name) for prefix in rule.prefixes)
+            if reason := _why_none(rule, catalog, namespace):
+                return NoPrefixes(reason)
+            return tuple(prefix.replace(_CATALOG, catalog).replace(_NAMESPACE, name) for prefix in rule.prefixes)
     return None
 
 
-def check_allowed_prefixes(environment: Mapping[str, str]) -> None:
+def _why_none(rule: _Rule, catalog: str, namespace: tuple[str, ...]) -> str | None:
+    name = ".".join(namespace)
+    is_named = any(_NAMESPACE in prefix for prefix in rule.prefixes)
+    wrong = None
+    if is_named or rule.namespace != "*":  # joined, these levels are another namespace's
+        wrong = "has an empty level" if not all(namespace) else None
+        wrong = "has a level with a dot in it" if any("." in level for level in namespace) else wrong
+    wrong = wrong or (_wrong_as_folder(name) if is_named else None)
+    if wrong is not None:
+        return f"the table's namespace {name!r} {wrong}, so {_SETTING} cannot say where its files are; rename it"
+    if any(_CATALOG in prefix for prefix in rule.prefixes) and (wrong := _wrong_as_folder(catalog)):
+        return f"the catalog's name {catalog!r} {wrong}, so {_SETTING} cannot say where its files are; rename it"
+    return None
+
+
+def _wrong_as_folder(name: str) -> str | None:
+    """Why a name is not that of one folder; ``None``: it is."""
+    if not name.strip(".") or name != name.strip():
+        return "names no folder"
+    return "has a character that no folder's name has" if _NOT_IN_A_FOLDER.search(name) else None
+
+
+def check_allowed_prefixes(text: str) -> None:
     """Raises PolicyError when the setting is malformed."""
-    _rules(environment.get(ALLOWED_PREFIXES, ""))
+    _rules(text)
 
 
 def _rules(text: str) -> tuple[_Rule, ...]:
@@ -59,9 +93,9 @@ def _rule(text: str) -> _Rule:
     pattern, separator, listed = text.partition("=")
     prefixes = tuple(prefix.strip().rstrip("/") for prefix in listed.split(",") if prefix.strip())
     catalog, _, namespace = pattern.strip().partition(".")
-    if not separator or not catalog or not prefixes:
-        raise PolicyError(f"environment variable {ALLOWED_PREFIXES} has the rule '{text}', which names none: {_HELP}")
+    if not separator or not catalog or not all(prefixes) or not prefixes:
+        raise PolicyError(f"{_SETTING} has the rule '{text}', which names none: {_HELP}")
     for prefix in prefixes:
         if "://" not in prefix and not prefix.startswith(("/", "file:/")):
-            raise PolicyError(f"environment variable {ALLOWED_PREFIXES}: '{prefix}' is no location: {_HELP}")
+            raise PolicyError(f"{_SETTING}: '{prefix}' is no location: {_HELP}")
     return _Rule(catalog, namespace or "*", prefixes)

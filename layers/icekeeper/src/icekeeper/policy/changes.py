@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from icekeeper.policy.layers import TABLE_PREFIX
+from icekeeper.policy.layers import TABLE_PREFIX, table_source
 from icekeeper.policy.resolved_policy import ResolvedPolicy
 
 __all__ = ["setting_changes"]
@@ -29,15 +29,11 @@ def setting_changes(
             for name, value in properties_before.items()
             if name.startswith(TABLE_PREFIX)
         }
-        now = {key: _bare(value) for key, value, source, _ in after.rows() if source == _property(key)}
+        now = {key: _bare(value) for key, value, source, _ in after.rows() if source == table_source(key)}
         keys = [key for key in new if now.get(key) != (_bare(old[key]["value"]) if key in old else None)]
     changed = [{"key": key, "before": old.get(key), "after": new[key]} for key in keys]
     gone = [key for key in sorted(old) if key not in new]
     return [*changed, *({"key": key, "before": old[key], "after": None} for key in gone)]
-
-
-def _property(key: str) -> str:
-    return f"table property {TABLE_PREFIX}{key}"
 
 
 def _bare(value: str) -> str:

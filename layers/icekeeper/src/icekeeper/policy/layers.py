@@ -1,7 +1,8 @@
 """Where settings come from, in the order in which later ones win.
 
 ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
-properties → table properties ``icekeeper.<key>`` → ``--set``.  The deployment's bounds then limit what these say.
+properties → table properties ``icekeeper.<key>`` → ``--set``.  What the table's properties count for says
+:mod:`icekeeper.policy.table_settings`; the deployment's bounds then limit what all of them say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from icekeeper.clock import HOUR_MS
 from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError
 from icekeeper.policy.foreign_names import name_here
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, POLICY_KEYS
 from icekeeper.policy.rewrite_keys import MEGABYTE
 
 __all__ = [
@@ -26,8 +27,10 @@ __all__ = [
     "SCHEDULE_PREFIX",
     "TABLE_PREFIX",
     "Layer",
+    "Malformed",
     "gc_enabled",
     "layers_for",
+    "table_source",
 ]
 
 OVERRIDE_SOURCE = "--set"
@@ -39,9 +42,9 @@ ENVIRONMENT_PREFIX = "ICEKEEPER_"
 """The prefix of environment variables that are settings of the deployment, or its bounds."""
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
-    {"maintenance_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "orphan_older_than_hours"}
+    name for name, facts in KEY_FACTS.items() if facts.tighter is not None and not facts.is_of_deployment
 )
-"""Keys that a deployment may bound: a number gets a least value, the switch can only be bound to false."""
+"""Keys that a deployment may bound: those of which one value deletes or costs more than another."""
 # Variables that are no policy key (ICEKEEPER_STATE, …) share the prefix; one this similar to a key (difflib's ratio) is
 # taken for a misspelt key.
 _MISSPELT = 0.8
@@ -54,6 +57,21 @@ class Layer:
     source: str
     values: Mapping[str, object]
     is_bound: bool = False
+    is_table: bool = False
+    """Said by the table's own properties, which whoever may write the table sets (rule 260)."""
+
+    @property
+    def is_of_call(self) -> bool:
+        """Whether this call says it with ``--set``."""
+        return self.source == OVERRIDE_SOURCE and not self.is_bound
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A value of one of Iceberg's own properties that cannot be read: an error where the table may set the key."""
+
+    text: str
+    why: str
 
 
 class HasProperties(Protocol):
@@ -85,8 +103,7 @@ def layers_for(
     ``bucket`` the settings of the table bucket's own maintenance.  An environment variable that is empty is not set.
 
     Raises:
-        PolicyError: a variable or property that looks like a setting has no such key, or one of Iceberg's own
-            properties is malformed.
+        PolicyError: a variable or property that looks like a setting has no such key.
     """
     variables = variables_set(environment)
     return [
@@ -98,6 +115,11 @@ def layers_for(
         *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),
         *_bound_layers(variables),
     ]
+
+
+def table_source(key: str) -> str:
+    """How people find the table property ``icekeeper.<key>``."""
+    return f"table property {TABLE_PREFIX}{key}"
 
 
 def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
@@ -144,7 +166,7 @@ def _table_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
         key = name.removeprefix(TABLE_PREFIX)
         if key in DEPLOYMENT_KEYS:
             raise PolicyError(f"table property {name} cannot be set on a table: {key} is a setting of the deployment")
-        layers.append(Layer(f"table property {name}", {key: properties[name]}))
+        layers.append(Layer(table_source(key), {key: properties[name]}, is_table=True))
     return layers
 
 
@@ -154,12 +176,14 @@ def _iceberg_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
         if name not in properties:
             continue
         text = properties[name].strip()
+        source = f"table property {name}"
         # Java parses these as decimal longs.
-        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) >= minimum):
-            raise PolicyError(
-                f"table property {name} is '{properties[name]}'; it must be a whole number of at least {minimum}"
-            )
-        layers.append(Layer(f"table property {name}", {key: convert(int(text))}))
+        if text.isascii() and text.isdigit() and len(text) <= 19 and int(text) >= minimum:
+            value = convert(int(text))
+        else:
+            why = f"{source} is '{properties[name]}'; it must be a whole number of at least {minimum}"
+            value = Malformed(properties[name], why)
+        layers.append(Layer(source, {key: value}, is_table=True))
     return layers
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
+from icekeeper.policy.check_layer import check_layer, parse_values
 from icekeeper.policy.choices import Strategy
-from icekeeper.policy.foreign_names import name_here
-from icekeeper.policy.keys import POLICY_KEYS, Policy, nearest_keys
+from icekeeper.policy.keys import KEY_FACTS, POLICY_KEYS, Policy
 from icekeeper.policy.layers import SCHEDULE_PREFIX, Layer
 from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
 from icekeeper.policy.schedules import (
@@ -21,13 +18,15 @@ from icekeeper.policy.schedules import (
     schedule_settings,
     without_schedules,
 )
-from icekeeper.policy.units import amount_with_unit
-from icekeeper.policy.values import did_you_mean, text_of
+from icekeeper.policy.table_settings import without_ignored
+from icekeeper.policy.tighter import MORE
+from icekeeper.policy.values import text_of
 
-__all__ = ["MIN_ORPHAN_GRACE_HOURS", "check_layer", "resolve"]
+__all__ = ["MIN_ORPHAN_GRACE_HOURS", "resolve"]
 
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
 MIN_ORPHAN_GRACE_HOURS = 24
+_UNITED = tuple(key for key, facts in KEY_FACTS.items() if facts.tighter is MORE)
 _RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
 
 
@@ -42,10 +41,12 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
     """
     for layer in layers:
         # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
-        check_layer(layer)
+        if not layer.is_table:
+            check_layer(layer)
+    layers, ignored = without_ignored(layers)
     own = schedule_settings(layers)
     general = [replace(layer, values=without_schedules(layer.values)) for layer in layers] if own else layers
-    resolved = _resolve(general, unsafe=unsafe)
+    resolved = replace(_resolve(general, unsafe=unsafe), ignored=ignored)
     found = (_schedule(name, layers, its_layers, unsafe=unsafe) for name, its_layers in own.items())
     return replace(resolved, schedules={one.name: one for one in found if one is not None}) if own else resolved
 
@@ -78,7 +79,7 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
         if not layer.is_bound:
             values.update(layer.values)
             sources.update(dict.fromkeys(layer.values, layer.source))
-    policy = _parse(values, sources)
+    policy = _unite(layers, parse_values(values, sources), sources)
     for layer in layers:
         if layer.is_bound:
             policy = _tighten(policy, layer, sources)
@@ -88,63 +89,46 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
     _check_bounds_hold(layers, policy, sources)
     # A bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    return ResolvedPolicy(policy, sources, is_stopped, frozenset(layer.source for layer in layers if layer.is_bound))
+    waived = _said_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
+    bounds = frozenset(layer.source for layer in layers if layer.is_bound)
+    return ResolvedPolicy(policy, sources, is_stopped, bounds, waived_prefixes=waived)
 
 
-def check_layer(layer: Layer) -> None:
-    """Check the keys and values of one layer by themselves.
-
-    Raises:
-        PolicyError: an unknown key or a malformed value.
-    """
-    general = without_schedules(layer.values)
-    for key in general:
-        if key not in POLICY_KEYS:
-            here = name_here(key)
-            if here is not None:
-                raise PolicyError(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
-            raise PolicyError(
-                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
-            )
-    _parse(general, dict.fromkeys(general, layer.source))
-    for name, (own,) in schedule_settings([layer]).items():
-        values = {key: value for key, value in own.values.items() if key != INTERVAL}
-        _parse(values, dict.fromkeys(values, layer.source), f"{SCHEDULE_PREFIX}{name}.")
-        if INTERVAL in own.values:
-            parse_interval(name, own.values[INTERVAL], layer.source)
+def _unite(layers: Sequence[Layer], policy: Policy, sources: dict[str, str]) -> Policy:
+    """The policy with the lists that are a union of all layers."""
+    for key in _UNITED:
+        said = [layer for layer in layers if key in layer.values and not layer.is_bound]
+        if len(said) > 1:
+            policy = policy.model_copy(update={key: _said_of(key, said)})
+            sources[key] = ", ".join(one.source for one in said if _said_of(key, [one])) or sources[key]
+    return policy
 
 
-def _parse(values: Mapping[str, object], sources: Mapping[str, str], prefix: str = "") -> Policy:
-    try:
-        return Policy.model_validate(dict(values))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = str(first["loc"][0])
-        raise PolicyError(
-            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
-            f"{amount_with_unit(key, values[key]) or _allowed(first)}"
-        ) from None
-
-
-def _allowed(error: Any) -> str:
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
+def _said_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """The entries of a list of all layers."""
+    said = [layer for layer in layers if key in layer.values]
+    parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in said]
+    return tuple(dict.fromkeys(value for part in parts for value in part))
 
 
 def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
-    bounds = _parse(bound.values, dict.fromkeys(bound.values, bound.source))
+    bounds = parse_values(bound.values, dict.fromkeys(bound.values, bound.source))
     changes: dict[str, object] = {}
     for key in bound.values:
-        limit, value = getattr(bounds, key), getattr(policy, key)
-        if isinstance(limit, bool):
-            if limit:
-                raise PolicyError(f"policy key {key} cannot be bounded to 'true' (from {bound.source}); write false")
-            loosened = value
-        else:
-            loosened = value < limit
-        if loosened:
-            changes[key] = limit
-            sources[key] = bound.source
+        direction, limit, value = KEY_FACTS[key].tighter, getattr(bounds, key), getattr(policy, key)
+        assert direction is not None  # BOUND_KEYS
+        if limit in direction.loosest:
+            raise PolicyError(
+                f"policy key {key} cannot be bounded to '{text_of(limit)}' (from {bound.source}), its loosest value; "
+                f"tighter is {direction.words}"
+            )
+        tightened = direction.meet(value, limit)
+        if tightened != value:
+            changes[key] = tightened
+            sources[key] = bound.source if direction is not MORE or not value else f"{sources[key]}, {bound.source}"
+    if "snapshot_retention_hours" in bound.values and policy.snapshot_retain_max is not None:
+        changes["snapshot_retain_max"] = None  # by it young snapshots expire
+        sources["snapshot_retain_max"] = bound.source
     return policy.model_copy(update=changes)
 
 

@@ -9,9 +9,10 @@ from fractions import Fraction
 
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy
-from icekeeper.policy.layers import SCHEDULE_PREFIX
+from icekeeper.policy.layers import SCHEDULE_PREFIX, table_source
 from icekeeper.policy.ownership import Owners
 from icekeeper.policy.schedules import INTERVAL, interval_text
+from icekeeper.policy.table_settings import Ignored
 from icekeeper.policy.values import json_value, text_of
 
 __all__ = ["DEFAULT_SOURCE", "ResolvedPolicy", "Schedule"]
@@ -53,10 +54,12 @@ class ResolvedPolicy:
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
     """Who runs which operation in a table bucket that maintains its tables itself."""
-    allowed_prefixes: tuple[str, ...] | None = None
-    """The folders in which the deployment lets the table's files be read, written and deleted; ``None``: anywhere."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """The named schedules, by name."""
+    waived_prefixes: tuple[str, ...] = ()
+    """Those of ``orphan_protected_prefixes`` that are not the table's: in them a foreign table stops no sweep."""
+    ignored: tuple[Ignored, ...] = ()
+    """The settings of the table that do not count, wholly or in part (rule 260)."""
     beside: tuple[Policy, ...] = ()
     """Of a schedule: the policies of the table's other schedules that compact."""
     known_as: str = ""
@@ -106,11 +109,11 @@ class ResolvedPolicy:
         return {"source": source, "value": json_value(getattr(self.policy, key))}
 
     def of_schedule(self, name: str) -> ResolvedPolicy:
-        """The settings of one schedule, of the same owners and folders."""
+        """The settings of one schedule, of the same owners."""
         own = self.schedules[name].resolved
         others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
         beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
-        return replace(own, owners=self.owners, allowed_prefixes=self.allowed_prefixes, beside=beside)
+        return replace(own, owners=self.owners, beside=beside)
 
     def unscheduled(self) -> ResolvedPolicy:
         """The policy for the operations that no schedule names; the whole one where there are no schedules."""
@@ -158,13 +161,9 @@ class ResolvedPolicy:
         """The same settings with other owners."""
         return replace(self, owners=owners)
 
-    def bound_on(self, key: str) -> str | None:
-        """The bound of the deployment that overruled what the layers say of a key, and its value, or ``None``."""
-        name, _, inner = key.removeprefix(SCHEDULE_PREFIX).rpartition(".")
-        if name and name in self.schedules and inner != INTERVAL:
-            return self.schedules[name].resolved.bound_on(inner)
-        source = self.sources.get(key, DEFAULT_SOURCE)
-        return f"{source} keeps it at {text_of(getattr(self.policy, key))}" if source in self.bounds else None
+    def why_ignored(self, key: str) -> str | None:
+        """Why what the table's own property says of a key does not count, ``None`` where it does."""
+        return next((one.why for one in self.ignored if one.key == key and one.source == table_source(key)), None)
 
     def why_disabled(self) -> str | None:
         """The reason every operation is skipped, ``None`` when maintenance is enabled."""

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from icekeeper.errors import PolicyError
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
-from icekeeper.policy.layers import OVERRIDE_SOURCE, SCHEDULE_PREFIX, Layer
+from icekeeper.policy.layers import SCHEDULE_PREFIX, Layer
 from icekeeper.policy.values import did_you_mean
 
 __all__ = [
     "INTERVAL",
+    "LONGEST_INTERVAL_MS",
     "SCHEDULE_KEYS",
     "divided",
     "interval_text",
@@ -37,7 +38,7 @@ SCHEDULE_KEYS: tuple[str, ...] = (
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 40
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LONGEST_MS = 366 * _UNITS_MS["d"]
+LONGEST_INTERVAL_MS = 366 * _UNITS_MS["d"]
 _EXAMPLE = f"{SCHEDULE_PREFIX}nightly.strategy"
 
 
@@ -97,15 +98,12 @@ def layers_of_schedule(layers: Sequence[Layer], own: Sequence[Layer]) -> Iterato
     Bounds stay last.
     """
 
-    def is_of_call(layer: Layer) -> bool:
-        return layer.source == OVERRIDE_SOURCE and not layer.is_bound
-
     general = [replace(layer, values=without_schedules(layer.values)) for layer in layers]
     own = [replace(layer, values={k: v for k, v in layer.values.items() if k != INTERVAL}) for layer in own]
-    yield from (layer for layer in general if not is_of_call(layer) and not layer.is_bound)
-    yield from (layer for layer in own if not is_of_call(layer))
-    yield from (layer for layer in general if is_of_call(layer))
-    yield from (layer for layer in own if is_of_call(layer))
+    yield from (layer for layer in general if not layer.is_of_call and not layer.is_bound)
+    yield from (layer for layer in own if not layer.is_of_call)
+    yield from (layer for layer in general if layer.is_of_call)
+    yield from (layer for layer in own if layer.is_of_call)
     yield from (layer for layer in general if layer.is_bound)
 
 
@@ -125,7 +123,7 @@ def parse_interval(name: str, value: object, source: str) -> int | None:
         return None
     match = re.fullmatch(r"([0-9]{1,9})\s*([smhd])", text)
     interval_ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
-    if not 0 < interval_ms <= _LONGEST_MS:
+    if not 0 < interval_ms <= LONGEST_INTERVAL_MS:
         raise PolicyError(
             f"policy key {SCHEDULE_PREFIX}{name}.{INTERVAL} cannot be '{value}' (from {source}): write a time like "
             "30m, 6h or 7d, at most 366d, or none for no such schedule"

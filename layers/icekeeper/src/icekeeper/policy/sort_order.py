@@ -22,8 +22,9 @@ _TERM = re.compile(
     r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE,
 )
-# A comma within parentheses or quotes separates nothing.
-_PARTS = re.compile(r",|(?:\([^)]*\)|\"[^\"]*\"|`[^`]*`|[^,])+")
+# A comma within parentheses or quotes separates nothing.  What is opened and never closed goes to the end, or each of a
+# thousand brackets would be followed there in vain.
+_PARTS = re.compile(r",|(?:\([^)]*(?:\)|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|[^,])+")
 
 
 @dataclass(frozen=True, slots=True)

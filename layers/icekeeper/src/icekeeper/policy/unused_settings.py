@@ -1,4 +1,4 @@
-"""Settings of operations that a pass does not run, each as a sentence for people (pure)."""
+"""Settings that change nothing of a pass, each as a sentence for people (pure)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _OF_OPERATIONS_ON_REQUEST = {
 
 
 def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
-    """A sentence for each setting that somebody made and that no operation of this policy reads.
+    """A sentence for each setting of the table that does not count, or that no operation of this policy reads.
 
-    None where the call itself names the operations: whoever does that knows which others it leaves out.
+    None of the latter where the call itself names the operations: whoever does that knows which others it leaves out.
     """
+    yield from (one.sentence() for one in resolved.ignored)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:
         return
     for key, (operation, missing) in _OF_OPERATIONS_ON_REQUEST.items():

@@ -39,6 +39,7 @@ __all__ = [
     "WhereText",
     "did_you_mean",
     "json_value",
+    "parse_list",
     "rounded_down",
     "rounded_up",
     "text_of",
@@ -102,7 +103,8 @@ def _parse_optional_amount(value: object) -> object:
     return None if found is None else _parse_amount(found)
 
 
-def _parse_list(value: object) -> object:
+def parse_list(value: object) -> object:
+    """Comma-separated text as a tuple; ``none`` is the empty one, and what is no text stays as it is."""
     if isinstance(value, str):
         parts = tuple(part for part in (part.strip() for part in value.split(",")) if part)
         return () if parts == ("none",) else parts
@@ -110,7 +112,7 @@ def _parse_list(value: object) -> object:
 
 
 def _parse_snapshot_ids(value: object) -> object:
-    parts = _parse_list(value)
+    parts = parse_list(value)
     if not isinstance(parts, Iterable):
         return value
     ids: list[int] = []
@@ -122,7 +124,7 @@ def _parse_snapshot_ids(value: object) -> object:
 
 
 def _parse_reasons(value: object) -> object:
-    parts = _parse_list(value)
+    parts = parse_list(value)
     if not isinstance(parts, Iterable):
         return value
     names = [str(part) for part in parts]
@@ -135,7 +137,9 @@ def _parse_reasons(value: object) -> object:
 
 
 def _parse_operations(value: object) -> object:
-    parts = _parse_list(value)
+    if value == ():  # what a table names and may not have, taken away
+        return value
+    parts = parse_list(value)
     if not isinstance(parts, Iterable):
         return value
     wanted: set[Operation] = set()
@@ -165,7 +169,7 @@ SortOrderText: TypeAlias = Annotated[str | None, _text_passing(parse_sort_order)
 TimePatternText: TypeAlias = Annotated[str | None, _text_passing(parse_time_pattern)]
 WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_relative)]
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
-TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_list)]
+TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 RewriteReasons: TypeAlias = Annotated[tuple[RewriteReason, ...], BeforeValidator(_parse_reasons)]
 SnapshotIds: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_parse_snapshot_ids)]
 OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_parse_operations)]

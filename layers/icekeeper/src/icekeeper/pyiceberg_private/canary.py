@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog
@@ -20,6 +21,7 @@ def missing_names() -> tuple[str, ...]:
         RestCatalog: {
             "_config_headers": ("self", "session"),
             "_create_session": ("self",),
+            "_fetch_config": ("self",),
             "_split_identifier_for_path": ("self", "identifier", "kind"),
             "_refresh_token": ("self",),
             "_resolve_storage_credentials": ("storage_credentials", "location"),
@@ -44,6 +46,10 @@ def missing_names() -> tuple[str, ...]:
     for owner, attributes in sources.items():
         source = inspect.getsource(owner.__init__)
         missing += [f"{owner.__name__}: {name}" for name in attributes if f"{name} = " not in source]
+    # What ours sets in place of it (rule 250).
+    told = set(re.findall(r"self\.(\w+) = ", inspect.getsource(RestCatalog._fetch_config)))
+    configured = {"properties", "uri", "_supported_endpoints", "_namespace_separator"}
+    missing += [f"RestCatalog._fetch_config: {name}" for name in sorted(told ^ configured)]
     columns = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
     missing += [f"IcebergTables.{name}" for name in columns if not hasattr(IcebergTables, name)]
     return tuple(missing)

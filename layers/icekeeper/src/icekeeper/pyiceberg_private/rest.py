@@ -3,30 +3,79 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urljoin
 
 import requests
 from botocore.exceptions import BotoCoreError
-from pyiceberg.catalog import BOTOCORE_SESSION
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog import BOTOCORE_SESSION, URI, WAREHOUSE_LOCATION
+from pyiceberg.catalog.rest import (
+    DEFAULT_ENDPOINTS,
+    DEFAULT_NAMESPACE_SEPARATOR,
+    NAMESPACE_SEPARATOR_PROPERTY,
+    ConfigResponse,
+    Endpoints,
+    RestCatalog,
+)
+from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.exceptions import OAuthError, RESTError
 from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
+from icekeeper.clock import steady_s
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.foreign_bytes import require_fitting
+from icekeeper.masking import address_to_show
+from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
 
-__all__ = ["BoundedRestCatalog", "SecondAttemptFailed", "rest_credentials", "rest_request"]
+__all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_credentials", "rest_request"]
 
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
+ANSWER_TIMEOUT_S = 600.0
+"""For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
+_PIECE_BYTES = 64 * 1024
+_LONGEST_PAUSE_S = 20.0
+# Of a namespace; a server sends a hundred tables and more with each.
+_MOST_PAGES = 20_000
 # PyIceberg's default is ten, at once.
 SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
 # 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
 EXPIRED = (401, 419)
 _SIGNERS = frozenset({AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN})
 READING = frozenset({"GET", "HEAD"})
+
+Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
+"""Of the defaults and the overrides that a server sends, what replaces properties of the client."""
+
+
+class _ShortPauses(Retry):
+    """Repetitions that wait as long as the server asks for (``Retry-After``), but not for ever."""
+
+    def get_retry_after(self, response: Any) -> float | None:
+        asked_s = super().get_retry_after(response)
+        return None if asked_s is None else min(asked_s, _LONGEST_PAUSE_S)
+
+
+class _Pages(threading.local):
+    """The tokens of the listing that a thread is at."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+
+class EndlessAnswer(requests.RequestException):
+    """A server's answer, or its listing, does not come to an end."""
+
+
+class LedElsewhere(requests.RequestException):
+    """A server answers with a redirect to an address of another origin, where no request is sent."""
 
 
 class SecondAttemptFailed(requests.RequestException):
@@ -39,14 +88,42 @@ class BoundedRestCatalog(RestCatalog):
     Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
 
     What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
+    Of what the server sends as configuration, only what ``admit`` gives back is seen by PyIceberg (rule 250).  Cookies
+    are not kept, and a redirect to another origin, which would get what signs in, is an error (rule 252).
     """
+
+    def __init__(self, name: str, admit: Admit, properties: Mapping[str, Any]) -> None:
+        self._admit = admit
+        super().__init__(name, **properties)
+
+    def _fetch_config(self) -> None:
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it (platform 120).
+        warehouse = self.properties.get(WAREHOUSE_LOCATION)
+        with self._create_session() as session:
+            response = session.get(
+                self.url(Endpoints.get_config, prefixed=False),
+                params={WAREHOUSE_LOCATION: warehouse} if warehouse else {},
+            )
+        try:
+            response.raise_for_status()
+        except requests.HTTPError as error:
+            _handle_non_200_response(error, {})
+        sent = ConfigResponse.model_validate_json(response.text)
+        self.properties = {**self.properties, **self._admit(sent.defaults or {}, sent.overrides or {})}
+        self.uri = self.properties[URI]
+        self._supported_endpoints = set(sent.endpoints or DEFAULT_ENDPOINTS)
+        self._namespace_separator = unquote(
+            self.properties.get(NAMESPACE_SEPARATOR_PROPERTY) or DEFAULT_NAMESPACE_SEPARATOR
+        )
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
         for adapter in session.adapters.values():
             if isinstance(adapter, HTTPAdapter):
+                _end_answers(adapter)
                 # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
-                adapter.max_retries = adapter.max_retries.new(allowed_methods=READING, other=0)
+                retries = adapter.max_retries
+                adapter.max_retries = _ShortPauses(retries.total, read=retries.read, allowed_methods=READING, other=0)
         session.hooks["response"].append(_count)
         return session
 
@@ -55,6 +132,13 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+        session.get = functools.partial(_next_page, session.get, _Pages())  # type: ignore[method-assign]
+        for adapter in session.adapters.values():
+            _end_answers(adapter)
+        session.get_redirect_target = functools.partial(  # type: ignore[method-assign]
+            _target_at_home, session.get_redirect_target
+        )
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
 
     def _init_sigv4(self, session: requests.Session) -> None:
         # PyIceberg would set the properties' profile and keys in the session that is given, which has them, or their
@@ -64,6 +148,72 @@ class BoundedRestCatalog(RestCatalog):
         self.properties = {key: value for key, value in properties.items() if key not in left_out}
         super()._init_sigv4(session)
         self.properties = properties
+
+
+def _target_at_home(target_of: Callable[[requests.Response], str | None], response: requests.Response) -> str | None:
+    """Where a redirect leads, which must be where the answer came from, or there by TLS.
+
+    requests would take along what it does not know to be a secret: the headers that the operator has configured, and a
+    session token that signed; after a 307 or 308 also the body, which may hold the client's secret.
+    """
+    target = target_of(response)
+    if target is None:
+        return None
+    address = urljoin(response.url, target)
+    here, there = own_origin(response.url), origin_of(address)
+    if here is None or there not in (here, Origin("https", here.host, 443) if here.port == 80 else here):
+        raise LedElsewhere(f"a redirect leads elsewhere, to {address_to_show(address)[:200]!a}; correct its uri")
+    return target
+
+
+def _next_page(
+    get: Callable[..., requests.Response],
+    pages: _Pages,
+    url: str,
+    params: Mapping[str, str] | None = None,
+    **more: Any,
+) -> requests.Response:
+    """Ask for one page of a listing; one that is asked for again, or comes after very many, belongs to no honest one
+    (rule 254).
+
+    PyIceberg asks as long as there is a token.
+    """
+    token = (params or {}).get("pageToken")
+    if token is None:
+        pages.seen = set()
+    elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
+        raise EndlessAnswer("a listing goes round and comes to no end")
+    else:
+        pages.seen.add(token)
+    return get(url, params=params, **more)
+
+
+def _end_answers(adapter: Any) -> None:
+    """Have an adapter read each answer whole, within :data:`ANSWER_TIMEOUT_S`, whoever asks and is led where."""
+    if not isinstance(adapter.send, functools.partial):
+        adapter.send = functools.partial(_whole_answer, adapter.send)
+
+
+def _whole_answer(
+    send: Callable[..., requests.Response], request: requests.PreparedRequest, stream: bool = False, **more: Any
+) -> requests.Response:
+    """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever."""
+    response = send(request, stream=True, **more)
+    until_s = steady_s() + ANSWER_TIMEOUT_S
+    parts, size = [], 0
+    for part in response.iter_content(_PIECE_BYTES):
+        if steady_s() > until_s:
+            response.close()
+            raise EndlessAnswer(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
+        parts.append(part)
+        size += len(part)
+        try:
+            require_fitting("an answer", size)
+        except MetadataUnreadable as error:
+            response.close()
+            raise EndlessAnswer(str(error)) from None
+    response._content = b"".join(parts)  # as requests itself keeps it
+    return response
 
 
 def _count(response: requests.Response, **_: Any) -> None:

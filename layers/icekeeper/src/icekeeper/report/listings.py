@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from icekeeper.errors import StorageError
 
@@ -28,19 +30,26 @@ def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listin
 
 
 def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed.
+    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed; for the owner only (rule 286).
 
     Raises (when called):
         StorageError: the folder cannot be written.
     """
 
     def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
-        path = directory / f"{name}.files.json"
+        # A table's name is part of it, and may hold slashes.
+        path = directory / f"{quote(name, safe='')}.files.json"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(files, indent=1), encoding="utf-8")
+            for folder in (directory.parent, directory):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
+                json.dump(files, file, indent=1)
         except OSError as error:
             raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
         return str(path)
 
     return write
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

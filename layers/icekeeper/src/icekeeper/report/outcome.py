@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from icekeeper.masking import masked
+from icekeeper.masking import masked_sentence
 from icekeeper.policy import Operation
 from icekeeper.report.listings import ListingWriter, files_json
 from icekeeper.state.slack import Slack
@@ -86,8 +86,8 @@ class OperationOutcome:
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
-        object.__setattr__(self, "summary", masked(self.summary))
-        object.__setattr__(self, "reason", None if self.reason is None else masked(self.reason))
+        object.__setattr__(self, "summary", masked_sentence(self.summary))
+        object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
 
     @property
     def snapshot_id(self) -> int | None:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
+from icekeeper.escaping import escaped
 from icekeeper.report.outcome import PassStatus
 from icekeeper.report.plain_words import in_plain_words, lines_of
 
@@ -93,7 +94,7 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    """The page as HTML; what tables are called and what was said of them stays text, whatever it holds."""
+    """The page as HTML; what tables are called and what was said of them stays text, whatever it holds (rule 285)."""
     html = Element("html", lang="en")
     head = ElementTree.SubElement(html, "head")
     ElementTree.SubElement(head, "meta", charset="utf-8")
@@ -254,9 +255,8 @@ def _add_lines(row: Element, lines: Iterable[str], attributes: Mapping[str, str]
 
 
 def _add(parent: Element, tag: str, text: str, attributes: Mapping[str, str] | None = None) -> None:
-    # What no XML may hold, such as a control character of a table's name, is shown as a question mark.
-    legal = "".join(one if one.isprintable() or one in "\n\t" else "?" for one in text)
-    ElementTree.SubElement(parent, tag, dict(attributes or {})).text = legal
+    shown = text if tag == "style" else escaped(text)  # the style is ours, and has lines
+    ElementTree.SubElement(parent, tag, dict(attributes or {})).text = shown
 
 
 def _count(counters: Mapping[str, int | float], name: str) -> str:

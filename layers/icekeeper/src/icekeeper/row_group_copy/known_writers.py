@@ -17,6 +17,8 @@ from icekeeper.row_group_copy.refusal import CannotCopy
 
 __all__ = ["check_writer", "common_writer"]
 
+# Longer ones, which nobody has, would be searched again from every blank in them.
+_LONGEST = 200
 _NAME = re.compile(r"(\S.*?)\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?.*", re.DOTALL)
 # Application → its first version that needs no workaround; None: there is none under that name.
 _FIRST_RIGHT: dict[str, tuple[int, int, int] | None] = {
@@ -34,7 +36,7 @@ def check_writer(created_by: bytes | None) -> None:
         CannotCopy: readers work around that version, or it is not known.
     """
     text = (created_by or b"").decode(errors="replace")
-    found = _NAME.fullmatch(text)
+    found = _NAME.fullmatch(text[:_LONGEST])
     if found is None:
         raise CannotCopy(
             f"was written by '{text[:80]}', which names no version" if text else "does not name its writer"

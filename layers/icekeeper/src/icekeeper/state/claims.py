@@ -7,7 +7,7 @@ proof: code that finds one loads that table and reads what it references now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -82,6 +82,10 @@ class UnseenEntry:
     """The normalised folder where its pointer says that the table lies; empty where that is not known."""
     is_gone: bool = False
     """Whether its metadata file does not exist any more, so that nobody can read the table."""
+    is_known: bool = False
+    """Whether an earlier look recorded where it has files, which is spared: nothing waits for it."""
+    pointer: str = ""
+    """The metadata file that its entry names, where it lies outside of the table's bound and was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,31 +101,63 @@ class CatalogLook:
     unseen: tuple[UnseenEntry, ...] = ()
     failure: str = ""
     """Why not all of its tables could be looked at."""
+    hidden: tuple[tuple[str, ...], ...] = ()
+    """The namespaces whose tables were not listed, where that is all that failed."""
 
     @property
     def key(self) -> tuple[str, str]:
         return self.catalog, self.warehouse
 
-    @property
-    def is_blind(self) -> bool:
-        """Whether there is a table that somebody could read, and that was not looked into."""
-        return bool(self.failure) or any(not one.is_gone for one in self.unseen)
+    def is_blind(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+        """Whether there is a table that somebody could read, and that was not looked into; of those that no rule keeps
+        away, by the names of catalog and table."""
+        missed = (one.table for one in self.unseen if not one.is_gone and not one.is_known)
+        return self.may_hide(is_kept_apart) or any(not is_kept_apart(self.catalog, table) for table in missed)
+
+    def may_hide(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+        """Whether there may be a table that was not listed; of those that no rule keeps away, as above."""
+        hidden = (TableName(namespace, "") for namespace in self.hidden)
+        return bool(self.failure) and not (self.hidden and all(is_kept_apart(self.catalog, table) for table in hidden))
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`from_json` understands, without the catalog."""
-        unseen = [[str(one.table), one.reason, one.location, one.is_gone] for one in self.unseen]
-        return {"run": self.run, "looked_ms": self.looked_ms, "unseen": unseen, "failure": self.failure}
+        unseen = [
+            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known, one.pointer]
+            for one in self.unseen
+        ]
+        hidden = [list(namespace) for namespace in self.hidden]
+        return {
+            "run": self.run,
+            "looked_ms": self.looked_ms,
+            "unseen": unseen,
+            "failure": self.failure,
+            "hidden": hidden,
+        }
 
     @classmethod
     def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
         """Raises KeyError, TypeError or ValueError for what :meth:`to_json` did not make."""
         unseen = tuple(
-            UnseenEntry(table=TableName.parse(table), reason=reason, location=location, is_gone=is_gone)
-            for table, reason, location, is_gone in document["unseen"]
+            UnseenEntry(
+                table=TableName(tuple(map(str, levels)), str(name)),
+                reason=reason,
+                location=location,
+                is_gone=is_gone,
+                is_known=is_known,
+                pointer=pointer,
+            )
+            for (*levels, name), reason, location, is_gone, is_known, pointer in document["unseen"]
         )
         run, looked_ms = document["run"], int(document["looked_ms"])
-        failure = document["failure"]
-        return cls(catalog=catalog, warehouse=warehouse, run=run, looked_ms=looked_ms, unseen=unseen, failure=failure)
+        return cls(
+            catalog=catalog,
+            warehouse=warehouse,
+            run=run,
+            looked_ms=looked_ms,
+            unseen=unseen,
+            failure=document["failure"],
+            hidden=tuple(tuple(map(str, namespace)) for namespace in document.get("hidden", ())),
+        )
 
 
 class ClaimStore(Protocol):

@@ -2,8 +2,8 @@
 
 A table is identified by its UUID, whatever catalogs call it and wherever it has moved.  Names are only shown to people:
 if records were filed under them, a rename, a second catalog, another case or another spelling of the warehouse would
-lose what they protect.  Copies of a table share its UUID.  Records that must not be shared by copies are filed under
-UUID and location.
+lose what they protect.  Copies of a table share its UUID, and whoever writes a table's metadata chooses its UUID.  So
+only records that spare files are filed under the UUID alone; all others, leases among them, under UUID and location.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TableIdentity:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys under which pins, staged loads and leases of this table are found; new ones go under the first.
+        """The keys under which pins and staged loads of this table are found; new ones go under the first.
 
         The UUID alone.  For a table without one, its location and the spelling of earlier versions.
         """
@@ -52,8 +52,16 @@ class TableIdentity:
 
     @property
     def key(self) -> str:
-        """The first of :attr:`keys`, under which new pins, staged loads and leases are filed."""
+        """The first of :attr:`keys`, under which new pins and staged loads are filed: they only spare."""
         return self.keys[0]
+
+    @property
+    def lease_key(self) -> str:
+        """The key of the table's lease: UUID and location (rule 270).
+
+        As JSON, so that no UUID reads like the name of a slot, and none runs into a location.
+        """
+        return _text(self.uuid, self.place)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -76,6 +84,13 @@ class TableIdentity:
     def is_same_table(self, other: TableIdentity) -> bool:
         """Whether both are the same table, or copies of one."""
         return not set(self.keys).isdisjoint(other.keys)
+
+    def is_same_copy(self, other: TableIdentity) -> bool:
+        """Whether both are the same copy of the same table, whatever catalogs call it (rule 270).
+
+        Where a record of an earlier version has no location, the UUID decides.
+        """
+        return self.is_same_table(other) and (not (self.location and other.location) or self.location == other.location)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """``key`` is what is leased: a table's :attr:`TableIdentity.key`, or a name such as that of a slot.
+    """``key`` is what is leased: a table's :attr:`TableIdentity.lease_key`, or a name such as that of a slot.
 
     ``expires_ms`` is the first epoch millisecond at which others may take it.
     """

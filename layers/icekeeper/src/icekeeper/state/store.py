@@ -13,6 +13,7 @@ from typing import Protocol
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.claims import ClaimStore
+from icekeeper.state.cut_offs import CutOffStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStatsStore
 from icekeeper.state.leases import LeaseStore
@@ -128,6 +129,9 @@ class StateStore(Protocol):
 
     @property
     def unreadable_files(self) -> UnreadableFileStore: ...
+
+    @property
+    def cut_offs(self) -> CutOffStore: ...
 
     @property
     def usage(self) -> UsageStore: ...

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, S3_RETRY_STRATEGY_IMPL
 
+from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.errors import StorageError
 from icekeeper.request_count import RequestKind, note_request
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from icekeeper.aws.session import Keys
 
-__all__ = ["ArrowFiles"]
+__all__ = ["ArrowFiles", "end_of"]
 
 # Values of py-io-impl with which files are read and written by PyArrow's own file systems.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
@@ -54,18 +55,13 @@ class ArrowFiles:
         """
         if is_local(path):
             return self._local.open_input_file(_local_path(path))
+        if self._is_led(path):
+            from icekeeper.storage.s3_ranges import RangedObject
+
+            note_request(RequestKind.GET)  # for the size
+            opened: list[Any] = [RangedObject(self._s3, path)]
+            return whole_reads(lambda: opened.pop() if opened else None, path)
         return whole_reads(_Opener(self, path), path)
-
-    def read_end(self, path: str, length: int) -> tuple[bytes, int, str | None]:
-        """The last ``length`` bytes of a file, or all of a smaller one, its size and, of S3, its ETag.
-
-        Raises:
-            OSError, pa.ArrowException, StorageError: as :meth:`open`.
-        """
-        with self.open(path) as stream:
-            size = int(stream.size())
-            start = max(0, size - length)
-            return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed; folders of a local one are made.
@@ -77,6 +73,10 @@ class ArrowFiles:
             key = _local_path(path)
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
+        if self._is_led(path):
+            from icekeeper.storage.s3_ranges import upload_at_close
+
+            return counted_upload(upload_at_close(self._s3, path))
         # A strategy for repetitions cannot be carried over.
         may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
         systems = self.current(path)
@@ -98,9 +98,31 @@ class ArrowFiles:
             made = self._made = _FileSystems(arrow_file_io(self._properties, keys), keys)
         return made
 
+    def _is_led(self, path: str) -> bool:
+        """Whether who answers may lead PyArrow to any other address, which the operator's store would not."""
+        is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
+        return self.is_plain and is_theirs and split_path(path).scheme in S3_SCHEMES
+
+    @cached_property
+    def _s3(self) -> Any:
+        from icekeeper.storage.s3 import s3_client
+
+        return s3_client(self._properties, counts=False)
+
     @cached_property
     def _local(self) -> Any:
         return LocalFileSystem() if self.is_plain else self.current("file:///").of("file:///")
+
+
+def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
+    """The last ``length`` bytes of an opened file, or all of a smaller one, its size and, of S3, its ETag.
+
+    Raises:
+        OSError, pa.ArrowException: the store failed.
+    """
+    size = int(stream.size())
+    start = max(0, size - length)
+    return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
 
 class _FileSystems:

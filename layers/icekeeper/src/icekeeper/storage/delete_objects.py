@@ -10,7 +10,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icekeeper.masking import mask
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.local import unlink
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
 
 if TYPE_CHECKING:
@@ -19,10 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["delete_objects"]
 
 
-def delete_objects(paths: Iterable[str], s3: Callable[[], Any], properties: Mapping[str, str]) -> DeleteReport:
+def delete_objects(
+    paths: Iterable[str],
+    why_not: Callable[[str], str | None],
+    unlink: Callable[[str], str | None],
+    s3: Callable[[], Any],
+    properties: Mapping[str, str],
+) -> DeleteReport:
     """Delete objects; a path already gone counts as deleted.  Never raises for single paths.
 
-    ``s3`` opens the boto3 client, ``properties`` hold the secrets that no reason may show.
+    ``why_not`` says why a path must not be deleted, ``unlink`` removes a local file or says why it could not, ``s3``
+    opens the boto3 client, ``properties`` hold the secrets that no reason may show.
     """
     order = dict.fromkeys(paths)
     failed: dict[str, str] = {}
@@ -30,8 +36,10 @@ def delete_objects(paths: Iterable[str], s3: Callable[[], Any], properties: Mapp
     keys: dict[str, dict[str, list[str]]] = {}
     for path in order:
         parts = split_path(path)
-        if parts.scheme in LOCAL_SCHEMES:
-            if reason := unlink(parts.key):
+        if reason := why_not(path):
+            failed[path] = reason
+        elif parts.scheme in LOCAL_SCHEMES:
+            if reason := unlink(path):
                 failed[path] = reason
         elif parts.scheme in S3_SCHEMES:
             # s3:// and s3a:// spellings of one object share a key

@@ -2,19 +2,113 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject, known_ms
 
-__all__ = ["is_empty", "local_level", "local_status", "old_folders", "remove_if_empty", "unlink", "walk", "write_whole"]
+__all__ = [
+    "held",
+    "is_empty",
+    "local_level",
+    "local_status",
+    "new_file",
+    "old_folders",
+    "regular_file",
+    "remove_if_empty",
+    "unlink",
+    "walk",
+    "write_whole",
+]
 
 # A folder of more entries than this is walked by one thread, entry by entry.
 _LEVEL_ENTRIES = 10_000
+# Linux, proc(5): what is opened by a descriptor's name here is that very file or folder, whatever its path names now.
+_DESCRIPTORS = "/proc/self/fd"
+_MAY_HOLD = os.path.isdir(_DESCRIPTORS) and hasattr(os, "O_PATH")
+
+
+@contextmanager
+def held(real: str, *, make: bool = False) -> Iterator[str]:
+    """Another name for a file or folder, below an opened folder: links that come later lead nowhere (rule 257).
+
+    Where the system cannot do that, as outside of Linux, the name stays what it is.
+
+    Args:
+        real: its real path (:func:`os.path.realpath`), so that any link met on the way is a new one.
+        make: make the folders above it.
+
+    Raises:
+        OSError: there is no such folder, or a link lies where a folder was.
+    """
+    above, name = os.path.split(real)
+    if not _MAY_HOLD or not name:
+        if make:
+            os.makedirs(above, exist_ok=True)
+        yield real
+        return
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in filter(None, above.split("/")):
+            inner = _folder_in(folder, part, make=make)
+            os.close(folder)
+            folder = inner
+        yield f"{_DESCRIPTORS}/{folder}/{name}"
+    finally:
+        os.close(folder)
+
+
+def _folder_in(folder: int, name: str, *, make: bool) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, flags, dir_fd=folder)
+
+
+@contextmanager
+def regular_file(name: str) -> Iterator[str]:
+    """Another name for an existing file, which is opened: neither a link nor a pipe, on which a reader would wait.
+
+    Raises:
+        OSError: there is none, or it is something else.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        opened = os.open(name, flags | os.O_NONBLOCK)
+    except BlockingIOError:  # another machine holds a lease on the file, as a server of files does, and will let go
+        opened = os.open(name, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        yield f"{_DESCRIPTORS}/{opened}" if _MAY_HOLD else name
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def new_file(name: str) -> Iterator[str]:
+    """Another name for a file that is created here, in place of one of that name.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(name)
+    opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        yield f"{_DESCRIPTORS}/{opened}" if _MAY_HOLD else name
+    finally:
+        os.close(opened)
 
 
 def walk(root: str) -> Iterator[tuple[str, int, int | None]]:

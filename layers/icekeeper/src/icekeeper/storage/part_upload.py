@@ -45,7 +45,7 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
             yield stream
         return
     with WorkThreads(_UNDER_WAY, thread_name_prefix="part-upload") as pool:
-        upload = _PartUpload(storage.s3, path, pool, min(_MOST_ROOM, max(room, spare_bytes())))
+        upload = _PartUpload(storage.s3_at(path), path, pool, min(_MOST_ROOM, max(room, spare_bytes())))
         try:
             yield upload
             upload.complete()

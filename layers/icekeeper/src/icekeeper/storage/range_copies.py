@@ -95,7 +95,8 @@ def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObj
     """
     where = split_path(path)
     with storage.translated(path):
-        client = storage.s3
+        copied = (part for part in parts if isinstance(part, CopiedRange))
+        client = storage.s3_at(path, *{one for part in copied for one in (part.path, part.sample.path)})
     try:
         answer = client.create_multipart_upload(
             Bucket=where.authority, Key=where.key, ContentType="application/octet-stream"

@@ -50,6 +50,7 @@ def direct_reads(storage: Storage) -> ReadRange:
     client = storage.s3
 
     def fetch(read: Read) -> memoryview:
+        storage.require([read.path])
         return memoryview(read_s3_range(client, read.path, read.start, read.end, read.etag))
 
     return fetch

@@ -13,7 +13,7 @@ from botocore import UNSIGNED
 from botocore.exceptions import BotoCoreError, ClientError
 
 from icekeeper.aws.session import aws_session, client_config
-from icekeeper.aws.settings import S3_ENDPOINT, is_anonymous
+from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 from icekeeper.storage.s3_answers import require_own_answers
@@ -34,8 +34,11 @@ _KINDS = {
 }
 
 
-def s3_client(properties: Mapping[str, str]) -> Any:
-    """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties."""
+def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
+    """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties.
+
+    Its requests are counted as they are sent, unless whoever uses it counts.
+    """
     more: dict[str, Any] = {}
     if is_anonymous(properties):
         more["signature_version"] = UNSIGNED
@@ -47,10 +50,30 @@ def s3_client(properties: Mapping[str, str]) -> Any:
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
-    client.meta.events.register("before-send.s3", _count)
+    if counts:
+        client.meta.events.register("before-send.s3", _count)
     client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
+    if properties.get(ENDPOINT_OF_SERVER) == "true":
+        client.meta.events.register_first("before-send.s3", _look_where_it_goes)
     require_own_answers(client)
     return client
+
+
+class LinkLocal(BotoCoreError):  # type: ignore[misc]  # botocore has no types
+    """The name of an endpoint that a server has named stands for a link-local address."""
+
+    fmt = "{host} stands for a link-local address, which is never used: correct s3.endpoint"
+
+
+def _look_where_it_goes(request: Any, **_: Any) -> None:
+    """Look up the host of each request: its name may stand for something else by now, or on a worker's machine
+    (rule 251).
+    """
+    from icekeeper.origins import is_link_local, origin_of  # for few stores
+
+    origin = origin_of(request.url)
+    if origin is None or is_link_local(origin.host):
+        raise LinkLocal(host=origin.host if origin else "the endpoint")
 
 
 def _count(event_name: str, **_: Any) -> None:

@@ -8,6 +8,7 @@ Source: Amazon S3 API reference, "Response Syntax" of each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree.ElementTree import ParseError, XMLPullParser
@@ -21,6 +22,9 @@ _ROOTS = {
     "ListObjectsV2": "ListBucketResult",
 }
 _WITH_ETAG = frozenset({"HeadObject", "PutObject", "UploadPart"})
+_NUMBERS_IN_HEADERS = ("content-length", "x-amz-missing-meta", "x-amz-mp-parts-count", "x-amz-tagging-count")
+_NUMBER = re.compile(rb"<(?:Size|KeyCount|MaxKeys)>([^<]*)<")
+_DIGITS = re.compile(rb"[0-9]{1,19}")
 # A listing may have half a megabyte; its first element stands at the beginning.
 _BEGINNING = 1024
 
@@ -28,6 +32,7 @@ _BEGINNING = 1024
 def require_own_answers(client: Any) -> None:
     """Have a boto3 client for S3 look at every answer before it is parsed."""
     client.meta.events.register("before-parse.s3", _look)
+    client.meta.events.register_first("after-call.s3.ListObjectsV2", _name_what_is_listed)
 
 
 def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None:
@@ -42,13 +47,29 @@ def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None
         response_dict.update(status_code=502, body=body.encode())
 
 
+def _name_what_is_listed(parsed: dict[str, Any], **_: Any) -> None:
+    """Give what has no name an empty one, which no listing has: boto3 decodes names, and fails where there is none."""
+    for member, name in (("Contents", "Key"), ("CommonPrefixes", "Prefix")):
+        for found in parsed.get(member) or ():
+            found.setdefault(name, "")
+
+
 def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
     """What the store would have told; ``None``: nothing is missing."""
+    if _has_odd_number(operation, response):
+        return "Number"
     if operation in _WITH_ETAG:
         return None if response["headers"].get("ETag") else "ETag"
     root = _ROOTS.get(operation)
     # boto3 itself sees to an error.
     return None if root is None or _first_element(response["body"]) in (root, "Error") else root
+
+
+def _has_odd_number(operation: str, response: Mapping[str, Any]) -> bool:
+    """Whether a number is none, at which boto3 fails with an error of Python's."""
+    headers = (response["headers"].get(name) for name in _NUMBERS_IN_HEADERS)
+    in_body = _NUMBER.findall(response["body"]) if operation == "ListObjectsV2" else ()
+    return not all(_DIGITS.fullmatch(found) for found in (*(h.encode() for h in headers if h is not None), *in_body))
 
 
 def _first_element(body: bytes) -> str:

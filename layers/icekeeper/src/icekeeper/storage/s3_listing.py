@@ -1,5 +1,7 @@
 """Listing and looking at S3 objects through a boto3 client; paths have the scheme of the prefix.
 
+What a store lists may be deleted.  So a listing with anything that was not asked for is an error, and one that does not
+come to an end, too (rule 253).
 Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
 """
 
@@ -17,17 +19,31 @@ __all__ = ["few_s3", "list_s3", "s3_directory", "s3_level", "s3_status"]
 
 # The most that one answer holds.
 _PAGE = 1000
+# Stores that keep deleted versions among the keys answer with empty pages; these would be a million of them.
+_MOST_EMPTY_PAGES = 1000
+# S3 API reference, "Object": the size is a long.
+_MOST_BYTES = 2**63 - 1
 
 
 def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
     """Everything below a prefix, page by page; directory markers are left out.
 
     Raises:
-        PaginationError: the store breaks off in the middle, which boto3 would take for the end.
+        PaginationError: the store breaks off in the middle, which boto3 would take for the end; lists what was not
+            asked for; or goes on without end.
     """
     parts = split_path(prefix)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
+    seen: set[int] = set()
+    empty, before = 0, None
     for page in pages:
+        token, first = page.get("NextContinuationToken") if _goes_on(page) else None, _first_key(page)
+        empty = 0 if first else empty + 1
+        if (token and hash(token) in seen) or (first and first == before) or empty > _MOST_EMPTY_PAGES:
+            raise PaginationError(message=f"{prefix}: the listing goes round and comes to no end")
+        if token:
+            seen.add(hash(token))
+        before = first
         yield from _objects(prefix, page)
         if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):
             raise PaginationError(
@@ -41,6 +57,9 @@ def s3_level(client: Any, prefix: str) -> Level | None:
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if _goes_on(page):
         return None
+    directory = s3_directory(parts.key)
+    for found in page.get("CommonPrefixes", ()):
+        _require_below(prefix, directory, found.get("Prefix"), folder=True)
     folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
     return Level(list(_objects(prefix, page)), folders)
 
@@ -71,10 +90,24 @@ def s3_directory(key: str) -> str:
 
 
 def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
-    root = _root(prefix)
+    root, directory = _root(prefix), s3_directory(split_path(prefix).key)
     for entry in page.get("Contents", ()):
+        _require_below(prefix, directory, entry.get("Key"))
+        if not 0 <= entry.get("Size", -1) <= _MOST_BYTES:
+            raise PaginationError(message=f"{prefix}: the store lists {entry['Key']!a} without its size")
         if not entry["Key"].endswith("/"):
             yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry))
+
+
+def _require_below(prefix: str, directory: str, key: str | None, *, folder: bool = False) -> None:
+    """Refuse what a store lists and was not asked for: it could be somebody else's, and it could be without end."""
+    if not key or not key.startswith(directory) or (folder and (key == directory or not key.endswith("/"))):
+        raise PaginationError(message=f"{prefix}: the store lists {key!a}, which was not asked for")
+
+
+def _first_key(page: Mapping[str, Any]) -> str | None:
+    found = page.get("Contents") or page.get("CommonPrefixes")
+    return (found[0].get("Key") or found[0].get("Prefix")) if found else None
 
 
 def _goes_on(page: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "NoSuchObject",
     "ObjectEnd",
     "can_boto3_read",
+    "known_error",
     "read_beginning",
     "read_end",
     "read_object",
@@ -32,7 +33,7 @@ __all__ = [
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
 _ATTEMPTS = 2
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _NONE = "bytes */0"
 _MISSING = frozenset({"404", "NoSuchBucket", "NoSuchKey", "NotFound"})
 _FORBIDDEN = frozenset({"403", "AccessDenied"})
@@ -131,11 +132,11 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
         except ClientError as error:
             if _is_empty(error) and etag is None:
                 return _Part(b"", 0, 0, None)
-            raise _known(error, path) from error
+            raise known_error(error, path) from error
         if etag is not None and tells_other_etag(answer, etag):
             raise OSError(f"{path} was replaced while it was read")
         try:
-            data = answer["Body"].read()
+            data = answer["Body"].read(_asked_for(wanted) + 1 if answer.get("ContentRange") else None)
         except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
             continue
         found = _part_of(answer, data, wanted)
@@ -145,10 +146,19 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
     raise ShortAnswer(f"the store answered with fewer than the {short} of {path}")
 
 
+def _asked_for(wanted: str) -> int:
+    """How many bytes a range has; more are not taken into memory."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    return int(last) - int(first) + 1 if first else int(last)
+
+
 def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:
     """What an answer holds; if that is less than was asked for, which bytes were, in words."""
     etag = answer.get("ETag")
-    said = _CONTENT_RANGE.fullmatch(answer.get("ContentRange") or "")
+    told = answer.get("ContentRange") or ""
+    said = _CONTENT_RANGE.fullmatch(told)
+    if told and said is None:
+        return f"bytes that {told[:60]!a} names"
     if said is None:  # a store that knows no ranges sends the whole object
         size = answer.get("ContentLength")
         return _Part(data, 0, len(data), etag) if len(data) == size else f"{size} bytes"
@@ -168,7 +178,7 @@ def _is_empty(error: ClientError) -> bool:
     return str(headers.get("content-range", _NONE)) == _NONE
 
 
-def _known(error: ClientError, path: str) -> Exception:
+def known_error(error: ClientError, path: str) -> Exception:
     """The error of Python's own that PyArrow raises for the same answer."""
     code = error.response["Error"].get("Code", "")
     if code == "NoSuchKey":

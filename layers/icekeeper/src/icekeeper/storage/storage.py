@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,16 +23,27 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icekeeper.aws.settings import with_endpoint
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
-from icekeeper.errors import StorageError
+from icekeeper.errors import LocationRefused, StorageError
 from icekeeper.foreign_bytes import require_fitting
 from icekeeper.masking import mask, remember_secrets
-from icekeeper.storage.arrow_files import ArrowFiles
+from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
+from icekeeper.storage.arrow_files import ArrowFiles, end_of
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
 from icekeeper.storage.delete_objects import delete_objects
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local import local_level, local_status, walk, write_whole
+from icekeeper.storage.local import (
+    held,
+    local_level,
+    local_status,
+    new_file,
+    regular_file,
+    remove_if_empty,
+    unlink,
+    walk,
+    write_whole,
+)
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
 from icekeeper.storage.s3_reads import (
@@ -53,11 +65,16 @@ class Storage:
 
     Paths may be ``s3://``, ``s3a://``, ``s3n://``, local in every spelling, or, for reading and writing only, whatever
     else PyArrow reads.  Safe to share between threads.
+
+    Properties of a table carry its bound.  Outside of it nothing is read, written, listed or deleted: every method that
+    takes a path raises LocationRefused, but :meth:`delete`, which reports it (rule 92).
     """
 
     def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
         # Resolved here, where the environment is the caller's: workers may have another one.
-        self._properties = with_endpoint(properties)
+        self._bound = AllowedLocations.of(properties)
+        self._opened_by: Storage | None = None
+        self._properties = with_endpoint({k: v for k, v in properties.items() if k != ALLOWED_LOCATIONS})
         remember_secrets(self._properties)
         self._listing_threads = listing_threads
         self._arrow = ArrowFiles(self._properties)
@@ -68,10 +85,51 @@ class Storage:
         """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
-        return Storage, (properties_for_workers(self._properties), self._listing_threads)
+        properties = properties_for_workers(self._properties)
+        carried = properties if self._bound is ANYWHERE else self._bound.put_into(properties)
+        return Storage, (carried, self._listing_threads)
 
     def __repr__(self) -> str:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials
+
+    def within(self, bound: AllowedLocations) -> Storage:
+        """The same store, with the same clients, for the files of a table with this bound."""
+        other = object.__new__(Storage)
+        other.__dict__.update(self.__dict__)
+        other._bound, other._opened_by = bound, self._opened_by or self
+        return other
+
+    def operators(self) -> Storage:
+        """The same store for the operator's own files, such as an inventory, which no table names."""
+        return self.within(ANYWHERE)
+
+    def with_scratch(self, folder: str) -> Storage:
+        """The same store, also for files in a temporary folder of the caller's own."""
+        if self._bound is ANYWHERE:
+            return self
+        return self.within(replace(self._bound, prefixes=(*self._bound.prefixes, folder)))
+
+    def require(self, paths: Iterable[str]) -> None:
+        """Refuse work with these files or folders unless all are inside the table's bound.
+
+        Raises:
+            LocationRefused: names the first one outside.
+        """
+        self._bound.require(paths)
+
+    def allows(self, path: str) -> bool:
+        """Whether a file or folder is inside the table's bound."""
+        return self._bound.allows(path)
+
+    def s3_at(self, *paths: str) -> Any:
+        """The boto3 client, for requests about these paths.
+
+        Raises:
+            LocationRefused: one is outside of the table's bound.
+            BotoCoreError, ClientError: there are no credentials.
+        """
+        self.require(paths)
+        return self.s3
 
     def read(self, path: str) -> bytes:
         """The whole object, into memory.
@@ -82,8 +140,8 @@ class Storage:
         """
         with self.translated(path):
             if self.uses_boto3(path):
-                return read_object(self.s3, path)
-            with self._arrow.open(path) as stream:
+                return read_object(self.s3_at(path), path)
+            with self._open(path) as stream:
                 require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
@@ -95,8 +153,9 @@ class Storage:
         """
         with self.translated(path):
             if self.uses_boto3(path):
-                return read_end(self.s3, path, length)
-            return ObjectEnd(*self._arrow.read_end(path, length))
+                return read_end(self.s3_at(path), path, length)
+            with self._open(path) as stream:
+                return ObjectEnd(*end_of(stream, length))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, replacing one of that name.
@@ -106,13 +165,14 @@ class Storage:
         """
         with self.translated(path):
             if is_local(path) and self._arrow.is_plain:
-                write_whole(os.path.abspath(split_path(path).key), data)
+                with self._local(path, make=True) as there:
+                    write_whole(there, data)
                 return
             if self.uses_boto3(path):  # PyArrow's own client takes 25 MB
                 where = split_path(path)
-                self.s3.put_object(Bucket=where.authority, Key=where.key, Body=data)
+                self.s3_at(path).put_object(Bucket=where.authority, Key=where.key, Body=data)
                 return
-            with self._arrow.create(path) as stream:
+            with self._create(path) as stream:
                 stream.write(data)
 
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
@@ -125,10 +185,10 @@ class Storage:
         """
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
-                found = read_beginning(self.s3, path)
+                found = read_beginning(self.s3_at(path), path)
                 if isinstance(found, bytes):  # else it is larger than it should be
                     return pa.BufferReader(found)
-            return self._arrow.open(path)
+            return self._open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A stream that creates an object when it is closed, also as a context manager; wrap writes in
@@ -138,7 +198,7 @@ class Storage:
             StorageError: the store failed.
         """
         with self.translated(path):
-            return self._arrow.create(path)
+            return self._create(path)
 
     def size(self, path: str) -> int | None:
         """The object's size in bytes, ``None`` when there is no such object.
@@ -149,7 +209,7 @@ class Storage:
         with self.translated(path):
             try:
                 # Opening asks for the one object; a FileInfo would list when the object is missing.
-                with self._arrow.open(path) as stream:
+                with self._open(path) as stream:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
@@ -184,6 +244,7 @@ class Storage:
         Raises:
             StorageError: the store failed.
         """
+        self.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
         key = (can_list_s3.__name__, prefix)
@@ -201,6 +262,7 @@ class Storage:
         Raises:
             StorageError: as :meth:`list` does.
         """
+        self.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
@@ -216,6 +278,7 @@ class Storage:
         Raises:
             StorageError: as :meth:`list` does.
         """
+        self.require([prefix])
         if is_local(prefix):
             return None  # links to folders are no part of a listing, but a folder is read through one
         with self.translated(prefix):
@@ -224,6 +287,7 @@ class Storage:
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, by this thread alone."""
+        self.require([prefix])
         if is_local(prefix):
             for name, size, modified_ms in walk(split_path(prefix).key):
                 yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
@@ -241,12 +305,32 @@ class Storage:
         with self.translated(path):
             if not is_local(path):
                 return s3_status(self.s3, path)
-            found = local_status(split_path(path).key)
+            try:
+                with self._local(path, follow=False) as there:
+                    found = local_status(there)
+            except FileNotFoundError:
+                return None
             return None if found is None else ListedObject(path, *found)
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
-        return delete_objects(paths, lambda: self.s3, self._properties)
+
+        def inside(path: str) -> str | None:
+            try:
+                self.require([path])
+            except LocationRefused as error:
+                return str(error)
+            return None
+
+        return delete_objects(paths, inside, self._unlink, lambda: self.s3, self._properties)
+
+    def remove_if_empty(self, folder: str) -> bool:
+        """Remove a local folder; false when something lies in it, or it cannot be removed."""
+        try:
+            with self._local(folder, follow=False) as there:
+                return remove_if_empty(there)
+        except (OSError, LocationRefused):
+            return False
 
     def can_list(self, location: str) -> bool:
         """Whether this store lists files under a table's location; asked once per location.
@@ -270,6 +354,7 @@ class Storage:
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)
+        self.require([location])
         if is_local(location):
             return True
         if parts.scheme not in S3_SCHEMES:
@@ -292,7 +377,12 @@ class Storage:
 
     @cached_property
     def s3(self) -> Any:
-        """A boto3 client with the same properties; the first call may raise what boto3 raises."""
+        """A boto3 client with the same properties; the first call may raise what boto3 raises.
+
+        Others ask :meth:`s3_at` for it, which looks where it is to be used.
+        """
+        if self._opened_by is not None:
+            return self._opened_by.s3
         from icekeeper.storage.s3 import s3_client
 
         client = s3_client(self._properties)
@@ -313,11 +403,57 @@ class Storage:
     def _boto_may_read(self) -> bool:
         return self._arrow.is_plain and can_boto3_read(self._properties)
 
+    def _open(self, path: str) -> pa.NativeFile:
+        self.require([path])
+        if not is_local(path) or self._bound is ANYWHERE:
+            return self._arrow.open(path)
+        with self._local(path) as there, regular_file(there) as opened:
+            return self._arrow.open(opened)
+
+    def _create(self, path: str) -> pa.NativeFile:
+        self.require([path])
+        if not is_local(path) or self._bound is ANYWHERE:
+            return self._arrow.create(path)
+        with self._local(path, make=True) as there, new_file(there) as opened:
+            return self._arrow.create(opened)
+
+    @contextmanager
+    def _local(self, path: str, *, follow: bool = True, make: bool = False) -> Iterator[str]:
+        """A name for a local file or folder under which no link that appears from now on can lead elsewhere.
+
+        ``follow``: a link as the last name stands for its target; ``make``: the folders above are made.
+
+        Raises:
+            LocationRefused: it is really outside of the table's bound.
+            OSError: the folder that it lies in cannot be opened.
+        """
+        name = os.path.abspath(split_path(path).key)
+        if self._bound is ANYWHERE:
+            yield name
+            return
+        folder, base = os.path.split(name)
+        real = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), base)
+        self._bound.require_real(real, path)
+        with held(real, make=make) as there:
+            yield there
+
+    def _unlink(self, path: str) -> str | None:
+        try:
+            with self._local(path, follow=False) as there:
+                return unlink(there)
+        except FileNotFoundError:
+            return None
+        except LocationRefused as error:
+            return str(error)
+        except OSError as error:
+            return error.strerror or str(error)
+
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
         yield from objects
         yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
 
     def _require_listable(self, path: str) -> None:
+        self.require([path])
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")

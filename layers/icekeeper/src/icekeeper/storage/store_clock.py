@@ -30,6 +30,8 @@ def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None
     is impossible.
     """
     parts = split_path(location)
+    if not storage.allows(location):
+        return None
     if is_local(location):
         return _by_nameless_file(parts.key) or (_by_probe(os.path.join(parts.key, "metadata")) if may_write else None)
     if parts.scheme not in S3_SCHEMES:

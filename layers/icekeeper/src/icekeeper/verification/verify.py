@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.owned_locations import owned_locations
-from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.errors import LocationRefused, MetadataUnreadable, StorageError
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files
@@ -82,7 +82,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     for manifest in manifests.values():
         looked_at = copied if manifest.manifest_path in of_heads else {}
         problems += _check_manifest(reader, storage, manifest, sizes, live, vectors, looked_at)
-    problems += footer_problems(copied.values(), storage)
+    problems += footer_problems((file for path, file in copied.items() if storage.allows(path)), storage)
     problems += _duplicates(per_snapshot, live)
     for listed in per_snapshot:
         problems += duplicate_vector_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
@@ -155,8 +155,8 @@ def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str
                 length = min(file.footer_size, stream.size())
                 return list(statistics_problems(file, stream.read_at(length, stream.size() - length)))
         except StorageError as error:
-            if storage.size(file.path) is None:
-                return []  # told with all other files that are missing
+            if not storage.allows(file.path) or storage.size(file.path) is None:
+                return []  # told with all other files that are missing, or not allowed
             return [Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))]
 
     with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
@@ -166,9 +166,20 @@ def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str
 
 
 def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Problem:
+    if not storage.allows(path):
+        return _not_allowed(storage, path)
     if storage.size(path) is None:
         return Problem(ProblemKind.MISSING_FILE, path, "it is referenced but does not exist")
     return Problem(ProblemKind.UNREADABLE_METADATA, path, str(error))
+
+
+def _not_allowed(storage: Storage, path: str) -> Problem:
+    """What is said of a file outside of the table's bound, which is not looked at (rule 92)."""
+    try:
+        storage.require([path])
+    except LocationRefused as error:
+        return Problem(ProblemKind.NOT_ALLOWED, path, str(error))
+    raise AssertionError("it is allowed")
 
 
 def _duplicates(
@@ -192,9 +203,13 @@ def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, in
     """Compare the sizes in metadata with those of the files; one listing tells those below the table's locations."""
     known: dict[str, int] = {}
     locations = owned_locations(loaded.metadata)
-    if storage.can_list(loaded.metadata.location):
-        for location in locations:
+    if storage.allows(loaded.metadata.location) and storage.can_list(loaded.metadata.location):
+        for location in filter(storage.allows, locations):
             known.update((normalise(found.path), found.size) for found in storage.list(location))
+    outside = [path for path in sizes if not storage.allows(path)]
+    yield from (_not_allowed(storage, path) for path in outside)
+    for path in outside:
+        del sizes[path]
     ask = [path for path in sizes if normalise(path) not in known]
     with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
         size_of: Callable[[str], int | None] = storage.size

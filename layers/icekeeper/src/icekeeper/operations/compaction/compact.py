@@ -11,7 +11,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.errors import OperationRefused, PolicyError, TableUnsupported
+from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
@@ -95,7 +95,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
             nothing = replace(nothing, slack=slack)
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
-        context.require_allowed((metadata.data_location, *plan.input_files, *plan.delete_files))
+        loaded.allowed.require((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
@@ -163,7 +163,7 @@ def _entries(
     written = [f for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
     if asked:
         paths = [file.file_path for file in written]
-        context.require_allowed(paths)
+        loaded.allowed.require(paths)
         found = files_lacking(
             paths,
             wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
@@ -181,7 +181,7 @@ def _with_mixed_footers(context: OperationContext, loaded: LoadedTable, files: I
     from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_footers  # with Thrift
 
     ours = [file for file in files if may_be_mixed(file)]
-    context.require_allowed(file.file_path for file in ours)
+    loaded.allowed.require(file.file_path for file in ours)
     return mixed_footers(
         ours, context.storage(loaded), lambda done: context.progress("footers of copies", done, len(ours))
     )
@@ -203,8 +203,8 @@ def _told(
 
 
 def _lacking_settings(context: OperationContext, loaded: LoadedTable, sample: FileSample) -> list[dict[str, Any]]:
-    with suppress(PolicyError, OperationRefused):  # of a property, or of a folder: what rewrites files says so
-        context.require_allowed(sample.paths())
+    with suppress(PolicyError, LocationRefused):  # of a property, or of a folder: what rewrites files says so
+        loaded.allowed.require(sample.paths())
         wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
         return settings_document(sample, wanted, context.storage(loaded), context.policy)
     return []

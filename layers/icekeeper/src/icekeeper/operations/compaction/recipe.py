@@ -23,6 +23,8 @@ __all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe", 
 
 # With fewer than two bits per column a curve orders next to nothing.
 MAX_ZORDER_COLUMNS = 31
+# The keys of a range are in memory beside its rows; whoever sorts by more has told nothing further (rule 261).
+MAX_SORT_COLUMNS = 32
 _TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 
@@ -140,6 +142,8 @@ def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn,
                 f"sort_order: {term.transform} cannot be applied to column {leaf.name} of type {leaf.iceberg_type}"
             )
         keys.append(KeyColumn(leaf.field_id, term.transform, term.descending, term.nulls_first))
+    if len(keys) > MAX_SORT_COLUMNS:
+        raise PolicyError(f"sort_order names {len(keys)} columns; at most {MAX_SORT_COLUMNS} can be")
     return tuple(keys)
 
 
@@ -159,6 +163,11 @@ def _by_table(metadata: TableMetadata, columns: Any) -> tuple[KeyColumn, ...]:
             )
         nulls_first = field["null-order"] == "nulls-first"
         keys.append(KeyColumn(leaf.field_id, field["transform"], field["direction"] == "desc", nulls_first))
+    if len(keys) > MAX_SORT_COLUMNS:
+        raise TableUnsupported(
+            f"the table's sort order has {len(keys)} columns; at most {MAX_SORT_COLUMNS} can be applied; "
+            "set sort_order or strategy=binpack"
+        )
     return tuple(keys)
 
 

@@ -121,7 +121,7 @@ def _plan(context: OperationContext, head: LoadedTable) -> _Planned:
         snapshot,
         manifests,
         context.policy,
-        target_bytes=manifest_target_bytes(head.metadata),
+        target_bytes=manifest_target_bytes(head.metadata, sum(m.manifest_length for m in manifests)),
         header_bytes={kind: manifest_header_bytes(head.metadata, *kind) for kind in kinds},
     )
     return _Planned(head, manifests, plan)
@@ -146,7 +146,7 @@ def _write(context: OperationContext, planned: _Planned, plan: ManifestPlan, out
             head.metadata,
             plan,
             properties_for_workers(head.io_properties),
-            manifest_target_bytes(head.metadata),
+            manifest_target_bytes(head.metadata, sum(m.manifest_length for m in planned.manifests)),
             context.storage(head),
             context.reader(head).read,
         ),

@@ -66,7 +66,7 @@ def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders
     folders = tuple(folders)
     near = near_tables(context, table, list(map(normalise, folders)))
     for one in near.tables:
-        if not one.is_table_of(table):
+        if not one.is_table_of(table) and not one.is_kept_apart:  # which names no folder as its own there
             for folder in filter(one.overlap, folders):
                 _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
     for claims, reason in (*near.unreadable, *near.given_up):

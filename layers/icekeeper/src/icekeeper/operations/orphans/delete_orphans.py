@@ -104,7 +104,9 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
     candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
-    unknown = [one for one in candidates.metadata_files if not protected.may_contain(one.path)]
+    # Whoever may write the table protects files only: a waiver would make another table's data its orphans (rule 263).
+    waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
+    unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
     neighbours = Neighbours()
@@ -178,6 +180,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
         _left_alone(plan, candidates)
         + _tell_damaged(cleared.damaged)
         + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
+        + "".join(f"; {told}" for told in cleared.needs.shared.left)
     )
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
@@ -194,7 +197,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     metrics = {
         "remove_orphans.orphans_removed": len(result.deleted),
         "remove_orphans.files_failed": len(result.failed),
-        "remove_orphans.folders_removed": remove_empty(cleared.folders),
+        "remove_orphans.folders_removed": remove_empty(storage, cleared.folders),
         **metrics,
     }
     if result.is_in_vain:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.orphans.plan import is_hidden, partition_folders_like_hidden
-from icekeeper.storage.local import is_empty, old_folders, remove_if_empty
+from icekeeper.storage.local import is_empty, old_folders
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import is_local, normalise, split_path
+from icekeeper.storage.storage import Storage
 
 __all__ = ["any_empty", "removable_folders", "remove_empty"]
 
@@ -43,6 +44,6 @@ def any_empty(folders: Sequence[str]) -> bool:
     return any(is_empty(folder) for folder in folders)
 
 
-def remove_empty(folders: Sequence[str]) -> int:
+def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
     """Remove the folders that are empty, or become so on the way; returns how many were removed."""
-    return sum(remove_if_empty(folder) for folder in folders)
+    return sum(map(storage.remove_if_empty, folders))

@@ -25,6 +25,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.sources import FileSource, JoinedFiles, ListedLocation
+from icekeeper.storage.storage import Storage
 
 __all__ = ["remove_orphans"]
 
@@ -72,6 +73,12 @@ def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutco
     return known_orphans(context, table, reason)
 
 
+def _store_of_list(context: OperationContext, storage: Storage) -> Storage:
+    """An inventory is the operator's, wherever it is; one that a table names lies where its files may be."""
+    is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
+    return storage if is_tables else storage.operators()
+
+
 def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
     """List the table's files and compare them with its references, which are read before the listing.
 
@@ -89,7 +96,7 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
                 f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
                 "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
             )
-        source = InventoryFiles(storage, inventory, metadata.location)
+        source = InventoryFiles(_store_of_list(context, storage), inventory, metadata.location)
     else:
         source = JoinedFiles(tuple(ListedLocation(storage, root) for root in roots))
     grace_ms = context.policy.orphan_older_than_ms

@@ -34,6 +34,7 @@ NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
 # Java's TableProperties: DELETE_TARGET_FILE_SIZE_BYTES(_DEFAULT), DELETE_GRANULARITY
 _TARGET_BYTES_KEY, _TARGET_BYTES = "write.delete.target-file-size-bytes", 64 * 1024 * 1024
+_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory (rule 261)
 _GRANULARITY_KEY = "write.delete.granularity"
 _PUFFIN = "PUFFIN"
 
@@ -268,7 +269,7 @@ def _by_size(
     files: list[LiveEntry], metadata: TableMetadata, policy: Policy, is_due: Callable[[LiveEntry], bool]
 ) -> list[list[LiveEntry]]:
     """Small or due files by age, closed at the target size; of one data file each where the table wants it so."""
-    target = max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES))
+    target = min(max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES)), _MOST_TARGET_BYTES)
     small = policy.min_file_size_ratio * target
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
     apart: dict[str | None, list[LiveEntry]] = defaultdict(list)

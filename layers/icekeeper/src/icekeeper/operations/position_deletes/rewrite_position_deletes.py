@@ -67,7 +67,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
             slack = plan.slack if isinstance(plan, NothingToMerge) else None
             return replace(skipped(_OPERATION, plan.reason, metrics=metrics), slack=slack)
-        context.require_allowed((loaded.metadata.data_location, *plan.input_files))
+        loaded.allowed.require((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"

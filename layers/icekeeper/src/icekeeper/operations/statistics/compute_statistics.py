@@ -84,7 +84,7 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         if reason is not None:
             return skipped(_OPERATION, reason, metrics=metrics)
         files = tuple(f.file.file_path for f in plan.files)
-        context.require_allowed(files)
+        loaded.allowed.require(files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
         try:

@@ -155,7 +155,7 @@ def _claims(item: Item) -> TableClaims:
         return TableClaims(
             catalog=catalog,
             warehouse=warehouse,
-            table=TableName.parse(table),
+            table=TableName.recorded(table),
             uuid=item["uuid"],
             location=item["location"],
             folders=frozenset(json.loads(item["folders"])),

@@ -87,11 +87,11 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
     """Within the block, values of the item that cannot be made sense of are told as damage (rule 164).
 
     Raises:
-        StorageError: the block raised ValueError, TypeError, AttributeError, RecursionError or PolicyError.
+        StorageError: the block raised an error about a value.
     """
     try:
         yield
-    except (AttributeError, PolicyError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
         raise damaged(item, str(error)) from error
 
 
@@ -103,7 +103,7 @@ class _FoundItem(Item):
 
 
 REQUESTS = "requests#all"
-"""The partition of requests.  People may be allowed to write keys with this prefix and no others (docs/requests.md)."""
+"""The partition of requests.  People may be allowed to write it, and no other one (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:

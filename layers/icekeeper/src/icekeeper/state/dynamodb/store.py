@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.claims import DynamoClaims
+from icekeeper.state.dynamodb.cut_offs import DynamoCutOffs
 from icekeeper.state.dynamodb.earlier import EarlierPartitions, earlier_partition
 from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key, understood
 from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
@@ -62,6 +63,7 @@ class DynamoStateStore:
         self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
         self.unreadable_files = DynamoUnreadableFiles(table)
+        self.cut_offs = DynamoCutOffs(table)
         self.usage = DynamoUsage(table)
 
     def kept_open(self) -> AbstractContextManager[None]:

@@ -67,8 +67,18 @@ class DynamoTable:
             answer = self.client.get_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}), ConsistentRead=True)
         return decoded(answer["Item"]) if "Item" in answer else None
 
-    def query(self, pk: str, prefix: str = "", *, attributes: tuple[str, ...] = ()) -> Iterator[Item]:
-        """The items of a partition whose sort keys begin with ``prefix``, in their order (of UTF-8 bytes)."""
+    def query(
+        self,
+        pk: str,
+        prefix: str = "",
+        *,
+        attributes: tuple[str, ...] = (),
+        passed_over: Callable[[StorageError], None] | None = None,
+    ) -> Iterator[Item]:
+        """The items of a partition whose sort keys begin with ``prefix``, in their order (of UTF-8 bytes).
+
+        ``passed_over`` is called for each item with values of a wrong type, which is left out; without it that raises.
+        """
         asked: dict[str, Any] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": pk}}
         if prefix:
             asked["KeyConditionExpression"] += " AND begins_with(sk, :prefix)"
@@ -76,7 +86,7 @@ class DynamoTable:
         if attributes:
             asked["ProjectionExpression"] = ", ".join(f"#{name}" for name in attributes)
             asked["ExpressionAttributeNames"] = {f"#{name}": name for name in attributes}
-        return self._pages(asked)
+        return self._pages(asked, passed_over)
 
     def newest(self, pk: str, limit: int) -> Iterator[Item]:
         """The passes of a partition that finished last, newest first."""
@@ -219,12 +229,22 @@ class DynamoTable:
         except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise StorageError(_sentence(self.name, self.client.meta, error)) from error
 
-    def _pages(self, asked: Mapping[str, Any]) -> Iterator[Item]:
+    def _pages(
+        self, asked: Mapping[str, Any], passed_over: Callable[[StorageError], None] | None = None
+    ) -> Iterator[Item]:
         request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
         while True:
             with self.translated():
                 answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
-            yield from map(decoded, answer["Items"])
+            for attributes in answer["Items"]:
+                try:
+                    item = decoded(attributes)
+                except StorageError as error:
+                    if passed_over is None:
+                        raise
+                    passed_over(error)
+                else:
+                    yield item
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]

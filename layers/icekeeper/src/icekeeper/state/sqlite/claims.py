@@ -101,7 +101,7 @@ def _claims(row: Sequence[Any]) -> TableClaims:
     return TableClaims(
         catalog=catalog,
         warehouse=warehouse,
-        table=TableName.parse(table),
+        table=TableName.recorded(table),
         uuid=uuid,
         location=location,
         folders=frozenset(json.loads(folders)),

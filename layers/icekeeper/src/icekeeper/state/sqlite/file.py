@@ -101,14 +101,14 @@ class SqliteFile:
     def reading(self) -> Iterator[Read]:
         """Queries that see the file as it is at one moment; what the block cannot make of their rows is damage.
 
-        So whoever makes more of rows than rows does it within the block, where a ValueError or RecursionError is
-        reported as the file's.
+        So whoever makes more of rows than rows does it within the block, where an error about values is told as the
+        file's: SQLite keeps a value of any type in any column, and JSON may be nested beyond what Python reads.
         """
         with self.connection() as connection:
             connection.execute("BEGIN")
             try:
                 yield lambda statement, *values: connection.execute(statement, values).fetchall()
-            except (ValueError, RecursionError) as error:
+            except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
                 raise self._damaged(error) from error
             connection.execute("COMMIT")
 
@@ -187,8 +187,12 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _open(self) -> sqlite3.Connection:
-        # 0700: the journal names tables and files that others on the machine need not know.
+        # 0700 and 0600: the journal names tables and files that others on the machine need not know (rule 286).
+        # SQLite's files beside it get its mode.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):  # it is there, or SQLite says what is wrong with the place
+            # Only a new one: whoever closes a file loses all locks of its process on it.
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         # Autocommit: a statement is a transaction, unless one was begun.
         return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 

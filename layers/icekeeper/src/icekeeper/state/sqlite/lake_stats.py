@@ -55,7 +55,7 @@ class SqliteLakeStats:
                     _TABLES_PER_READ,
                 )
                 found = [
-                    _stats(TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location), row)
+                    _stats(TableIdentity(catalog, warehouse, TableName.recorded(table), uuid, location), row)
                     for table, uuid, location, *row in rows
                 ]
             if not found:

@@ -41,7 +41,12 @@ class SqliteLeases:
 
 def _lease(connection: Connection, key: str) -> Lease | None:
     row = connection.execute("SELECT holder, expires_ms, name FROM leases WHERE lease_key = ?", (key,)).fetchone()
-    return None if row is None else of_the_living(Lease(key=key, holder=row[0], expires_ms=row[1], name=row[2]))
+    if row is None:
+        return None
+    holder, expires_ms, name = row
+    if not (isinstance(holder, str) and isinstance(expires_ms, int) and isinstance(name, str)):
+        raise ValueError(f"the lease {key} is damaged: delete it")
+    return of_the_living(Lease(key=key, holder=holder, expires_ms=expires_ms, name=name))
 
 
 def _write(connection: Connection, lease: Lease) -> None:

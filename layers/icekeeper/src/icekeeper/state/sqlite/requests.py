@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import eq
+from typing import Any
 
-from icekeeper.model import TableName
-from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.sqlite.file import THIS_TABLE, SqliteFile, table_columns
+from icekeeper.state.requests import MaintenanceRequest, stored_request
+from icekeeper.state.sqlite.file import SqliteFile, table_columns
 
 __all__ = ["SqliteRequests"]
+
+log = logging.getLogger(__name__)
+
+_FIELDS = ("catalog", "warehouse", "table_name", "uuid", "location", "requested_ms", "settings")
 
 
 class SqliteRequests:
@@ -22,31 +29,34 @@ class SqliteRequests:
         identity = request.identity
         told = (identity.catalog, identity.warehouse, str(identity.table), identity.uuid, identity.location)
         with self._file.transaction() as connection:
-            connection.execute(f"DELETE FROM requests WHERE {THIS_TABLE}", table_columns(identity))
             connection.execute(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (identity.key, *told, request.requested_ms, _text(request)),
+                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (identity.lease_key, *told, request.requested_ms, _text(request)),
             )
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
         with self._file.reading() as read:
             rows = read(
-                "SELECT catalog, warehouse, table_name, uuid, location, requested_ms, settings FROM requests "
-                "ORDER BY requested_ms, table_name, table_key"
+                f"SELECT table_key, {', '.join(_FIELDS)} FROM requests ORDER BY requested_ms, table_name, table_key"
             )
-            return tuple(
-                MaintenanceRequest(
-                    identity=TableIdentity(catalog, warehouse, TableName.parse(table), uuid, location),
-                    requested_ms=requested_ms,
-                    settings=json.loads(settings),
-                )
-                for catalog, warehouse, table, uuid, location, requested_ms, settings in rows
-            )
+        return tuple(_understood(rows))
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        statement = f"DELETE FROM requests WHERE {THIS_TABLE} AND requested_ms = ? AND settings = ?"
-        columns = table_columns(request.identity)
+        identity = request.identity
+        statement = "DELETE FROM requests WHERE table_key IN (?, ?, ?) AND requested_ms = ? AND settings = ?"
+        columns = identity.lease_key, *table_columns(identity)  # the latter as earlier versions filed it
         return self._file.write(statement, *columns, request.requested_ms, _text(request)) > 0
+
+
+def _understood(rows: Sequence[Sequence[Any]]) -> Iterator[MaintenanceRequest]:
+    """The requests, without what else lies among them (rule 265)."""
+    for key, *values in rows:
+        try:
+            yield stored_request(dict(zip(_FIELDS, values, strict=True)), partial(eq, key))
+        except ValueError as error:
+            log.error(
+                "a request is passed over: the row %s of the table requests is damaged (%s); delete it", key, error
+            )
 
 
 def _text(request: MaintenanceRequest) -> str:

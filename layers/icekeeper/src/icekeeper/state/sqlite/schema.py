@@ -9,7 +9,7 @@ from icekeeper.state.sqlite.rekey import key_by_uuid
 
 __all__ = ["NO_LOOK", "SCHEMA_VERSION", "upgrade"]
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": ""}'
 """The look of a catalog that no run has looked at yet."""
 # The key of a table up to version 8.
@@ -97,6 +97,11 @@ _UPGRADES: Mapping[int, Callable[[sqlite3.Connection], None]] = {
         PRIMARY KEY (catalog, warehouse))""",
         "CREATE INDEX claimed_folders_of_entry ON claimed_folders (catalog, warehouse, table_name)",
         f"INSERT INTO catalog_looks SELECT DISTINCT catalog, warehouse, '{NO_LOOK}' FROM claims",
+    ),
+    15: _statements(
+        """CREATE TABLE cut_offs (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL,
+        work TEXT NOT NULL, times INTEGER NOT NULL, cut_ms INTEGER NOT NULL, why TEXT NOT NULL,
+        PRIMARY KEY (catalog, warehouse, table_name, work)) WITHOUT ROWID""",
     ),
 }
 

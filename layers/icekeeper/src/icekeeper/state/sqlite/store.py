@@ -9,6 +9,7 @@ from pathlib import Path
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.sqlite.claims import SqliteClaims
+from icekeeper.state.sqlite.cut_offs import SqliteCutOffs
 from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns, table_columns
 from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
 from icekeeper.state.sqlite.leases import SqliteLeases
@@ -39,6 +40,7 @@ class SqliteStateStore:
         self.schedules = SqliteSchedules(self._file)
         self.claims = SqliteClaims(self._file)
         self.unreadable_files = SqliteUnreadableFiles(self._file)
+        self.cut_offs = SqliteCutOffs(self._file)
         self.usage = SqliteUsage(self._file)
 
     def kept_open(self) -> AbstractContextManager[None]:

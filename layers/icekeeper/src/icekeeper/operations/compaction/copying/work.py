@@ -158,15 +158,16 @@ class _Writer:
             return True
         with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
             parts = []
-            for entry in self._decode_beside(decoded, Path(folder), done.tally):
+            beside = replace(self, storage=self.storage.with_scratch(folder))
+            for entry in beside._decode_beside(decoded, Path(folder), done.tally):
                 # Its row groups are as large as its rows allow.
-                judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), self.storage)
+                judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), beside.storage)
                 if isinstance(judged, NotCopyable):
                     return False
                 parts.append((entry, judged))
             parts += [(self.copying.entries[i], self.copyable[i].file) for i in output.copied]
             unread: list[int] = []
-            written = merge_files(parts, path, self.target, self.storage, unread.append)
+            written = merge_files(parts, path, self.target, beside.storage, unread.append)
         if isinstance(written, NotCopyable):
             return False
         if written is not None:

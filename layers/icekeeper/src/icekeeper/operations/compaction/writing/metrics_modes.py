@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.operations.compaction.writing.parquet_options import bounded
 from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["metrics_modes", "output_properties"]
@@ -40,12 +41,12 @@ def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> d
 
 
 def output_properties(metadata: TableMetadata) -> dict[str, str]:
-    """The table properties that say how files are written (``write.*``).
+    """The table properties that say how files are written (``write.*``), within bounds (:func:`.bounded`).
 
     Columns that the table is sorted by get bounds even if the default mode has none (Java's
     ``sortedColumnDefaultMode``): here they get a mode of their own.
     """
-    properties = {key: value for key, value in metadata.properties.items() if key.startswith("write.")}
+    properties = bounded({key: value for key, value in metadata.properties.items() if key.startswith("write.")})
     leaves = leaf_columns(metadata.current_schema)
     if _default_mode(properties, len(leaves)) in ("none", "counts"):
         names = {leaf.field_id: leaf.name for leaf in leaves}
@@ -64,12 +65,12 @@ def _default_mode(properties: Mapping[str, str], columns: int) -> str:
 
 def _limit(properties: Mapping[str, str]) -> int:
     text = properties.get(f"{_PREFIX}max-inferred-column-defaults", "")
-    return int(text) if text.isdecimal() else _MAX_INFERRED_DEFAULT
+    return int(text) if text.isdecimal() and len(text) < 10 else _MAX_INFERRED_DEFAULT
 
 
 def _mode(text: str, default: str) -> str:
     mode = text.strip().lower()
-    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9]\d*\)", mode) else default
+    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9][0-9]{0,8}\)", mode) else default
 
 
 def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:

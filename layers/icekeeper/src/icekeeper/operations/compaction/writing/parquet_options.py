@@ -12,7 +12,7 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.rows.arrow_schema import LeafColumn
 
-__all__ = ["codec_name", "dictionary_bytes", "for_sample", "row_group_bytes", "writer_options"]
+__all__ = ["bounded", "codec_name", "dictionary_bytes", "for_sample", "row_group_bytes", "writer_options"]
 
 _PREFIX = "write.parquet."
 # TableProperties: PARQUET_*_DEFAULT
@@ -36,6 +36,29 @@ _CODECS = {
 }
 _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
 
+# What a table may ask for at the cost of whoever maintains it (rule 261), by what Arrow makes of more (platform 123).
+_LEAST_PAGE_ROWS = 1000
+_MOST = 2**31 - 1
+_HIGHEST_LEVEL = {"zstd": 12, "brotli": 9}
+_LEAST_FPP = 1e-6
+# The filters of all columns of a row group are in memory together.
+_BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
+
+
+def bounded(properties: Mapping[str, str]) -> dict[str, str]:
+    """A table's properties within what whoever maintains it can bear (rule 261); malformed ones stay as they are."""
+    found = dict(properties)
+    pages = found.get(f"{_PREFIX}page-row-limit", "")
+    if _is_whole(pages):
+        found[f"{_PREFIX}page-row-limit"] = str(max(int(pages), _LEAST_PAGE_ROWS))
+    level, codec = found.get(f"{_PREFIX}compression-level", ""), _named_codec(found)
+    if codec in _HIGHEST_LEVEL and _is_whole(level) and int(level) in _LEVELS[codec]:
+        found[f"{_PREFIX}compression-level"] = str(min(int(level), _HIGHEST_LEVEL[codec]))
+    for key in found:
+        if key.startswith(f"{_PREFIX}bloom-filter-fpp.column.") and 0 < _number(found[key]) < _LEAST_FPP:
+            found[key] = str(_LEAST_FPP)
+    return found
+
 
 def row_group_bytes(properties: Mapping[str, str]) -> int:
     """The encoded size in bytes that row groups aim at.
@@ -52,7 +75,7 @@ def codec_name(properties: Mapping[str, str]) -> str:
     Raises:
         PolicyError: there is no such codec.
     """
-    codec = (properties.get(f"{_PREFIX}compression-codec") or _CODEC).lower()
+    codec = _named_codec(properties)
     if codec not in _CODECS:
         raise PolicyError(f"table property {_PREFIX}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
     return codec
@@ -123,7 +146,7 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
     if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
         return None
     allowed = _LEVELS[codec]
-    if not text.isdecimal() or int(text) not in allowed:
+    if not _is_whole(text) or int(text) not in allowed:
         raise PolicyError(
             f"table property {_PREFIX}compression-level is '{text}'; {codec} has levels {allowed[0]} to {allowed[-1]}"
         )
@@ -134,13 +157,17 @@ def _bloom_filters(
     properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
 ) -> dict[str, dict[str, Any]]:
     """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
-    most = _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES)
+    filtered = [
+        leaf
+        for leaf in leaves
+        if leaf.iceberg_type != "boolean"
+        and properties.get(f"{_PREFIX}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() == "true"
+    ]
+    most = min(
+        _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES), _BLOOM_TOTAL_BYTES // max(1, len(filtered))
+    )
     filters = {}
-    for leaf in leaves:
-        if properties.get(f"{_PREFIX}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() != "true":
-            continue
-        if leaf.iceberg_type == "boolean":
-            continue
+    for leaf in filtered:
         key = f"bloom-filter-fpp.column.{leaf.name}"
         fpp = _probability(properties, key, _BLOOM_FPP)
         filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
@@ -156,19 +183,32 @@ def _most_distinct(max_bytes: int, fpp: float) -> int:
 
 def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
     text = properties.get(f"{_PREFIX}{key}")
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
+    value = default if text is None else _number(text)
     if not 0 < value < 1:
         raise PolicyError(f"table property {_PREFIX}{key} is '{text}', which is not between 0 and 1")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _is_whole(text: str) -> bool:
+    """Whether it is a whole number of 64 bits, as Java has them, or hardly more."""
+    return text.isascii() and text.isdecimal() and len(text) <= 19
+
+
+def _named_codec(properties: Mapping[str, str]) -> str:
+    return (properties.get(f"{_PREFIX}compression-codec") or _CODEC).lower()
 
 
 def _int(properties: Mapping[str, str], key: str, default: int) -> int:
     text = properties.get(f"{_PREFIX}{key}")
     if text is None:
         return default
-    if not text.isdecimal() or int(text) < 1:
+    if not _is_whole(text) or int(text) < 1:
         raise PolicyError(f"table property {_PREFIX}{key} is '{text}', which is not a positive integer")
-    return int(text)
+    return min(int(text), _MOST)

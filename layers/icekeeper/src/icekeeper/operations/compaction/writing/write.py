@@ -28,6 +28,8 @@ __all__ = ["write_data_file"]
 _ROOM = 40 * 1024 * 1024
 # Rows that are sorted stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
+# A row group has at least the thousandth part of the file before it.
+_MOST_ROW_GROUPS = 1000
 # Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
 _FILTERED_BYTES = 32 * 1024 * 1024
 # Of equality deletes the keys, and rows that wait until many keys are looked up at once.
@@ -148,6 +150,9 @@ class _Output:
         """Arrow bytes to collect for a row group of the wanted encoded size, judged by the row groups so far."""
         wanted = self._sizes.encoded
         if self._arrow_bytes:
+            # However small the table wants them, a file has some thousand row groups at most, which fit into its footer
+            # and into the memory of its readers (rule 261).
+            wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
         return min(wanted, self._sizes.memory)
 

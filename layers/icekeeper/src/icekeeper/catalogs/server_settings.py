@@ -1,0 +1,255 @@
+"""What the server of a REST catalog may set: everything that it sends passes here before anybody reads it (rule 250).
+
+PyIceberg's client merges what a server sends with what the operator has configured, and imports classes, opens files
+and signs in by it.  Here a list says which keys count and what their values look like; all else is left out, and logged
+once.  Which keys are vended, and to which endpoint the operator's own may be sent, is decided here, too (rule 251).
+Source: the Iceberg REST catalog specification, ``CatalogConfig``, ``LoadTableResult``, ``StorageCredential``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, TypeAlias, TypeGuard
+from urllib.parse import unquote
+
+from icekeeper.aws.settings import (
+    ENDPOINT_OF_SERVER,
+    S3_ENDPOINT,
+    S3_REGION,
+    identity_in,
+    is_anonymous,
+    with_endpoint,
+    without_keys,
+)
+from icekeeper.errors import StorageError
+from icekeeper.masking import mask
+from icekeeper.origins import is_link_local, origin_of, own_origin
+
+__all__ = ["FileSettings", "ServerSettings", "file_settings", "log_ignored", "server_settings"]
+
+log = logging.getLogger(__name__)
+
+Sent: TypeAlias = Mapping[str, Any]
+"""Settings as a server sends them: of whatever type."""
+
+_ACCESS_KEY, _SECRET_KEY = "s3.access-key-id", "s3.secret-access-key"
+# What belongs to one pair of keys: of two pairs, nothing is ever mixed.
+_OF_KEYS = (_ACCESS_KEY, _SECRET_KEY, "s3.session-token", "s3.session-token-expires-at-ms")
+_LONGEST = 16 * 1024
+# A label of a host name, which AWS's SDKs put into one (botocore, ``validate_region_name``).
+_REGION = re.compile(r"(?![0-9]+\Z)(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+# What ends the path of an address, or leaves the folder that it begins in.
+_LEAVES_PATH = re.compile(r"[?#\\]|(?:\A|/)(?:\.|%2e){1,2}(?:/|\Z)", re.IGNORECASE)
+_SEPARATOR = re.compile(r"[^/?#\\%&]{1,4}")
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST and value.isascii() and value.isprintable()
+
+
+def _fits(expression: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda value: expression.fullmatch(value) is not None
+
+
+_ANY: Callable[[str], bool] = bool
+_FOR_CONNECTION: Mapping[str, Callable[[str], bool]] = {
+    "namespace-separator": lambda value: _SEPARATOR.fullmatch(unquote(value)) is not None,
+    "prefix": lambda value: _LEAVES_PATH.search(value) is None,
+    "token": _ANY,
+    "uri": lambda value: _LEAVES_PATH.search(value) is None,
+}
+_FOR_FILES: Mapping[str, Callable[[str], bool]] = {
+    **dict.fromkeys(_OF_KEYS[:3], _ANY),
+    _OF_KEYS[3]: str.isdecimal,
+    S3_ENDPOINT: _ANY,
+    **dict.fromkeys((S3_REGION, "client.region"), _fits(_REGION)),
+    "s3.path-style-access": lambda value: value.lower() in ("true", "false"),
+    **dict.fromkeys(("s3.server-side-encryption", "s3.sse-kms-key-id"), _ANY),
+}
+# Where keys begin that PyIceberg or this package would act on.  Servers also send what only other clients know, such as
+# ``client.refresh-credentials-endpoint`` and ``s3.delete-enabled``.
+_ACTED_ON = (
+    *("adls.", "audience", "auth", "botocore", "buffer-size", "credential", "default_", "dynamodb.", "gcs.", "glue."),
+    *("hdfs.", "header.", "hf.", "io.", "namespace-sep", "oauth2", "pool_", "prefix", "py-", "resource", "rest-page"),
+    *("rest.", "scan-planning", "scope", "snapshot-loading", "ssl", "token", "type", "uri", "view-endpoints"),
+    *("client.access-key", "client.profile", "client.region", "client.role", "client.secret", "client.session"),
+    *("s3.access-key", "s3.anonymous", "s3.connect", "s3.endpoint", "s3.force", "s3.path-style", "s3.profile"),
+    *("s3.proxy", "s3.region", "s3.request", "s3.resolve", "s3.retry", "s3.role", "s3.secret", "s3.server-side"),
+    *("s3.session", "s3.signer", "s3.sse-kms"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What counts of the configuration that a server answers with when a client connects."""
+
+    connection: Mapping[str, str]
+    """For the requests to the catalog, in place of the operator's."""
+    defaults: Sent = field(repr=False)
+    """For files, where neither the operator nor the table says otherwise."""
+    overrides: Sent = field(repr=False)
+    ignored: Sent = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """How the files of one table are reached."""
+
+    properties: Mapping[str, str] = field(repr=False)
+    vended: Mapping[str, str] = field(repr=False)
+    """The keys among them that the server has vended; empty where they are the operator's."""
+    ignored: Sent = field(repr=False)
+
+
+def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSettings:
+    """What counts of a server's configuration; an ``uri`` only where it has the origin of the operator's."""
+    connection: dict[str, str] = {}
+    ours = own_origin(str(own.get("uri", "")))
+    for key, is_fit in _FOR_CONNECTION.items():
+        for value in (overrides.get(key), None if own.get(key) else defaults.get(key)):
+            if _is_text(value) and is_fit(value) and (key != "uri" or (ours is not None and origin_of(value) == ours)):
+                connection[key] = value
+                break
+    taken = {key: (value,) for key, value in connection.items()}
+    weaker = {key: value for key, value in defaults.items() if not (key in _FOR_CONNECTION and own.get(key))}
+    ignored = {
+        key: value
+        for key, value in {**weaker, **overrides}.items()
+        if key not in _FOR_FILES and value not in taken.get(key, ()) and value != own.get(key)
+    }
+    return ServerSettings(connection, _of_files(defaults), _of_files(overrides), ignored)
+
+
+def _of_files(sent: Sent) -> dict[str, Any]:
+    return {key: value for key, value in sent.items() if key in _FOR_FILES}
+
+
+def file_settings(
+    what: str, own: Mapping[str, str], server: ServerSettings, table: Sequence[Sent], *, in_s3: bool
+) -> FileSettings:
+    """The properties for a table's files: the operator's, and what counts of the server's.
+
+    ``what`` begins messages, with the table and the catalog.  ``table`` is what the server says of the table, the
+    strongest last; ``in_s3``, whether its files are there.
+
+    Raises:
+        StorageError: the server names an endpoint to which the operator's keys must not be sent, or one that is never
+            used; or it wants requests signed by itself.
+    """
+    keys: dict[str, str] = {}
+    weaker: dict[str, str] = {}
+    stronger: dict[str, str] = {}
+    ignored: dict[str, Any] = {}
+    for sent in (server.defaults, server.overrides, *table):
+        fit = {k: v for k, v in sent.items() if k in _FOR_FILES and _is_text(v) and _FOR_FILES[k](v)}
+        if fit.keys() >= {_ACCESS_KEY, _SECRET_KEY}:
+            if sent is not server.defaults or not _names_keys(own):
+                keys = {key: fit[key] for key in _OF_KEYS if key in fit}
+        else:
+            fit = {key: value for key, value in fit.items() if key not in _OF_KEYS}
+        plain = {key: value for key, value in fit.items() if key not in _OF_KEYS}
+        (weaker if sent is server.defaults else stronger).update(plain)
+        ignored |= {key: value for key, value in sent.items() if key not in fit and value != own.get(key)}
+    named = stronger.pop(S3_ENDPOINT, None) or (None if own.get(S3_ENDPOINT) else weaker.get(S3_ENDPOINT))
+    weaker.pop(S3_ENDPOINT, None)
+    if in_s3 and not keys and _signs_itself({**server.ignored, **ignored}) and not _names_keys(own):
+        raise StorageError(
+            f"{what} wants to sign the requests for its files itself (remote signing), which is not supported: have it "
+            "vend credentials, or set s3.access-key-id and s3.secret-access-key, client.profile-name or "
+            "client.role-arn in the catalog's configuration"
+        )
+    endpoint = {} if named is None else _endpoint(what, named, own, vends=bool(keys))
+    mine = without_keys(own) if keys else own
+    return FileSettings({**weaker, **mine, **stronger, **endpoint, **keys}, keys, ignored)
+
+
+def _names_keys(own: Mapping[str, str]) -> bool:
+    """Whether the operator's configuration says whose keys are for files."""
+    identity = identity_in(own)
+    return is_anonymous(own) or any((identity.access_key, identity.profile, identity.role_arn))
+
+
+def _signs_itself(ignored: Sent) -> bool:
+    return str(ignored.get("s3.remote-signing-enabled")).lower() == "true" or any(
+        key.startswith("s3.signer") for key in ignored
+    )
+
+
+def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> dict[str, str]:
+    """The properties for the endpoint to use where a server names one."""
+    ours = with_endpoint(own).get(S3_ENDPOINT)
+    place, here = origin_of(named), own_origin(ours) if ours else None
+    shown = json.dumps(mask(named, {S3_ENDPOINT: named})[:200])
+    if place is None or _LEAVES_PATH.search(named):
+        raise StorageError(f"{what} names the endpoint {shown} for its files, which is no address: correct s3.endpoint")
+    if ours and here is not None and here.place == place.place:
+        return {S3_ENDPOINT: ours}
+    if not vends:
+        raise StorageError(
+            f"{what} names the endpoint {shown} for its files and vends no keys for it; your own keys are not sent "
+            "there: if it is yours, set s3.endpoint to it in the catalog's configuration"
+        )
+    if is_link_local(place.host):
+        raise StorageError(
+            f"{what} names the endpoint {shown} for its files, a link-local address, which is never used: "
+            "correct s3.endpoint"
+        )
+    return {S3_ENDPOINT: named, ENDPOINT_OF_SERVER: "true"}
+
+
+_MOST_CATALOGS, _MOST_KEYS = 256, 64
+
+
+class _Told:
+    """The keys that were logged, by catalog; of the newest catalogs, and no more of each than a person reads."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+        self._lock = Lock()
+
+    def new(self, catalog: tuple[str, str], keys: Sequence[str]) -> list[str]:
+        with self._lock:
+            told = self._keys.setdefault(catalog, set())
+            if len(self._keys) > _MOST_CATALOGS:
+                self._keys.popitem(last=False)
+            fresh = [key for key in keys if key not in told][: _MOST_KEYS - len(told)]
+            told.update(fresh)
+            return fresh
+
+
+_told = _Told()
+
+
+def log_ignored(catalog: str, address: str, ignored: Sent) -> None:
+    """Log each setting that was left out, once in the life of this process; values are masked and escaped.
+
+    A setting that nothing here would have acted on is no warning.
+    """
+    for level, acted_on in ((logging.WARNING, True), (logging.INFO, False)):
+        keys = [key for key in sorted(ignored) if key.lower().startswith(_ACTED_ON) is acted_on]
+        fresh = _told.new((catalog, address), keys)
+        if fresh:
+            settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
+            log.log(
+                level,
+                "catalog %s at %s sends settings that a server may not set, so they are left out: %s; set those that "
+                "you want in the catalog's own configuration",
+                catalog,
+                address,
+                settings,
+                extra={"event": "server_settings_ignored", "catalog": catalog, "settings": len(fresh)},
+            )
+
+
+def _value(key: str, value: object) -> str:
+    return mask(value, {key: value}) if isinstance(value, str) else "***"
+
+
+def _shown(text: str) -> str:
+    return json.dumps(text)[1:-1][:100]

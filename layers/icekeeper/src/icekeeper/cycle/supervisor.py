@@ -1,0 +1,227 @@
+"""The process of ``icekeeper run`` that people start: it has the work done by one that it can kill (rule 271).
+
+No signal of Python ends a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows on
+a board which ones it is at.  Where one takes longer than it may, no further table begins, those that are at work beside
+it end, and the worker is killed and begun anew; a run in which nothing hangs starts one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from icekeeper.at_work import AtWork, read_board
+from icekeeper.clock import system_clock
+from icekeeper.cycle.told import TableResult
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.state.cut_offs import CutWork, cut_again
+from icekeeper.state.open import open_state
+from icekeeper.storage.scratch_folder import scratch_folder
+
+__all__ = ["STOP", "WORKER", "Supervisor", "WorkerCall"]
+
+WORKER = "run-worker"
+"""The hidden command of the worker."""
+STOP = "stop"
+"""The line on its standard input by which the worker begins nothing more; it ends at once where that is closed."""
+_LOOK_S = 0.25
+# A process that runs no Python for so long hangs with all of its threads.
+_SILENCE_S = 15.0
+# Ticks of a processor are hundredths of a second.
+_SAMPLE_S = 0.5
+# Once everything is done the process has nothing to wait for, but a thread that hangs.
+_LAST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCall:
+    """What ``icekeeper run`` was called with."""
+
+    catalogs: Sequence[str]
+    overrides: Mapping[str, str]
+    schedule: Mapping[str, str]
+    engine: str
+    once: bool
+
+    def to_json(self, board: Path, messages: int) -> str:
+        """One line for the worker, with the path of its board and the file descriptor for its messages."""
+        fields = {name: getattr(self, name) for name in ("engine", "once")}
+        told = {"catalogs": [*self.catalogs], "overrides": {**self.overrides}, "schedule": {**self.schedule}}
+        return json.dumps({**fields, **told, "board": str(board), "messages": messages})
+
+
+@dataclass(slots=True)
+class _End:
+    """How a worker ended."""
+
+    is_well: bool | None = None
+    """Whether nothing went wrong; ``None``: it did not say."""
+    error: MaintenanceError | None = None
+    cut: list[AtWork] = field(default_factory=list)
+    """What took too long."""
+    beside: tuple[AtWork, ...] = ()
+    """What it was at when it died by itself."""
+
+
+class Supervisor:
+    """One call of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
+
+    def __init__(self, call: WorkerCall, environment: Mapping[str, str], tell: Callable[[str], object]) -> None:
+        """``tell`` gets each line for people."""
+        self._call, self._environment, self._tell = call, environment, tell
+        self._stop = Event()
+
+    def stop(self) -> None:
+        """Begin nothing more; what is at work ends with the operation that it is in."""
+        self._stop.set()
+
+    def run(self) -> bool:
+        """Have tables maintained until stopped, or once; whether nothing went wrong, of which only ``once`` tells.
+
+        Raises:
+            PolicyError: the settings or the name of a catalog are wrong.
+            StorageError: the worker cannot work, or the state cannot be used.
+        """
+        is_well = True
+        with scratch_folder("icekeeper-run-") as folder:
+            while True:
+                board = Path(folder) / "board"
+                board.write_bytes(b"")
+                end = self._one_worker(board)
+                if end.error is not None:
+                    raise end.error
+                self._note(end)
+                is_well = is_well and bool(end.is_well) and not end.cut
+                if self._stop.is_set() or (end.is_well is not None and not end.cut):
+                    return is_well or not self._call.once
+                if not end.cut and not end.beside:
+                    raise StorageError("the process that maintains tables has died; the lines above may say why")
+
+    def _one_worker(self, board: Path) -> _End:
+        ours, theirs = os.pipe()
+        # A session of its own: what a terminal or a group sends is for this process, which passes it on.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "icekeeper", WORKER],
+            stdin=subprocess.PIPE,
+            text=True,
+            pass_fds=[theirs],
+            start_new_session=True,
+            env=dict(self._environment),
+        )
+        os.close(theirs)
+        end = _End()
+        listener = Thread(target=self._listen, args=(ours, end), daemon=True)
+        listener.start()
+        try:
+            _say(process, self._call.to_json(board, theirs))
+            self._watch(process, board, end)
+        finally:
+            _kill(process)
+            listener.join()
+        return end
+
+    def _listen(self, messages: int, end: _End) -> None:
+        """Pass on what the worker tells people, until it ends; a message is a line of JSON."""
+        with os.fdopen(messages) as lines:
+            for text in lines:
+                with suppress(ValueError):  # cut off in the midst of it
+                    message: dict[str, Any] = json.loads(text)
+                    if "line" in message:
+                        self._tell(message["line"])
+                    elif "error" in message:
+                        kind = PolicyError if message["error"] == PolicyError.__name__ else StorageError
+                        end.error = kind(message["message"])
+                    elif "end" in message:
+                        end.is_well = bool(message["end"])
+
+    def _watch(self, process: subprocess.Popen[str], board: Path, end: _End) -> None:
+        """Return once the worker has ended, or is to be killed."""
+        is_asked, ended_s = False, None
+        while process.poll() is None:
+            now_s = time.monotonic()
+            beat, tables = read_board(board)
+            late = [one for one in tables if one.is_late(now_s)]
+            is_dumb = beat is not None and now_s - beat > _SILENCE_S
+            if late and (is_dumb or len(late) == len(tables)):
+                end.cut += _culprits(late, process.pid) if is_dumb else late
+                return
+            if end.is_well is not None or end.error is not None:
+                ended_s = ended_s or now_s
+                if now_s > ended_s + _LAST_S:
+                    return
+            if not is_asked and (late or self._stop.is_set()):
+                is_asked = True
+                _say(process, STOP)
+            self._stop.wait(_LOOK_S) if not self._stop.is_set() else time.sleep(_LOOK_S)
+        tables = read_board(board)[1]
+        end.cut += [one for one in tables if one.is_late(time.monotonic())]
+        if process.returncode and not end.cut:
+            end.beside = tables
+
+    def _note(self, end: _End) -> None:
+        """Tell of the tables that were cut off, and record them; of several beside one crash each may be the cause."""
+        died = [replace(one, why="the process that was at it died") for one in end.beside]
+        for one in (*end.cut, *died):
+            now_ms, seconds = system_clock(), time.monotonic() - one.begun_s
+            # A scan notes by itself what it gives up, by the time of its beginning.
+            since_s = seconds + (one.limit_s if one.work == CutWork.LOOK else 0)
+            begun_ms = now_ms - int(since_s * 1000)
+            entry = one.catalog, one.warehouse, one.table
+            try:
+                cuts = open_state(self._environment).cut_offs
+                told = cut_again(cuts, entry, CutWork(one.work), one.why, now_ms=now_ms, begun_ms=begun_ms).sentence
+            except StorageError as error:
+                told = f"{one.why}; that cannot be recorded: {error}"
+            result = TableResult(
+                catalog=one.catalog, table=one.table, status="failed", summary=f"cut off: {told}", seconds=seconds
+            )
+            self._tell(result.line(now_ms))
+
+
+def _culprits(late: Sequence[AtWork], process: int) -> Sequence[AtWork]:
+    """Of the tables of a process that runs no Python the one whose thread computes: the others wait for it.
+
+    All of them, where none of these threads does, or the system does not tell.
+    """
+
+    def computed(one: AtWork) -> int:
+        """The clock ticks that the thread has had of a processor (proc(5): ``utime`` and ``stime``)."""
+        try:
+            stat = Path(f"/proc/{process}/task/{one.thread}/stat").read_text()
+        except OSError:
+            return 0
+        return sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+
+    before = [computed(one) for one in late]
+    time.sleep(_SAMPLE_S)
+    took = [computed(one) - ticks for one, ticks in zip(late, before, strict=True)]
+    most = max(took)
+    return [one for one, ticks in zip(late, took, strict=True) if ticks == most] if most > 0 else late
+
+
+def _say(process: subprocess.Popen[str], line: str) -> None:
+    """Write a line to the worker, unless it has just ended."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End the worker and what it has started, if anything of them is left."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    with suppress(BrokenPipeError):
+        if process.stdin is not None:
+            process.stdin.close()

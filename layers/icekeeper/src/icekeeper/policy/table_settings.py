@@ -1,0 +1,318 @@
+"""What a table's own properties count for: they cannot undo what the operator said (rule 260) (pure).
+
+Whoever may write a table may set its properties.  A tighter value than the operator's always counts; any other counts
+where ``table_settings`` lets tables set the key.  What does not count is left out, with the reason, and fails no pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icekeeper.clock import HOUR_MS
+from icekeeper.errors import PolicyError
+from icekeeper.operation_facts import Operation
+from icekeeper.policy.check_layer import check_keys, parse_values
+from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, OWN_SCHEDULES, Policy
+from icekeeper.policy.layers import ENVIRONMENT_PREFIX, SCHEDULE_PREFIX, Layer, Malformed
+from icekeeper.policy.schedules import (
+    INTERVAL,
+    LONGEST_INTERVAL_MS,
+    divided,
+    interval_text,
+    is_schedule_key,
+    parse_interval,
+)
+from icekeeper.policy.tighter import MORE, KeyFacts
+from icekeeper.policy.values import rounded_up, text_of
+
+__all__ = ["Ignored", "without_ignored"]
+
+_DEFAULT = "default"
+_VARIABLE = f"{ENVIRONMENT_PREFIX}TABLE_SETTINGS"
+# Each is resolved for every pass, and may be a pass; people have one or two.
+_MOST_SCHEDULES = 16
+# Filters and orders are parsed for every pass and by every scan, some in quadratic time.
+_LONGEST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A setting of a table that does not count, wholly or in part."""
+
+    key: str
+    """As it is set, a schedule's with its prefix."""
+    value: str
+    source: str
+    why: str
+    """A clause for people that names what would admit it."""
+
+    def sentence(self) -> str:
+        """For people."""
+        return f"{self.source} '{self.value}' does not count: {self.why}"
+
+    def document(self) -> dict[str, object]:
+        """The shape of ``icekeeper policy show --json``."""
+        return {"key": self.key, "source": self.source, "value": self.value, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What of a value counts; ``counts`` is ``None`` where nothing does."""
+
+    counts: tuple[object] | None
+    why: str = ""
+
+
+def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored, ...]]:
+    """The layers without the settings of the table that do not count, and those settings.
+
+    Raises:
+        PolicyError: an unknown key of a table, or a malformed value of one that it may set.
+    """
+    if not any(layer.is_table for layer in layers):
+        return list(layers), ()
+    operator = _Operator.of(layers)
+    found: list[Layer] = []
+    ignored: list[Ignored] = []
+    for layer in layers:
+        if not layer.is_table:
+            found.append(layer)
+            continue
+        check_keys(layer)
+        values: dict[str, object] = {}
+        for key, value in layer.values.items():
+            verdict = operator.judge(key, value, layer.source)
+            if verdict.counts is not None:
+                values[key] = verdict.counts[0]
+            if verdict.why:
+                ignored.append(Ignored(key, _as_set(value), layer.source, verdict.why))
+        if values:
+            found.append(replace(layer, values=values))
+    return operator.with_rare_sweeps(found, ignored), tuple(ignored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What everybody but the table says: settings with their sources, bounds, and what tables may set."""
+
+    stated: Mapping[str, tuple[object, str]]
+    """Key, a schedule's with its prefix → value and source."""
+    bounds: Mapping[str, tuple[object, str]]
+    may_set: tuple[str, ...]
+    own_schedules: tuple[str, ...]
+    """The schedules that the table alone makes, as many as it may."""
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer]) -> _Operator:
+        stated: dict[str, tuple[object, str]] = {}
+        bounds: dict[str, tuple[object, str]] = {}
+        may_set: tuple[str, ...] = Policy().table_settings
+        for layer in (layer for layer in layers if not layer.is_table):
+            said = bounds if layer.is_bound else stated
+            for key, value in layer.values.items():
+                if key == "table_settings":
+                    may_set = parse_values({key: value}, {key: layer.source}).table_settings
+                elif not layer.is_of_call:
+                    said[key] = _typed(key, value, layer.source), layer.source
+        names = dict.fromkeys(
+            divided(key, layer.source)[0]
+            for layer in layers
+            for key in layer.values
+            if layer.is_table and is_schedule_key(key) and key.endswith(f".{INTERVAL}")
+        )
+        own = [name for name in names if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" not in stated]
+        return cls(stated, bounds, may_set, tuple(own[:_MOST_SCHEDULES]))
+
+    def judge(self, key: str, value: object, source: str) -> _Verdict:
+        """What a setting of the table counts for.
+
+        Raises:
+            PolicyError: the value is malformed, and the table may set the key.
+        """
+        name, inner = divided(key, source) if is_schedule_key(key) else ("", key)
+        if name and not self._has_schedule(name):
+            return _Verdict(None, self._why_no_schedule(name))
+        if inner == INTERVAL:
+            return self._judge_interval(name, value, source)
+        facts, (now, said_by) = KEY_FACTS[inner], self._says(name, inner)
+        barred = self._why_barred(name, inner, facts, said_by)
+        try:
+            if isinstance(value, str) and len(value) > _LONGEST:
+                raise PolicyError(
+                    f"policy key {key} cannot be '{value[:100]}…' (from {source}): it has {len(value):,} characters; a "
+                    f"table's setting has {_LONGEST:,} at most"
+                )
+            typed = _typed(key, value, source)
+        except PolicyError as error:
+            if not self._is_ignored_key(inner, facts):
+                raise
+            return _Verdict(None, f"{_reason(error)}; {barred}")
+        if facts.tighter is MORE or typed == now:
+            return self._bounded(inner, typed)
+        if facts.tighter is None:
+            return _Verdict(None, barred) if barred else _Verdict((typed,))
+        if facts.tighter.holds(now, typed) and not (barred and self._moves_work(name, inner)):
+            return self._bounded(inner, typed)
+        if barred:
+            tight = facts.tighter.meet(now, typed)
+            is_as_it_was = facts.tighter.holds(tight, now) or self._moves_work(name, inner)
+            return _Verdict(None if is_as_it_was else (tight,), barred)
+        return self._limited(inner, facts, typed, now)
+
+    def _limited(self, key: str, facts: KeyFacts, typed: object, now: object) -> _Verdict:
+        """A value looser than the operator's that a table may choose: up to the limit for tables."""
+        assert facts.tighter is not None
+        limit = facts.table_limit
+        if limit is None or key in self.may_set or ALL_SETTINGS in self.may_set:
+            return self._bounded(key, typed)
+        if facts.tighter.meet(limit, now) == limit:
+            limit = now  # the operator's own is the looser one
+        if (held := facts.tighter.meet(limit, typed)) == typed:
+            return self._bounded(key, typed)
+        return _Verdict((held,), f"a table may set it to {text_of(limit)} at the loosest; {self._admits(key)}")
+
+    def _bounded(self, key: str, typed: object) -> _Verdict:
+        """A value that counts, and what a bound makes of it; the bound itself is applied where all are."""
+        direction = KEY_FACTS[key].tighter
+        if direction is not None and direction is not MORE and key in self.bounds:
+            limit, source = self.bounds[key]
+            if not direction.holds(limit, typed):
+                return _Verdict((typed,), f"{source} keeps it at {text_of(direction.meet(limit, typed))}")
+        return _Verdict((typed,))
+
+    def _why_barred(self, schedule: str, key: str, facts: KeyFacts, said_by: str) -> str:
+        """Why a table may only tighten a key, or not set it at all; empty: it may set any value."""
+        if facts.is_of_call:
+            return "it counts only from the deployment, a policy file or --set"
+        for other in facts.undermines:
+            source = self.bounds[other][1] if other in self.bounds else self._says(schedule, other)[1]
+            if other in self.bounds or (source != _DEFAULT and not self._is_named(key)):
+                return f"it would override {other} ({source})" + (
+                    "" if other in self.bounds else f"; {self._admits(key)}"
+                )
+        if self._is_named(key):
+            return ""
+        value = f"{key} is {text_of(self._says(schedule, key)[0])} ({said_by})"
+        if facts.tighter is None:
+            only = "a table may not set it"
+        elif key == "operations":
+            only = "a table may only leave some of these out"
+        else:
+            only = f"a table may only tighten it ({facts.tighter.words})"
+        is_free = DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_") and key != "operations"
+        is_stated = said_by != _DEFAULT and facts.tighter is not None and not facts.is_of_layout
+        if self._moves_work(schedule, key):
+            return f"the schedule is {self._says(schedule, INTERVAL)[1]}'s, and so is what it does; {self._admits(key)}"
+        return "" if is_free and not is_stated else f"{value}, and {only}; {self._admits(key)}"
+
+    def _judge_interval(self, name: str, value: object, source: str) -> _Verdict:
+        interval_ms = parse_interval(name, value, source)
+        key = f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+        if key not in self.stated or self._is_named(OWN_SCHEDULES):
+            return _Verdict((value,))
+        stated, said_by = self.stated[key]
+        stated_ms = parse_interval(name, stated, said_by)
+        if stated_ms is not None and interval_ms is not None and interval_ms >= stated_ms:
+            return _Verdict((value,))
+        rhythm = "none" if stated_ms is None else f"every {interval_text(stated_ms)}"
+        why = f"the schedule is that of {said_by}, {rhythm}, and a table may only make it rarer"
+        return _Verdict(None, f"{why}; {self._admits(OWN_SCHEDULES)}")
+
+    def with_rare_sweeps(self, layers: list[Layer], ignored: list[Ignored]) -> list[Layer]:
+        """A schedule of the table's own that names ``remove_orphans`` sweeps no more often than any pass may.
+
+        A schedule that names its operations does them in every turn.
+        """
+        if self._is_named("orphan_sweep_interval_hours"):
+            return layers
+        hours: Any = self._says("", "orphan_sweep_interval_hours")[0]
+        least_ms = min(rounded_up(hours, HOUR_MS // 1000) * 1000, LONGEST_INTERVAL_MS)
+        sweeping = set(self._sweeping(layers))
+        found = []
+        for layer in layers:
+            values = dict(layer.values)
+            for key, value in layer.values.items():
+                if not layer.is_table or key not in sweeping:
+                    continue
+                interval_ms = parse_interval(key, value, layer.source)
+                if interval_ms is not None and interval_ms < least_ms:
+                    values[key] = interval_text(least_ms)
+                    why = f"it names remove_orphans, and orphan_sweep_interval_hours is {text_of(hours)}"
+                    admits = self._admits("orphan_sweep_interval_hours")
+                    ignored.append(Ignored(key, _as_set(value), layer.source, f"{why}; {admits}"))
+            found.append(replace(layer, values=values) if values != layer.values else layer)
+        return found
+
+    def _sweeping(self, layers: Sequence[Layer]) -> Iterator[str]:
+        """The keys of the intervals of the table's own schedules that name ``remove_orphans``."""
+        for name in self.own_schedules:
+            key = f"{SCHEDULE_PREFIX}{name}.operations"
+            named: Any = [_typed(key, layer.values[key], layer.source) for layer in layers if key in layer.values]
+            if named and Operation.REMOVE_ORPHANS in named[-1]:
+                yield f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+
+    def _says(self, schedule: str, key: str) -> tuple[object, str]:
+        """What the operator says of a key while a schedule runs, and where."""
+        own = f"{SCHEDULE_PREFIX}{schedule}.{key}"
+        if schedule and own in self.stated:
+            return self.stated[own]
+        if key in self.stated:
+            return self.stated[key]
+        return Policy.model_fields[key].default, _DEFAULT
+
+    def _has_schedule(self, name: str) -> bool:
+        """Whether there is such a schedule, or the table may make it."""
+        if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" in self.stated:
+            return True
+        may_make = not {DEFAULT_SETTINGS, OWN_SCHEDULES, ALL_SETTINGS}.isdisjoint(self.may_set)
+        return may_make and (name in self.own_schedules or len(self.own_schedules) < _MOST_SCHEDULES)
+
+    def _why_no_schedule(self, name: str) -> str:
+        if len(self.own_schedules) >= _MOST_SCHEDULES and name not in self.own_schedules:
+            return f"a table may make {_MOST_SCHEDULES} schedules; others are for the deployment or a policy file"
+        return f"a table may make no schedules; {self._admits(OWN_SCHEDULES)}"
+
+    def _moves_work(self, schedule: str, key: str) -> bool:
+        """Whether the key takes operations out of a schedule of the operator's: they would run by other settings."""
+        return key == "operations" and bool(schedule) and f"{SCHEDULE_PREFIX}{schedule}.{INTERVAL}" in self.stated
+
+    def _is_ignored_key(self, key: str, facts: KeyFacts) -> bool:
+        """Whether no value counts but for being tight, so that a malformed one is ignored like others."""
+        if facts.is_of_call:
+            return True
+        return not self._is_named(key) and (DEFAULT_SETTINGS not in self.may_set or key.startswith("orphan_"))
+
+    def _is_named(self, key: str) -> bool:
+        return key in self.may_set or ALL_SETTINGS in self.may_set
+
+    def _admits(self, key: str) -> str:
+        return f"{_VARIABLE}={','.join((*self.may_set, key))} lets tables set it"
+
+
+def _typed(key: str, value: object, source: str) -> object:
+    """A value as the policy has it; an interval stays text.
+
+    Raises:
+        PolicyError: it is malformed.
+    """
+    if isinstance(value, Malformed):
+        raise PolicyError(value.why)
+    prefix, inner = "", key
+    if is_schedule_key(key):
+        name, inner = divided(key, source)
+        prefix = f"{SCHEDULE_PREFIX}{name}."
+        if inner == INTERVAL:
+            parse_interval(name, value, source)
+            return value
+    return getattr(parse_values({inner: value}, {inner: source}, prefix), inner)
+
+
+def _reason(error: PolicyError) -> str:
+    """What is wrong with a value, without key, value and source."""
+    return str(error).partition("): ")[2] or str(error)
+
+
+def _as_set(value: object) -> str:
+    return value.text[:_LONGEST] if isinstance(value, Malformed) else text_of(value)[:_LONGEST]

@@ -1,0 +1,173 @@
+"""Functions and jobs that are called with payloads of nobody's run: names, keys and documents that are not theirs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.errors import OperationRefused, PlanStale, PolicyError
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, OperationEvent, PlanEvent, parse_event
+from icekeeper.pipeline.gather_wave import gather_wave
+from icekeeper.pipeline.glue_job import run_job
+from icekeeper.pipeline.run_leases import acquire_table_lease
+from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.policy import Operation
+from support.maintained_table import new_table
+from support.pipeline_deployment import RUN, Pipeline
+
+ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u"}
+KEYS = [
+    "runs/run-1/../../config/policy.json",
+    "config/policy.json",
+    "runs/run-2/" + "0" * 32 + "/plan.json",
+    "runs/run-1/" + "0" * 32 + "/../plan.json",
+    "s3://mine/plan.json",
+    "/etc/plan.json",
+    "",
+]
+"""Keys that no answer of a state of run-1 has named."""
+
+
+@pytest.fixture
+def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
+    table = new_table(local_catalog, tmp_path)
+    table.fill(2)
+    return Pipeline(table, tmp_path)
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a\\b", "a b", "a\nb", "a\x00b", "\x9b2J", "r" * 81])
+def test_no_run_has_such_a_name(run_id: str) -> None:
+    for model, event in ((DetectEvent, {"input": {}}), (PlanEvent, {"item": ITEM})):
+        with pytest.raises(PolicyError, match=r"^malformed event: run_id: write 1 to 80 characters"):
+            parse_event(model, {"run_id": run_id, **event})
+    assert parse_event(DetectEvent, {"run_id": "größe-1.2_3", "input": {}}).run_id == "größe-1.2_3"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"table": "ns.\x1b[31mt"},
+        {"table": "ns." + "t" * 5_000},
+        {"table": "t"},
+        {"table": ["ns.t"]},
+        {"table": "ns.t", "catalog": "\ud800"},
+        {"table": "ns.t", "settings": {"where": "\udfff"}},
+        {"table": "ns.t", "settings": {"where": {"$ne": 1}}},
+        {"table": "ns.t", "settings": [["where", "k = 1"]]},
+        {"table": "ns.t", "operations": ["all"]},
+        {"table": "ns.t", "wait": "for ever"},
+        {"table": "ns.t", "settings": {"max_concurrent_jobs": "1000"}},
+        {"table": "ns.t", "rebuild": True},
+        {"settings": {"table_filter": "x" * 20_000}},
+        "ns.t",
+        [],
+        None,
+    ],
+    ids=lambda forged: ascii(forged)[:60],
+)
+def test_no_machine_takes_such_an_input(forged: Any) -> None:
+    with pytest.raises(PolicyError, match=r"^malformed event: input") as caught:
+        parse_event(DetectEvent, {"run_id": "r", "input": forged})
+    assert len(str(caught.value)) < 21_000
+
+
+@pytest.mark.parametrize("name", ["catalog", "warehouse", "uuid", "location", "table"])
+def test_an_item_fits_into_keys(name: str) -> None:
+    with pytest.raises(PolicyError, match=r"^malformed event: "):
+        parse_event(Item, {**ITEM, name: "ns.\ud800"})
+    with pytest.raises(PolicyError, match=r"^malformed event: "):
+        parse_event(Item, {**ITEM, "table": "t"})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_plan_of_another_pass_is_not_read(pipeline: Pipeline, key: str) -> None:
+    """Also with the digest of what lies there, and from the folder of the state machine's own documents."""
+    item, plan = pipeline.begin()
+    forged = {**plan.model_dump(), "bucket": "mine", "key": key}
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": forged, "operation": "expire_snapshots"})
+    before = pipeline.table.files()
+    with pytest.raises(OperationRefused, match="is no document of this pass, whose folder is runs/run-1/"):
+        pipeline.run(item, event.plan, "expire_snapshots")
+    assert pipeline.table.files() == before
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_wave_takes_plans_of_its_own_run_only(pipeline: Pipeline, key: str) -> None:
+    event = parse_event(WaveEvent, {"run_id": RUN, "wave": [{"key": key, "digest": "0"}]})
+    with pytest.raises(OperationRefused, match=r"is no document of a table of run run-1$"):
+        gather_wave(pipeline.deployment, event)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_job_reads_documents_of_its_own_run_only(
+    pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does it write there why it failed; before Spark starts."""
+    _, plan = pipeline.begin()
+    state = pipeline.environment["ICEKEEPER_STATE"]
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
+    before = set(pipeline.control.rglob("*"))
+    arguments = ["--plan-key", key, "--plan-digest", plan.digest, "--operation", "compact", *where]
+    assert run_job(arguments, frozenset({Operation.COMPACT})) == 1
+    assert f"OperationRefused: {key!r} is no document of a table of run run-1" in caplog.text
+    assert run_job(["--wave-key", key, "--wave-digest", "0", *where], frozenset({Operation.COMPACT})) == 1
+    assert f"OperationRefused: {key!r} is not the wave of run run-1" in caplog.text
+    strange = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "../compact", *where]
+    assert run_job(strange, frozenset({Operation.COMPACT})) == 1
+    assert "PolicyError: --operation cannot be '../compact'" in caplog.text
+    assert set(pipeline.control.rglob("*")) == before
+
+
+def test_the_plan_of_another_table_is_not_read_where_this_ones_lies(pipeline: Pipeline) -> None:
+    """Who may write to the control bucket, and knows a digest, still moves no plan from one table to another."""
+    item, plan = pipeline.begin()
+    other = item.model_copy(update={"uuid": "another"})
+    moved = pipeline.control / table_folder(RUN, other.identity.spelling)
+    shutil.copytree((pipeline.control / plan.key).parent, moved)
+    reference = plan.model_copy(update={"key": f"{table_folder(RUN, other.identity.spelling)}/plan.json"})
+    with pytest.raises(OperationRefused, match="is no document of this pass"):
+        pipeline.run(item, reference, "expire_snapshots")
+
+
+def test_a_first_plan_of_another_age_is_refused(pipeline: Pipeline) -> None:
+    """Whoever may write to the control bucket: its time is what ``now()`` means in the policy."""
+    item, plan = pipeline.begin()
+    path = pipeline.control / plan.key
+    document = {**json.loads(path.read_text()), "started_ms": 10**30}
+    path.write_text(json.dumps(document))
+    with pytest.raises(Exception, match=r"plan\.json is not as this run wrote it \(started_ms: "):
+        pipeline.plan(item, attempt=2)
+
+
+def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
+    """A field more is one that a person may forge: whoever adds one says here that it does no harm."""
+    assert set(MachineInput.model_fields) == {
+        *("table", "catalog", "operations", "settings", "wait", "schedule", "in_job")
+    }
+
+
+@pytest.mark.parametrize("name", ["ns.größe 1/2", "ns.a\\b", "ns.%2e%2e%2fconfig", "ns." + "t" * 4_000, "ns.-rf"])
+def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
+    item = parse_event(Item, {**ITEM, "table": parse_event(MachineInput, {"table": name}).table})
+    assert re.fullmatch(r"runs/r/[0-9a-f]{32}", table_folder("r", item.identity.spelling))
+
+
+def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) -> None:
+    """Its lease would be another one, under which a second pass ran beside the first."""
+    item, plan = pipeline.begin()
+    forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
+    acquire_table_lease(pipeline.deployment, RUN, forged)
+    with pytest.raises(PlanStale, match=r"^ns\.t was replaced by another table since it was planned$"):
+        pipeline.run(forged, plan, "expire_snapshots")
+    again = pipeline.deployment.documents(RUN, forged).plan(pipeline.plan(forged))
+    assert (again.needless, set(again.routes.values())) == (
+        "ns.t was dropped or replaced since it was detected",
+        {"none"},
+    )

@@ -1,0 +1,427 @@
+"""A tenant whose table names files of this machine, of the bucket's owner and of other tenants (rule 92)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyiceberg.catalog
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import LocationRefused, MaintenanceError
+from icekeeper.model import TableName
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
+from icekeeper.storage.storage import Storage
+from icekeeper.verification.findings import ProblemKind
+from local_stack.moto_server import MotoServer
+from support.files_on_disk import grow_old
+
+ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
+NAME = TableName(("ns",), "t")
+# A pass that finds work for every operation, and deletes without waiting.
+EAGER = {
+    "min_input_files": "2",
+    "min_manifests_to_rewrite": "2",
+    "max_snapshots_to_keep": "1",
+    "snapshot_retention_hours": "0",
+    "orphan_older_than_hours": "0",
+    "orphan_min_sightings": "1",
+    "orphan_max_delete_ratio": "1",
+    "statistics_columns": "id",
+}
+
+
+@dataclass
+class Lake:
+    """A catalog of S3 that several tenants share, and a machine with private files."""
+
+    bucket: str
+    folder: Path
+    properties: dict[str, str]
+    theirs: SqlCatalog
+
+    @property
+    def private(self) -> Path:
+        return self.folder / "private"
+
+    @property
+    def store(self) -> Storage:
+        return Storage(self.properties)
+
+    def table(self, name: str = "ns.t", **options: Any) -> Table:
+        """Three small appends."""
+        made = self.theirs.create_table(name, ROWS.schema, **options)
+        for _ in range(3):
+            made.append(ROWS)
+        return made.refresh()
+
+    def rewrite(self, table: Table, change: Callable[[dict[str, Any]], object]) -> None:
+        """As whoever may write the table's files can."""
+        document = json.loads(self.store.read(table.metadata_location))
+        change(document)
+        self.store.write(table.metadata_location, json.dumps(document).encode())
+
+    def point(self, location: str, name: str = "t") -> None:
+        with closing(sqlite3.connect(self.folder / "catalog.db")) as database, database:
+            database.execute("UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = ?", (location, name))
+
+    def catalog(self, rules: str = "") -> Catalog:
+        return open_catalog("lake", {**self.properties, "type": "sql"}, {ALLOWED_PREFIXES: rules})
+
+    def runtime(self, rules: str = "") -> Runtime:
+        state = SqliteStateStore(self.folder / "state.db")
+        return Runtime(self.catalog(rules), state, environment={ALLOWED_PREFIXES: rules})
+
+    def maintain(self, name: str = "ns.t", rules: str = "", **settings: str) -> dict[str, OperationOutcome]:
+        chosen = {**EAGER, **settings}
+        done: PassOutcome = self.runtime(rules).maintain(TableName.parse(name), chosen, LocalEngine(1), unsafe=True)
+        return {part.operation.value: part for part in done.operations}
+
+    def keys(self) -> set[str]:
+        return {item.path for item in self.store.list(f"s3://{self.bucket}")}
+
+    def is_untouched(self) -> bool:
+        """Whether the private files are there as they were, and nothing beside them."""
+        found = {path.name: path.read_bytes() for path in self.private.iterdir()}
+        return found == {"secret.parquet": PARQUET, "b.avro": b"theirs", "metadata.json": b"{}"}
+
+
+def _parquet() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": pa.array([4711], pa.int64())}), sink)
+    return bytes(sink.getvalue())
+
+
+PARQUET = _parquet()
+
+
+@pytest.fixture
+def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
+    bucket = f"lake-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    properties = {
+        "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+        "warehouse": f"s3://{bucket}/wh",
+        **moto_server.s3_properties,
+    }
+    catalog = SqlCatalog("lake", **properties)
+    catalog.create_namespace("ns")
+    lake = Lake(bucket, tmp_path, properties, catalog)
+    lake.private.mkdir()
+    for name, data in {"secret.parquet": PARQUET, "b.avro": b"theirs", "metadata.json": b"{}"}.items():
+        (lake.private / name).write_bytes(data)
+    grow_old(lake.private.iterdir())
+    yield lake
+    catalog.close()
+
+
+def refusals(outcomes: dict[str, OperationOutcome]) -> list[str]:
+    return [str(part.reason) for part in outcomes.values() if part.status is Status.REFUSED]
+
+
+@pytest.mark.parametrize("spelled", ["file://{}", "file:{}", "{}", "FILE://{}", "file://localhost{}", "{}/../private"])
+def test_a_table_in_an_s3_catalog_whose_location_is_a_local_folder_is_left_alone(lake: Lake, spelled: str) -> None:
+    table, where = lake.table(), spelled.format(lake.private)
+    lake.rewrite(
+        table,
+        lambda document: document.update(
+            location=where,
+            properties={
+                "icekeeper.orphan_sweep_prefixes": where,
+                "write.data.path": f"{table.location()}/data",
+                "write.metadata.path": f"{table.location()}/metadata",
+            },
+        ),
+    )
+    outcomes = lake.maintain()
+    assert {part.status for part in outcomes.values()} == {Status.REFUSED}
+    assert all("lies outside s3://" in reason and ALLOWED_PREFIXES in reason for reason in refusals(outcomes))
+    assert lake.is_untouched()
+
+
+@pytest.mark.parametrize("place", ["of this machine", "of another tenant"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"write.data.path": "{}"},
+        {"write.object-storage.enabled": "true", "write.object-storage.path": "{}"},
+        {"write.folder-storage.path": "{}"},
+        {"write.metadata.path": "{}"},
+    ],
+    ids=lambda properties: next(reversed(properties)),
+)
+def test_a_table_writes_no_files_elsewhere(
+    lake: Lake, moto_server: MotoServer, properties: dict[str, str], place: str
+) -> None:
+    table, other = lake.table(), f"other-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=other)
+    where, home = (lake.private.as_uri(), lake.private.as_uri()) if "machine" in place else (f"s3://{other}/x", None)
+    given = {"write.metadata.path": f"{table.location()}/metadata"}
+    given |= {key: value.format(where) for key, value in properties.items()}
+    lake.rewrite(table, lambda document: document.update(properties=given, location=home or document["location"]))
+    outcomes = lake.maintain()
+    assert outcomes["compact"].status is Status.REFUSED
+    assert f"{where} lies outside s3://{lake.bucket}/wh" in str(outcomes["compact"].reason)
+    assert lake.is_untouched()
+    assert list(lake.store.list(f"s3://{other}")) == []
+    assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
+
+
+def test_a_compaction_copies_no_local_file_into_the_tenants_folder(lake: Lake) -> None:
+    """A file of the machine that maintains the table, registered by whoever commits."""
+    lake.table().add_files([(lake.private / "secret.parquet").as_uri()])
+    before = lake.keys()
+    outcomes = lake.maintain(operations="compact", rewrite_all="true")
+    assert outcomes["compact"].status is Status.REFUSED
+    assert "secret.parquet lies outside" in str(outcomes["compact"].reason)
+    assert lake.keys() == before
+    assert lake.is_untouched()
+
+
+def test_a_task_carries_the_bound_of_its_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Had the plan not refused, the worker would."""
+    lake.table().add_files([(lake.private / "secret.parquet").as_uri()])
+    monkeypatch.setattr(AllowedLocations, "require", lambda self, paths: None)
+    monkeypatch.setattr(Storage, "require", refuse)
+    before = lake.keys()
+    outcome = lake.maintain(operations="compact", rewrite_all="true", min_row_group_copy_bytes="1")["compact"]
+    assert outcome.status is not Status.SUCCEEDED
+    assert "secret.parquet lies outside" in str(outcome.reason)
+    assert lake.keys() == before
+
+
+def refuse(store: Storage, paths: Iterable[str]) -> None:
+    for path in paths:
+        if not store.allows(path):
+            raise LocationRefused(f"{path} lies outside")
+
+
+NAMED: dict[str, Callable[[dict[str, Any], str], object]] = {
+    "manifest list": lambda document, path: document["snapshots"][-1].update({"manifest-list": path}),
+    "older manifest list": lambda document, path: document["snapshots"][0].update({"manifest-list": path}),
+    "statistics file": lambda document, path: document.update(
+        statistics=[
+            {
+                "snapshot-id": document["current-snapshot-id"],
+                "statistics-path": path,
+                "file-size-in-bytes": 6,
+                "file-footer-size-in-bytes": 4,
+                "blob-metadata": [],
+            }
+        ]
+    ),
+    "partition statistics file": lambda document, path: document.update(
+        {
+            "partition-statistics": [
+                {
+                    "snapshot-id": document["current-snapshot-id"],
+                    "statistics-path": path,
+                    "file-size-in-bytes": 6,
+                }
+            ]
+        }
+    ),
+    "older metadata file": lambda document, path: document.update(
+        {
+            "metadata-log": [{"metadata-file": path, "timestamp-ms": 1}, *document["metadata-log"]],
+            "properties": {
+                "write.metadata.delete-after-commit.enabled": "true",
+                "write.metadata.previous-versions-max": "1",
+            },
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: Lake, what: str) -> None:
+    """It is a pipe: whoever opened it would wait for ever."""
+    pipe = lake.folder / "pipe.avro"
+    os.mkfifo(pipe)
+    lake.rewrite(lake.table(), lambda document: NAMED[what](document, pipe.as_uri()))
+    runtime = lake.runtime()
+    found = {problem.path: problem for problem in runtime.verify(NAME).problems}
+    for ask in (runtime.health, runtime.costs):
+        with suppress(MaintenanceError):
+            ask(NAME)
+    outcomes = lake.maintain()
+    if what != "older metadata file":
+        assert found[pipe.as_uri()].kind is ProblemKind.NOT_ALLOWED
+        assert "lies outside s3://" in found[pipe.as_uri()].detail
+    if "manifest list" in what:
+        assert {"expire_snapshots", "remove_orphans"} <= {
+            name for name, part in outcomes.items() if part.status is Status.REFUSED
+        }
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own"])
+def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
+    """Commits delete what falls off the log, where the table's properties ask for it (rule 262)."""
+    tenant, victim = lake.table(), lake.table("ns.victim")
+    theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
+    folder = {"write.metadata.path": f"{victim.location()}/metadata"} if "folder" in how else {}
+
+    def forged(document: dict[str, Any]) -> None:
+        log = [{"metadata-file": path, "timestamp-ms": 1} for path in sorted(theirs)]
+        document["metadata-log"] = [*log, *document["metadata-log"]]
+        document["properties"] = {
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "1",
+            **folder,
+        }
+        if not folder:
+            document["location"] = f"s3://{lake.bucket}/wh"
+
+    lake.rewrite(tenant, forged)
+    outcomes = lake.maintain(operations="compact")
+    assert outcomes["compact"].status is Status.SUCCEEDED
+    assert theirs <= lake.keys()
+    assert lake.theirs.load_table("ns.victim").scan().to_arrow().num_rows == 12
+
+
+@pytest.mark.parametrize("path", ["{}/metadata.json", "file://{}/metadata.json", "s3://another-tenants/metadata.json"])
+def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake, path: str) -> None:
+    lake.table()
+    lake.point(path.format(lake.private))
+    with pytest.raises(LocationRefused, match=r"metadata\.json lies outside s3://") as refused:
+        lake.catalog().load(NAME)
+    assert refused.value.pointer == path.format(lake.private)
+    with pytest.raises(LocationRefused):
+        lake.maintain()
+
+
+def test_what_is_not_icebergs_in_a_shared_bucket_stays(lake: Lake) -> None:
+    """The bucket's owner keeps other things beside the warehouse."""
+    table = lake.table()
+    others = {f"s3://{lake.bucket}/backup/{name}" for name in ("a.parquet", "b.avro", "dump.sql")}
+    for path in others:
+        lake.store.write(path, b"backup")
+    home = table.location()
+    lake.rewrite(
+        table,
+        lambda document: document.update(
+            location=f"s3://{lake.bucket}",
+            properties={
+                "write.data.path": f"{home}/data",
+                "write.metadata.path": f"{home}/metadata",
+                "icekeeper.orphan_sweep_prefixes": f"s3://{lake.bucket}/backup",
+            },
+        ),
+    )
+    outcomes = lake.maintain()
+    assert {part.status for part in outcomes.values()} == {Status.REFUSED}
+    assert others <= lake.keys()
+
+
+def test_a_neighbour_that_names_local_files_keeps_no_table_from_its_pass(lake: Lake) -> None:
+    honest = lake.table()
+    hostile = lake.table("ns.hostile")
+    lake.rewrite(hostile, lambda document: document.update(location=lake.private.as_uri()))
+    orphan = f"{honest.location()}/data/orphan.parquet"
+    lake.store.write(orphan, b"x")
+    outcomes = lake.maintain()
+    assert refusals(outcomes) == []
+    assert lake.is_untouched()
+    assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
+
+
+class TestHonestSetUps:
+    def test_write_data_path_is_admitted_by_the_rule_that_the_refusal_prints(self, lake: Lake) -> None:
+        elsewhere = f"s3://{lake.bucket}/fast/t"
+        lake.table(properties={"write.data.path": elsewhere})
+        refused = lake.maintain(operations="compact")["compact"]
+        assert refused.status is Status.REFUSED
+        printed = re.search(rf"set {ALLOWED_PREFIXES}='(.*)'$", str(refused.reason))
+        assert printed is not None
+        assert printed[1] == f"lake.ns=s3://{lake.bucket}/wh,{elsewhere}"
+        outcomes = lake.maintain(rules=printed[1])
+        assert refusals(outcomes) == []
+        assert outcomes["compact"].status is Status.SUCCEEDED
+        assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
+
+    def test_a_migrated_table_is_admitted_by_the_rule_that_the_refusal_prints(self, lake: Lake) -> None:
+        """Its files stay where another catalog had them."""
+        home = f"s3://{lake.bucket}/hive/sales.db/t"
+        lake.table(location=home)
+        with pytest.raises(LocationRefused) as refused:
+            lake.maintain()
+        printed = re.search(rf"set {ALLOWED_PREFIXES}='(.*)'$", str(refused.value))
+        assert printed is not None
+        outcomes = lake.maintain(rules=printed[1])
+        again = re.search(rf"set {ALLOWED_PREFIXES}='([^']*)'$", str(outcomes["compact"].reason))
+        assert again is not None
+        outcomes = lake.maintain(rules=again[1])
+        assert refusals(outcomes) == []
+        assert outcomes["compact"].status is Status.SUCCEEDED
+
+    @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+    @pytest.mark.parametrize("slash", ["", "/"])
+    def test_the_schemes_of_s3_and_a_last_slash_make_no_difference(self, lake: Lake, scheme: str, slash: str) -> None:
+        table = lake.table()
+        home = table.location().replace("s3://", f"{scheme}://") + slash
+        lake.rewrite(table, lambda document: document.update(location=home))
+        lake.properties["warehouse"] = f"s3a://{lake.bucket}/wh{slash}"
+        outcomes = lake.maintain()
+        assert refusals(outcomes) == []
+        assert outcomes["compact"].status is Status.SUCCEEDED
+
+
+def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:
+    """Its metadata file lies where its writer may write, and says that the table is somewhere else (rule 256)."""
+    s3 = moto_server.client("s3")
+    own, others = f"own-{uuid.uuid4()}", f"logs-{uuid.uuid4()}"
+    for bucket in (own, others):
+        s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=others, Key="audit.log", Body=b"theirs")
+    moto_server.client("glue").create_database(DatabaseInput={"Name": "taken"})
+    theirs = pyiceberg.catalog.load_catalog("glue", **moto_server.glue_properties)
+    table = theirs.create_table("taken.t", ROWS.schema, location=f"s3://{own}/taken/t")
+    store = Storage(moto_server.s3_properties)
+    document = json.loads(store.read(table.metadata_location))
+    document["location"] = f"s3://{others}"
+    store.write(table.metadata_location, json.dumps(document).encode())
+    catalog = open_catalog("glue", moto_server.glue_properties, {})
+    runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
+    done = runtime.maintain(TableName(("taken",), "t"), EAGER, LocalEngine(1), unsafe=True)
+    assert {part.status for part in done.operations} == {Status.REFUSED}
+    assert f"glue.taken=s3://{own},s3://{others}" in str(done.operations[0].reason)
+    assert [item.path for item in store.list(f"s3://{others}")] == [f"s3://{others}/audit.log"]
+
+
+def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tmp_path: Path) -> None:
+    s3, glue = moto_server.client("s3"), moto_server.client("glue")
+    buckets = [f"lake-{uuid.uuid4()}" for _ in range(2)]
+    glue.create_database(DatabaseInput={"Name": "ns"})
+    theirs = pyiceberg.catalog.load_catalog("glue", **moto_server.glue_properties)
+    for number, bucket in enumerate(buckets):
+        s3.create_bucket(Bucket=bucket)
+        table = theirs.create_table(f"ns.t{number}", ROWS.schema, location=f"s3://{bucket}/ns/t{number}")
+        for _ in range(3):
+            table.append(ROWS)
+    properties = {**moto_server.glue_properties, "warehouse": f"s3://{buckets[0]}/wh"}
+    runtime = Runtime(open_catalog("glue", properties, {}), SqliteStateStore(tmp_path / "state.db"), environment={})
+    for number, bucket in enumerate(buckets):
+        name = TableName(("ns",), f"t{number}")
+        assert runtime.catalog.load(name).allowed.prefixes == (f"s3://{bucket}",)
+        done = runtime.maintain(name, {"min_input_files": "2"}, LocalEngine(1), unsafe=True)
+        assert [part.status for part in done.operations if part.status in (Status.REFUSED, Status.FAILED)] == []
+        assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12

@@ -1,0 +1,170 @@
+"""A REST catalog whose answers have no end or no sense: each is a named error (rule 254)."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, StorageError
+from icekeeper.foreign_bytes import MAX_UNPACKED_MB
+from support.maintained_table import NAME, new_table
+from support.scripted_rest import HostileRest, hostile_rest
+
+SIGNED = {
+    "rest.sigv4-enabled": "true",
+    "client.region": "eu-west-1",
+    "client.access-key-id": "OURS",
+    "client.secret-access-key": "our-own-secret-key",
+}
+
+
+@pytest.fixture
+def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[HostileRest]:
+    with hostile_rest(new_table(local_catalog, tmp_path).catalog) as server:
+        yield server
+
+
+class Answering:
+    """Answers requests below ``/v1/namespaces`` by their path and what ``query`` says."""
+
+    def __init__(self, server: HostileRest, told: Callable[[str, Mapping[str, str]], Any]) -> None:
+        self.asked, self._told, self._else = 0, told, server.answer
+        server.answer = self  # type: ignore[method-assign]  # a script in its place
+
+    def __call__(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        where = urlsplit(path)
+        if not where.path.startswith("/v1/namespaces"):
+            return self._else(method, path, body)
+        self.asked += 1
+        query = {key: values[0] for key, values in parse_qs(where.query).items()}
+        told = self._told(where.path, query)
+        return 200, {}, told if isinstance(told, bytes) else json.dumps(told).encode()
+
+
+@pytest.mark.parametrize("listing", ["namespaces", "tables"])
+@pytest.mark.parametrize("token", [lambda number: "again", lambda number: "ab"[number % 2], str])
+def test_a_listing_of_pages_without_end_ends(
+    server: HostileRest, listing: str, token: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icekeeper.pyiceberg_private.rest._MOST_PAGES", 20)
+    count = itertools.count()
+
+    def told(path: str, query: Mapping[str, str]) -> Any:
+        more = {"next-page-token": token(next(count))} if path.endswith(listing) else {}
+        return {"namespaces": [["ns"]], "identifiers": [], **more}
+
+    server.open()
+    answering = Answering(server, told)
+    with pytest.raises(StorageError, match=r"cannot be used: a listing goes round and comes to no end"):
+        list(server.open().list_tables())
+    assert answering.asked < 30
+
+
+def test_pages_that_come_to_an_end_are_all_read(server: HostileRest) -> None:
+    def told(path: str, query: Mapping[str, str]) -> Any:
+        page = int(query.get("pageToken", 0))
+        more = {"next-page-token": str(page + 1)} if page < 3 else {}
+        if path.endswith("/namespaces"):
+            return {"namespaces": [] if query.get("parent") else [[f"n{page}"]], **more}
+        namespace = [path.split("/")[3]]
+        return {"identifiers": [{"namespace": namespace, "name": f"t{page}"}, {"namespace": [], "name": "x"}], **more}
+
+    catalog = server.open()
+    Answering(server, told)
+    for _ in range(2):
+        tables = [str(table) for table in catalog.list_tables()]
+        assert tables == [f"n{n}.t{t}" for n in range(4) for t in range(4)]
+
+
+@pytest.mark.parametrize("children", [1, 2])
+def test_namespaces_in_namespaces_without_end_end(
+    server: HostileRest, children: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icekeeper.catalogs.rest._MOST_NAMESPACES", 30)
+    monkeypatch.setattr("icekeeper.catalogs.rest._MOST_LEVELS", 10)
+
+    def told(path: str, query: Mapping[str, str]) -> Any:
+        parent = query["parent"].split("\x1f") if "parent" in query else []
+        return {"namespaces": [[*parent, f"n{n}"] for n in range(children)], "identifiers": []}
+
+    answering = Answering(server, told)
+    with pytest.raises(StorageError, match="more than 30 namespaces, or some of more than 10 levels"):
+        list(server.open().list_tables())
+    assert answering.asked < 80
+
+
+def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = server.open()
+    monkeypatch.setattr("icekeeper.pyiceberg_private.rest.ANSWER_TIMEOUT_S", -1.0)
+    with pytest.raises(StorageError, match="cannot be used: an answer does not end within"):
+        catalog.load(NAME)
+    with pytest.raises(StorageError, match="cannot be used: an answer does not end within"):
+        server.open(**SIGNED)
+
+
+def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = server.open()
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
+    packed = gzip.compress(bytes(64 << 20))
+    server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
+    tracemalloc.start()
+    with pytest.raises(
+        StorageError, match=f"cannot be used: an answer is larger than .* 1 MB .* set {MAX_UNPACKED_MB}"
+    ):
+        catalog.load(NAME)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20
+
+
+def test_an_answer_of_too_many_values_is_not_parsed(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = server.open()
+    base = catalog.load(NAME)
+    monkeypatch.setenv(MAX_UNPACKED_MB, "16")
+    many = b"[" + b"{}," * 4_000_000 + b"{}]"
+    server.answer = lambda method, path, body: (200, {}, many)  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnreadable, match=f"^ns.t: what catalog scripted answers .* set {MAX_UNPACKED_MB}"):
+        catalog.load(NAME)
+    with pytest.raises(CommitStateUnknown):
+        catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
+
+
+def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyIceberg's signed requests are repeated after it (urllib3, ``Retry-After``)."""
+    pauses: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", pauses.append)
+    catalog = server.open(**SIGNED)
+    server.answer = lambda method, path, body: (503, {"Retry-After": "99999999"}, b"")  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match=r"cannot be used|answered HTTP 503"):
+        catalog.load(NAME)
+    assert pauses == [20.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"metadata": ' + b'{"a":' * 100_000,
+        b'{"metadata": {}, "metadata-location": 7}',
+        b"\xff\xfe{",
+        b'{"metadata": {"format-version": 1e400}, "metadata-location": "x"}',
+        b'{"metadata": {"format-version": ' + b"9" * 5000 + b'}, "metadata-location": "x"}',
+    ],
+    ids=["deep", "deep object", "number for a location", "no UTF-8", "infinite", "long number"],
+)
+def test_an_answer_that_is_no_table_is_a_named_error(server: HostileRest, body: bytes) -> None:
+    catalog = server.open()
+    Answering(server, lambda path, query: body)
+    with pytest.raises(MetadataUnreadable, match=r"ns.t: catalog scripted (answered|did not answer)"):
+        catalog.load(NAME)
+    with pytest.raises(StorageError, match="is not an Iceberg REST catalog"):
+        list(catalog.list_tables())

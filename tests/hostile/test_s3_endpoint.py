@@ -1,0 +1,308 @@
+"""An S3 endpoint that attacks: nothing outside is deleted, every answer ends, in a named error (rule 253)."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.aws.settings import ENDPOINT_OF_SERVER
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.errors import StorageError
+from icekeeper.operation_facts import Operation
+from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.s3_reads import read_beginning, read_end
+from icekeeper.storage.storage import Storage
+from support.hostile_store import Answer, HostileStore, StoreRequest, hostile_store, listed, listing
+from support.maintained_table import ID_AND_PART, MaintainedTable
+from support.scripted_rest import hostile_rest
+
+AT = "s3://bucket/t"
+LAUGHS = "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(10))
+FILE = '<!ENTITY x SYSTEM "file:///etc/passwd">'
+LISTED = "<ListBucketResult><Contents><Key>t/{}</Key><Size>1</Size></Contents></ListBucketResult>"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("icekeeper.storage.s3.DELETE_ATTEMPTS", 1)
+
+
+@pytest.fixture
+def store() -> Iterator[HostileStore]:
+    with hostile_store() as store:
+        yield store
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[HostileStore]:
+    with hostile_store() as other:
+        other.objects["/bucket/t/a"] = b"of another host"
+        yield other
+
+
+def listings(store: HostileStore, answer: Callable[[int], Answer]) -> None:
+    """Answer the first, second, … listing so."""
+    count = itertools.count()
+    store.script = lambda request: answer(next(count)) if request.is_listing else None
+
+
+@pytest.mark.parametrize(
+    ("inner", "told"),
+    [
+        (listed("other/x"), "lists 'other/x', which was not asked for"),
+        (listed("t/a") + listed("t"), "lists 't', which was not asked for"),
+        (listed("tt/a\x1b[2J"), r"lists 'tt/a\\x1b\[2J', which was not asked for"),
+        (listed(""), "lists '', which was not asked for"),
+        ("<Contents><Size>1</Size></Contents>", "lists '', which was not asked for"),
+        ("<Contents><Key>t/a</Key></Contents>", "lists 't/a' without its size"),
+        *((listed("t/a", size), "failed with NoNumber") for size in ("", "x", "-1", "1e9", "9" * 20, "9" * 5000)),
+        (listed("t/a", 2**63), "lists 't/a' without its size"),
+    ],
+    ids=[
+        *("outside", "beside", "another table", "no name", "no key", "no size", "empty size", "text", "negative"),
+        *("exponent", "20 digits", "5000 digits", "more than a long"),
+    ],
+)
+def test_a_listing_of_other_things_than_were_asked_for_is_an_error(store: HostileStore, inner: str, told: str) -> None:
+    listings(store, lambda number: listing(inner))
+    storage = Storage(store.properties)
+    for listed_by in (storage.list, storage.list_folder, storage.list_if_allowed):
+        with pytest.raises(StorageError, match=told):
+            list(listed_by(AT) or ())
+
+
+@pytest.mark.parametrize("folder", ["other/", "t/", "t/a", "t", "", None])
+def test_a_folder_that_was_not_asked_for_is_not_looked_into(store: HostileStore, folder: str | None) -> None:
+    told = "" if folder is None else f"<Prefix>{folder}</Prefix>"
+    listings(store, lambda number: listing(f"<CommonPrefixes>{told}</CommonPrefixes>", None if number else "on"))
+    with pytest.raises(StorageError, match="which was not asked for"):
+        list(Storage(store.properties).list(AT))
+    with pytest.raises(StorageError, match="which was not asked for"):
+        Storage(store.properties).folders_in(AT)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(lambda number: listing(listed(f"t/{number}"), "again"), id="the same token"),
+        pytest.param(lambda number: listing(listed(f"t/{number}"), "ab"[number % 2]), id="tokens in a ring"),
+        pytest.param(lambda number: listing(listed("t/a"), f"on-{number}"), id="the same page"),
+        pytest.param(lambda number: listing("", f"on-{number}"), id="empty pages"),
+    ],
+)
+def test_a_listing_without_end_ends(
+    store: HostileStore, page: Callable[[int], Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icekeeper.storage.s3_listing._MOST_EMPTY_PAGES", 20)
+    listings(store, page)
+    with pytest.raises(StorageError, match=r"goes round and comes to no end|same next token was received twice"):
+        list(Storage(store.properties).list_folder(AT))
+    assert len(store.requests) < 30
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">{LAUGHS}]>{LISTED.format("&k;")}',
+        f"<!DOCTYPE l [{FILE}]>{LISTED.format('&x;')}",
+        "<ListBucketResult>" + "<a>" * 20_000,
+        LISTED.format("a&#1;"),
+        LISTED.format("\xff\xfe"),
+    ],
+    ids=["laughs", "entity of a file", "deep", "control character", "no UTF-8"],
+)
+def test_xml_that_is_none_is_an_error(store: HostileStore, body: str) -> None:
+    store.script = lambda request: Answer(200, body.encode("latin-1"))
+    storage = Storage(store.properties)
+    with pytest.raises(StorageError, match="s3://bucket/t failed"):
+        list(storage.list_folder(AT))
+    report = storage.delete([f"{AT}/a", f"{AT}/b"])
+    assert (report.deleted, set(report.failed)) == ((), {f"{AT}/a", f"{AT}/b"})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(206, b"abcdefgh", {"Content-Range": "bytes 0-2/3", "ETag": '"a"'}),
+        Answer(206, b"abc", {"Content-Range": "bytes 0-9/10", "ETag": '"a"'}),
+        Answer(206, b"abc", {"Content-Range": "bytes 5-2/3", "ETag": '"a"'}),
+        Answer(206, b"abc", {"Content-Range": "bytes */3", "ETag": '"a"'}),
+        Answer(206, b"abc", {"Content-Range": "bytes 0-2/" + "9" * 5000, "ETag": '"a"'}),
+        Answer(206, b"abc", {"Content-Range": "bytes 0-2/" + "9" * 19, "ETag": '"a"'}),
+        Answer(200, b"abc", {"x-amz-missing-meta": "many", "ETag": '"a"'}),
+    ],
+    ids=["more", "less", "backwards", "no range", "long number", "exabytes", "no number"],
+)
+def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: Answer) -> None:
+    store.script = lambda request: answer
+    storage = Storage(store.properties)
+    for act in (lambda: storage.read(f"{AT}/a"), lambda: storage.read_end(f"{AT}/a", 8)):
+        with pytest.raises(StorageError, match="s3://bucket/t/a failed"):
+            act()
+
+
+def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
+    body = bytes(64 << 20)
+    store.script = lambda request: Answer(206, body, {"Content-Range": "bytes 0-2/3", "ETag": '"a"'})
+    client, path = Storage(store.properties).s3, f"{AT}/a"
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: read_end(client, path, 8),
+        lambda: read_beginning(client, path),
+        lambda: read_s3_range(client, path, 0, 3),
+    )
+    for act in acts:
+        tracemalloc.start()
+        with pytest.raises(OSError, match="the store answered with"):
+            act()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 32 << 20
+
+
+# -- redirects
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_request_of_a_servers_endpoint_follows_a_redirect(
+    store: HostileStore, elsewhere: HostileStore, status: int
+) -> None:
+    """PyArrow would, with the session token (platform 119): to what answers link-local addresses, too."""
+    where = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
+    store.script = lambda request: Answer(status, b"", {"Location": f"{elsewhere.url}{request.path}", **where})
+    storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
+    path = f"{AT}/a"
+
+    def write() -> None:
+        with storage.translated(path), storage.open_output(path) as stream:
+            stream.write(b"x")
+
+    acts: tuple[Callable[[], object], ...] = (
+        *(lambda: storage.read(path), lambda: storage.read_end(path, 8), lambda: storage.open_input(path)),
+        *(lambda: storage.size(path), lambda: storage.status(path), lambda: list(storage.list(AT)), write),
+        lambda: storage.write(path, b"x"),
+    )
+    for act in acts:
+        with pytest.raises(StorageError, match=f"^{AT}"):
+            act()
+    assert storage.delete([path]).deleted == ()
+    assert elsewhere.requests == []
+
+
+def test_a_name_that_stands_for_another_address_by_now_is_not_followed_there(
+    store: HostileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, stands_for = socket.getaddrinfo, ["127.0.0.1"]
+
+    def answer(name: str, *args: Any, **more: Any) -> Any:
+        return look_up(stands_for[0] if name.endswith("store.example") else name, *args, **more)
+
+    monkeypatch.setattr("socket.getaddrinfo", answer)
+    properties = {**store.properties, "s3.endpoint": store.url.replace("127.0.0.1", "store.example")}
+    for more in ({}, {"s3.force-virtual-addressing": "true"}):
+        stands_for[0] = "127.0.0.1"
+        storage = pickle.loads(pickle.dumps(Storage({**properties, **more, ENDPOINT_OF_SERVER: "true"})))  # a worker's
+        storage.write(f"{AT}/a", b"x")
+        assert storage.read(f"{AT}/a") == b"x"
+        stands_for[0] = "169.254.169.254"
+        with pytest.raises(StorageError, match=r"store\.example stands for a link-local address, which is never used"):
+            storage.read(f"{AT}/a")
+        assert storage.delete([f"{AT}/a"]).deleted == ()
+
+
+def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store: HostileStore) -> None:
+    storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
+    data = bytes(range(256)) * 1000
+    with storage.translated(f"{AT}/a"), storage.open_output(f"{AT}/a") as stream:
+        stream.write(data[:1000])
+        stream.write(data[1000:])
+        assert stream.tell() == len(data)
+    assert store.objects == {"/bucket/t/a": data}
+    with storage.open_input(f"{AT}/a") as stream:
+        assert (stream.size(), stream.read(), stream.read_at(10, 300)) == (len(data), data, data[300:310])
+        assert (stream.seek(-3, 2), stream.read(), stream.read()) == (len(data) - 3, data[-3:], b"")
+        store.objects["/bucket/t/a"] = data[:-1] + b"x"
+        with pytest.raises(OSError, match=r"fewer than|replaced"):
+            stream.read_at(10, 0)
+    with pytest.raises(StorageError, match=f"{AT}/b does not exist"):
+        storage.open_input(f"{AT}/b")
+    assert storage.size(f"{AT}/b") is None
+
+
+# -- a whole sweep
+
+
+@pytest.fixture
+def table(store: HostileStore, tmp_path: Path) -> Iterator[MaintainedTable]:
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket", **store.properties}
+    writer = SqlCatalog("local", **properties)
+    ours = OurSqlCatalog("local", {"type": "sql", **properties})
+    table = MaintainedTable(ours, tmp_path, pyiceberg=writer)
+    table.create(location=AT)
+    table.append(1, 2)
+    yield table
+    writer.close()
+    ours.close()
+
+
+@pytest.mark.parametrize("key", ["other/data/x.parquet", "t2/x.parquet", "t/../other/data/x.parquet"])
+def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
+    store: HostileStore, table: MaintainedTable, key: str
+) -> None:
+    store.objects.update(
+        {"/bucket/other/data/x.parquet": b"x", "/bucket/t2/x.parquet": b"x", "/bucket/t/data/o.parquet": b"x"}
+    )
+    before = dict(store.objects)
+
+    def tampered(request: StoreRequest) -> Answer | None:
+        if not request.is_listing:
+            return None
+        keys = [path.removeprefix("/bucket/") for path in store.objects if path.startswith("/bucket/t/")]
+        return listing("".join(listed(one) for one in [*keys, key]))
+
+    store.script = tampered
+    outcome = table.run(Operation.REMOVE_ORPHANS, orphan_min_sightings="1")
+    gone = {path for path in before if path not in store.objects}
+    assert gone <= {"/bucket/t/data/o.parquet"}
+    assert all(path.startswith("/bucket/t/") and ".." not in path for path in store.deleted)
+    if ".." not in key:
+        assert (outcome.status.value, gone) == ("failed", set())
+        assert f"the store lists '{key}', which was not asked for" in str(outcome.reason)
+
+
+def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
+    store: HostileStore, table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An honest set-up: the operator has keys for the catalog at most."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    big = pa.table({"id": list(range(100_000)), "part": ["p"] * 100_000}, schema=ID_AND_PART)
+    for number in range(3):
+        table.append(number)
+    table.table.append(big)
+    assert max(map(len, store.objects.values())) > 150_000
+    monkeypatch.setattr("icekeeper.storage.storage.ONE_READ_BYTES", 100_000)  # what is larger is read by ranges
+    store.objects["/bucket/t/data/orphan.parquet"] = b"x"
+    with hostile_rest(table.catalog.inner) as rest:
+        rest.config = store.properties
+        ours = open_catalog("scripted", {"type": "rest", "uri": rest.url, "warehouse": "s3://bucket"})
+        (tmp_path / "ours").mkdir()
+        beside = MaintainedTable(ours, tmp_path / "ours", pyiceberg=table.pyiceberg)
+        assert beside.loaded.io_properties[ENDPOINT_OF_SERVER] == "true"
+        outcome = beside.maintain()
+        assert [one.reason for one in outcome.operations if one.status.value not in ("succeeded", "skipped")] == []
+        beside.assert_sound()
+    assert "/bucket/t/data/orphan.parquet" in store.deleted
+    assert len(table.data_files()) == 1
+    found = table.table.scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == sorted([1, 2, 0, 1, 2, *range(100_000)])

@@ -1,0 +1,500 @@
+"""A tenant breaks a table of its own: the tables of others are maintained as before, and lose nothing that is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.deletion import served_tables
+from icekeeper.deletion.served_tables import fitting
+from icekeeper.errors import PartlyListed
+from icekeeper.model import TableName
+from icekeeper.pass_context import footprint
+from icekeeper.state.claims import CatalogLook, UnseenEntry
+from icekeeper.storage.paths import normalise
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
+from support.files_on_disk import grow_old
+from support.readers import pyiceberg_rows
+from support.served import files_of, grow_old_in_history, ids
+
+VICTIMS = tuple(f"victim.t{number}" for number in range(3))
+OTHERS = tuple(f"tenant.t{number}" for number in range(6))
+SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
+RUN = ("run", "--once", "--engine", "local", "--set", "snapshot_retention_hours=24", "--set", "max_snapshots_to_keep=1")
+
+
+LITTLE_LOG = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "4"}
+
+
+class Lake:
+    """A table of a victim, and one of a tenant, which is going to be broken."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        for namespace in ("victim", "tenant"):
+            command.catalog.create_namespace(namespace)
+        self.tables = {"victim.t0": command.table("victim.t0", appends=2)}
+        self.tables["tenant.bad"] = command.table("tenant.bad", appends=1)
+        self.orphan = self.plant("data/orphan.parquet")
+
+    def with_eight_more(self) -> Lake:
+        """Two of the victim, and six of the tenant."""
+        for name in (*VICTIMS[1:], *OTHERS):
+            self.tables[name] = self.command.table(name, appends=2 if name in VICTIMS else 1)
+        return self
+
+    @property
+    def home(self) -> str:
+        return self.command.warehouse.as_uri()
+
+    @property
+    def victim(self) -> Table:
+        return self.tables["victim.t0"]
+
+    @property
+    def bad(self) -> Table:
+        return self.tables["tenant.bad"]
+
+    def plant(self, name: str) -> Path:
+        """An old file of the victim that nothing references."""
+        path = local_path(self.victim.location()) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"1")
+        grow_old([path])
+        return path
+
+    def sweep(self) -> dict[str, dict[str, str]]:
+        """A pass over the victim's first table: outcome by operation."""
+        answer = self.command("maintain", "victim.t0", *SWEEP, "--json")
+        return {one["operation"]: one for one in answer.json["operations"]}
+
+    def pointer(self) -> Path:
+        return Path(normalise(dict(self.command.pointers())["tenant.bad"]))
+
+    def point_at(self, location: str) -> None:
+        """Let the entry of the tenant's table name any metadata file."""
+        with closing(sqlite3.connect(self.command.database)) as connection, connection:
+            connection.execute(
+                "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'bad'", (f"{self.home}/{location}",)
+            )
+
+    def name_data_path(self, folder: str) -> None:
+        with self.bad.transaction() as transaction:
+            transaction.set_properties({"write.data.path": f"{self.home}{folder}"})
+
+    def spoil(self, pattern: str) -> None:
+        for path in local_path(self.bad.location()).rglob(pattern):
+            path.write_bytes(b"no avro")
+
+
+@pytest.fixture
+def lake(command: Command) -> Lake:
+    return Lake(command)
+
+
+@pytest.fixture
+def ruled(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """The operator keeps both namespaces apart."""
+    rules = f"C.victim={lake.home}/victim/;C.tenant={lake.home}/tenant/"
+    monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", rules)
+    return lake
+
+
+def look(lake: Lake) -> None:
+    """Let a pass look into every table, and go on with a new orphan."""
+    lake.sweep()
+    lake.victim.refresh().append(lake.victim.scan().to_arrow())
+    lake.orphan = lake.plant("data/orphan.parquet")
+
+
+def gone(lake: Lake) -> None:
+    lake.pointer().unlink()
+
+
+def damaged(lake: Lake) -> None:
+    lake.pointer().write_text("{")
+
+
+def manifest(lake: Lake) -> None:
+    lake.spoil("*-m0.avro")
+
+
+def manifest_list(lake: Lake) -> None:
+    lake.spoil("snap-*.avro")
+
+
+def path_of(lake: Lake) -> None:
+    lake.name_data_path("/victim/t0")
+
+
+def path_in(lake: Lake) -> None:
+    lake.name_data_path("/victim/t0/data")
+
+
+def path_around(lake: Lake) -> None:
+    lake.name_data_path("")
+
+
+def points_into(lake: Lake) -> None:
+    lake.point_at("victim/t0/metadata/9-none.metadata.json")
+
+
+def points_around(lake: Lake) -> None:
+    lake.point_at("metadata/9-none.metadata.json")
+
+
+def newer_head(lake: Lake) -> None:
+    """Metadata that follow on some which the entry does not know, beside it."""
+    path_in(lake)
+    before = dict(lake.command.pointers())["tenant.bad"]
+    for number in range(2):
+        lake.bad.append(lake.bad.scan().to_arrow().slice(0, number))
+    lake.point_at(before.removeprefix(f"{lake.home}/"))
+
+
+WAYS: dict[str, tuple[Callable[[Lake], None], ...]] = {
+    "its metadata file is gone": (gone,),
+    "its metadata file is damaged": (damaged,),
+    "its entry points into the victim": (points_into,),
+    "its entry points around the victim": (points_around,),
+    "a manifest is damaged": (manifest,),
+    "a manifest list is damaged": (manifest_list,),
+    "its data path is the victim": (path_of,),
+    "its data path is the victim's": (path_in,),
+    "its data path is around all": (path_around,),
+    "it has a newer head": (newer_head,),
+    **{
+        f"its data path was {seen.__name__}, then {broken.__name__}": (seen, look, broken)
+        for seen in (path_of, path_around)
+        for broken in (gone, damaged, manifest)
+    },
+    "its data path is the victim's and it is damaged": (path_in, damaged),
+    "its data path is the victim's and a manifest is damaged": (path_in, manifest),
+}
+
+
+class TestKeptApart:
+    """Rules of the operator let both have no folder together (rule 280)."""
+
+    @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+    def test_a_broken_table_stops_nothing_of_the_victim(self, ruled: Lake, way: tuple[Callable[[Lake], None]]) -> None:
+        for step in way:
+            step(ruled)
+        outcomes = ruled.sweep()
+        assert {name: one["status"] for name, one in outcomes.items()} == {
+            "expire_snapshots": "succeeded",
+            "remove_orphans": "succeeded",
+        }
+        assert not ruled.orphan.exists()
+        assert len(ruled.victim.refresh().snapshots()) == 1
+
+    @pytest.mark.parametrize("broken", [gone, damaged, manifest, manifest_list])
+    def test_what_it_was_seen_to_have_there_stays_and_is_named(
+        self, ruled: Lake, broken: Callable[[Lake], None]
+    ) -> None:
+        ruled.bad.add_files(files_of(ruled.victim))
+        before = {path: path.read_bytes() for path in local_path(ruled.bad.location()).rglob("*") if path.is_file()}
+        rows = ids(ruled.bad)
+        look(ruled)
+        elsewhere = ruled.plant("imported/orphan.parquet")
+        ruled.victim.overwrite(ruled.victim.scan().to_arrow())
+        broken(ruled)
+        named = ("--set", f"orphan_sweep_prefixes={ruled.victim.location()}/imported")
+        answer = ruled.command("maintain", "victim.t0", *SWEEP, *named)
+        assert answer.code == 0
+        assert f"what lies in {normalise(ruled.victim.location())}/data stays: tenant.bad of catalog C" in answer.out
+        assert not elsewhere.exists()
+        for path, content in before.items():
+            path.write_bytes(content)
+        assert ids(ruled.bad) == rows
+
+    def test_what_one_that_can_be_read_names_stays(self, ruled: Lake) -> None:
+        """Though it names it outside of its own rule, and calls the folder its own."""
+        path_in(ruled)
+        ruled.bad.add_files(files_of(ruled.victim))
+        rows = ids(ruled.bad)
+        ruled.victim.overwrite(ruled.victim.scan().to_arrow())
+        assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+        assert not ruled.orphan.exists()
+        assert ids(ruled.bad) == rows
+
+    def test_an_entry_that_stands_at_the_victims_own_metadata_keeps_its_history(self, ruled: Lake) -> None:
+        """Though its rule lets nobody read it: both are one table."""
+        before = ruled.victim.refresh().metadata_location
+        files = files_of(ruled.victim)
+        ruled.command.register(before, "tenant.twin")
+        with ruled.victim.transaction() as transaction:
+            transaction.set_properties(LITTLE_LOG)
+        for _ in range(2):  # each pass commits, and would delete what falls off the log
+            ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
+            ruled.command("maintain", "victim.t0", "--operations", "expire_snapshots", *EVERYTHING_IS_OLD)
+        ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
+        assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+        assert not ruled.orphan.exists()
+        assert all(local_path(path).exists() for path in files)
+        assert [row["id"] for row in pyiceberg_rows(before)] == [1, 2, 3, 1, 2, 3]
+
+    def test_what_it_took_from_the_folder_of_the_victim_itself_stays(self, ruled: Lake) -> None:
+        """A root around the victim stands for what lies directly in it, and in folders of partitions."""
+        near = [ruled.plant(name) for name in ("whole.parquet", "day=1/part.parquet")]
+        for path in near:
+            path.write_bytes(local_path(files_of(ruled.victim)[0]).read_bytes())
+        grow_old(near)
+        ruled.bad.add_files([f"file://{path}" for path in near])
+        look(ruled)
+        damaged(ruled)
+        named = ("--set", f"orphan_sweep_prefixes={ruled.victim.location()}")
+        assert ruled.command("maintain", "victim.t0", *SWEEP, *named).code == 0
+        assert [path.exists() for path in (*near, ruled.orphan)] == [True, True, False]
+
+    @pytest.mark.parametrize("broken", [gone, damaged, manifest])
+    def test_a_run_maintains_the_other_nine(self, ruled: Lake, broken: Callable[[Lake], None]) -> None:
+        broken(ruled.with_eight_more())
+        aged = [table for name, table in ruled.tables.items() if name != "tenant.bad"]
+        for table in aged:
+            table.append(table.scan().to_arrow())
+            grow_old_in_history(table)
+        ruled.command(*RUN)
+        assert [len(ruled.tables[name].refresh().snapshots()) for name in VICTIMS] == [1, 1, 1]
+
+    def test_a_sweep_of_the_bucket_goes_over_all_others(self, ruled: Lake) -> None:
+        damaged(ruled.with_eight_more())
+        theirs = local_path(ruled.tables["tenant.t0"].location()) / "data/orphan.parquet"
+        theirs.write_bytes(b"1")
+        share = ("--set", "orphan_max_delete_ratio=1")
+        answer = ruled.command("orphans", "--bucket", ruled.home, *EVERYTHING_IS_OLD, *share, "--json")
+        found = {one["table"]: one["status"] for one in answer.json["tables"]}
+        waits = dict.fromkeys(("tenant.bad", "tenant.t0"), "refused")  # of one namespace
+        assert found == {**dict.fromkeys((*VICTIMS, *OTHERS), "succeeded"), **waits}
+        assert [ruled.orphan.exists(), theirs.exists()] == [False, True]
+
+    @pytest.mark.parametrize(
+        ("rules", "stops"),
+        [
+            ("C.victim={home}/victim/;C.tenant={home}/", True),
+            ("C.victim={home}/victim/", True),
+            ("C.tenant={home}/tenant/", True),
+            ("*={home}/{{namespace}}/", False),
+        ],
+    )
+    def test_only_rules_of_both_that_share_no_folder_keep_them_apart(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch, rules: str, *, stops: bool
+    ) -> None:
+        monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", rules.format(home=lake.home))
+        damaged(lake)
+        assert {one["status"] for one in lake.sweep().values()} == {"refused" if stops else "succeeded"}
+        assert lake.orphan.exists() == stops
+
+
+class TestReadOnce:
+    """What cannot be read is not read again by each operation of a pass, nor by each pass of a run."""
+
+    @pytest.fixture
+    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+        loads: Counter[str] = Counter()
+        load = OurSqlCatalog.load
+
+        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
+            loads[str(table)] += 1
+            return load(catalog, table)
+
+        monkeypatch.setattr(OurSqlCatalog, "load", loading)
+        return loads
+
+    @pytest.mark.parametrize("broken", [gone, damaged])
+    def test_one_that_was_looked_into_before(
+        self, ruled: Lake, loads: Counter[str], broken: Callable[[Lake], None]
+    ) -> None:
+        path_in(ruled)
+        look(ruled)
+        broken(ruled)
+        loads.clear()
+        assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+        assert loads["tenant.bad"] == 1
+
+    def test_one_that_a_scan_could_not_parse(self, ruled: Lake, loads: Counter[str]) -> None:
+        damaged(ruled.with_eight_more())
+        for name in VICTIMS:
+            grow_old_in_history(ruled.tables[name])
+        ruled.command(*RUN)
+        assert [len(ruled.tables[name].refresh().snapshots()) for name in VICTIMS] == [1, 1, 1]
+        assert loads["tenant.bad"] == 1
+
+
+class TestHiddenNamespace:
+    """A namespace whose tables the catalog does not list, of a server that fails for it alone."""
+
+    @pytest.mark.parametrize(
+        ("hidden", "stops"), [([("tenant",)], False), ([("tenant",), ("victim", "sub")], True), ([], True)]
+    )
+    def test_only_where_rules_keep_it_apart_deletions_go_on(
+        self, ruled: Lake, monkeypatch: pytest.MonkeyPatch, hidden: list[tuple[str, ...]], *, stops: bool
+    ) -> None:
+        listed = OurSqlCatalog.list_tables
+
+        def partly(catalog: OurSqlCatalog) -> Iterator[TableName]:
+            yield from (one for one in listed(catalog) if one.namespace != ("tenant",))
+            raise PartlyListed("tenant fails", hidden=hidden)
+
+        monkeypatch.setattr(OurSqlCatalog, "list_tables", partly)
+        assert {one["status"] for one in ruled.sweep().values()} == {"refused" if stops else "succeeded"}
+        assert ruled.orphan.exists() == stops
+
+
+class TestBothWait:
+    """No rules: deletions wait, and say what ends that."""
+
+    def test_the_refusal_says_which_rules_to_write(self, lake: Lake) -> None:
+        damaged(lake)
+        told = f"ICEKEEPER_ALLOWED_PREFIXES='C.victim={lake.home}/victim/;C.tenant=FOLDER/'"
+        assert {one["status"] for one in lake.sweep().values()} == {"refused"}
+        assert all(told in one["reason"] for one in lake.sweep().values())
+
+    def test_one_that_was_seen_around_the_victim_says_so_too(self, lake: Lake) -> None:
+        path_around(lake)
+        look(lake)
+        damaged(lake)
+        told = f"ICEKEEPER_ALLOWED_PREFIXES='C.victim={lake.home}/victim/;C.tenant=FOLDER/'"
+        outcomes = lake.sweep().values()
+        assert {one["status"] for one in outcomes} == {"refused"}
+        assert all("was seen to have files at or around" in one["reason"] and told in one["reason"] for one in outcomes)
+
+    def test_health_warns_of_it_until_rules_keep_both_apart(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        def warnings() -> dict[str, str]:
+            found = lake.command("health", "victim.t0", "--json").json["warnings"]
+            return {one["kind"]: one["message"] for one in found if one["kind"] == "deletions_wait"}
+
+        assert warnings() == {}
+        damaged(lake)
+        reason = lake.sweep()["remove_orphans"]["reason"]
+        assert warnings() == {"deletions_wait": reason}
+        monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", f"*={lake.home}/{{namespace}}/")
+        assert warnings() == {}
+
+    def test_no_rule_keeps_tables_of_one_namespace_apart(self, ruled: Lake) -> None:
+        damaged(ruled.with_eight_more())
+        local_path(ruled.tables["tenant.t0"].location()).joinpath("data/orphan.parquet").write_bytes(b"1")
+        answer = ruled.command("maintain", "tenant.t0", "--operations", "remove_orphans", *EVERYTHING_IS_OLD, "--json")
+        reason = answer.json["operations"][0]["reason"]
+        assert "icekeeper claims exclude tenant.bad --catalog C" in reason
+        assert "ICEKEEPER_ALLOWED_PREFIXES" not in reason
+
+
+NAMES = [("tenant", "x."), ("tenant", ""), ("", "x"), ("tenant", "a..b"), ("tenant.", "x"), ("tenant", "a.b")]
+
+
+class TestNames:
+    """Names that nobody may write, as a catalog gives them (rule 281)."""
+
+    @staticmethod
+    def register(lake: Lake, namespace: str, name: str) -> None:
+        with closing(sqlite3.connect(lake.command.database)) as connection, connection:
+            connection.execute(
+                "INSERT INTO iceberg_tables"
+                " (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+                " VALUES (?, ?, ?, ?, 'TABLE')",
+                (CATALOG, namespace, name, lake.bad.refresh().metadata_location),
+            )
+
+    @pytest.mark.parametrize(("namespace", "name"), NAMES)
+    @pytest.mark.parametrize("broken", [False, True])
+    def test_one_stops_neither_a_scan_nor_the_state(
+        self, ruled: Lake, namespace: str, name: str, *, broken: bool
+    ) -> None:
+        self.register(ruled, namespace, name)
+        ruled.command.catalog.drop_table("tenant.bad")
+        if broken:
+            Path(normalise(ruled.bad.metadata_location)).write_text("{")
+        grow_old_in_history(ruled.victim)
+        told = ruled.command(*RUN)
+        assert (
+            f"{namespace}.{name} failed: no pass can be told of it: a part of its name is empty or holds a dot"
+            in told.out
+        )
+        assert "is damaged" not in told.out + told.err
+        assert ruled.command("history", "victim.t0").code == 0  # the state can be read
+        if namespace == "tenant" or not broken:  # no rule keeps the other one apart
+            assert len(ruled.victim.refresh().snapshots()) == 1
+            assert {one["status"] for one in ruled.sweep().values()} <= {"succeeded", "skipped"}
+            assert not ruled.orphan.exists()
+        else:
+            assert ruled.command("claims", "exclude", f"{namespace}.{name}").code == 0
+            assert {one["status"] for one in ruled.sweep().values()} == {"succeeded"}
+
+    def test_what_it_took_in_stays_through_all_operations(self, lake: Lake) -> None:
+        """The first must not forget what the look has recorded of it."""
+        lake.bad.add_files(files_of(lake.victim))
+        rows = ids(lake.bad)
+        assert rows
+        self.register(lake, "tenant", "a.b")
+        lake.command.catalog.drop_table("tenant.bad")
+        lake.victim.overwrite(lake.victim.scan().to_arrow())
+        location = lake.bad.metadata_location
+        assert {one["status"] for one in lake.sweep().values()} == {"succeeded"}
+        assert not lake.orphan.exists()
+        assert sorted(row["id"] for row in pyiceberg_rows(location)) == rows
+
+
+class TestVeryMany:
+    """A tenant's namespace of tables that cannot be read, more than a record of the state holds."""
+
+    @pytest.fixture
+    def crowd(self, ruled: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
+        monkeypatch.setattr(served_tables, "_MOST_BYTES", 2_000)
+        for number in range(40):
+            ruled.command.register(f"{ruled.home}/tenant/many{number}/metadata/1-x.metadata.json", f"tenant.m{number}")
+            if number % 2:
+                place = local_path(f"{ruled.home}/tenant/many{number}/metadata")
+                place.mkdir(parents=True)
+                (place / "1-x.metadata.json").write_text("{")
+        return ruled
+
+    def test_they_stop_nothing_of_the_victim(self, crowd: Lake) -> None:
+        assert {one["status"] for one in crowd.sweep().values()} == {"succeeded"}
+        assert not crowd.orphan.exists()
+
+    def test_one_of_each_namespace_stands_for_all_of_it(self) -> None:
+        unseen = [
+            UnseenEntry(
+                table=TableName(("many", f"n{number % 3}"), f"t{number}"),
+                reason="it cannot be read",
+                location=f"s3://lake/n{number % 3}/t{number}",
+                is_gone=number % 2 == 0,
+            )
+            for number in range(6_000)
+        ]
+        look = CatalogLook(catalog="C", warehouse="w", run="r", unseen=tuple(unseen))
+        small = fitting(look)
+        assert small is not None
+        assert {(one.table.namespace, one.is_gone, one.location) for one in small.unseen} == {
+            (("many", f"n{number}"), is_gone, f"s3://lake/n{number}")
+            for number in range(3)
+            for is_gone in (True, False)
+        }
+        assert all(
+            one.reason == "it cannot be read; and so it is with 999 more of its namespace" for one in small.unseen
+        )
+        assert fitting(small) is small
+        assert CatalogLook.from_json("C", "w", small.to_json()) == small
+
+
+def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folders are then recorded as one, around all tables of the bucket (rule 184)."""
+    monkeypatch.setattr(footprint, "_MOST_ROOTS", 0)
+    paths = [lake.plant(f"imported{number}/part.parquet") for number in range(4)]
+    for path in paths:
+        path.write_bytes(local_path(files_of(lake.victim)[0]).read_bytes())
+    grow_old(paths)
+    lake.bad.add_files([path.as_uri() for path in paths])
+    named = ",".join(path.parent.as_uri() for path in paths)
+    assert lake.command("maintain", "victim.t0", *SWEEP, "--set", f"orphan_sweep_prefixes={named}").code == 0
+    assert not lake.orphan.exists()
+    assert len(ids(lake.bad)) == 15

@@ -1,0 +1,190 @@
+"""Tables whose reading or maintenance never ends: everybody else's goes on (rule 271)."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.clock import system_clock
+from icekeeper.cycle import supervisor
+from icekeeper.deletion import limited_looks
+from icekeeper.limited_time import in_limited_time
+from icekeeper.model import TableName
+from icekeeper.runtime import Runtime
+from icekeeper.state.cut_offs import CutWork, waiting_cuts
+from icekeeper.state.open import open_state
+from icekeeper.storage.storage import Storage
+from support.command import CATALOG, EVERYTHING_IS_OLD, Answer, Command, arguments_of, supervised
+from support.readers import duckdb_rows
+
+SOON = {"min_input_files": "2", "max_snapshots_to_keep": "100", "detection_timeout_s": "3", "job_timeout_s": "8"}
+POISON = "ns.poison"
+
+
+@pytest.fixture(autouse=True)
+def with_a_worker_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor.Supervisor, "run", supervised)
+
+
+HOSTILE = """
+import os, re, sys
+if "run-worker" in sys.orig_argv:
+    import icekeeper.maintenance.table_pass as table_pass
+    run_pass = table_pass.run_pass
+    def hostile(context, *more):
+        if str(context.table) == "ns.poison":
+            {what}
+        return run_pass(context, *more)
+    table_pass.run_pass = hostile
+"""
+"""What Python runs as it starts: the pass over the poisoned table does this."""
+
+
+def in_the_worker(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sitecustomize.py").write_text(HOSTILE.format(what=what))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def maintained(answer: Answer) -> dict[str, str]:
+    """How each table ended, by its name."""
+    lines = [line.split() for line in answer.out.splitlines()]
+    return {words[2]: words[3].rstrip(":") for words in lines if words[1] == CATALOG}
+
+
+def cut_tables(work: CutWork) -> dict[str, int]:
+    cuts = open_state(os.environ).cut_offs.of_catalog(CATALOG, Runtime.open(CATALOG).catalog.warehouse)
+    return {name: cut.times for name, cut in waiting_cuts(cuts, work, system_clock()).items()}
+
+
+@pytest.mark.slow
+def test_nine_of_ten_tables_are_maintained_beside_one_whose_pass_never_ends(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each run cuts it off once, and the next leaves it alone; once it can be read, a pass ends the wait."""
+    names = [f"ns.t{number}" for number in range(9)]
+    for name in names:
+        command.table(name, appends=2)
+    command.table(POISON, appends=3)
+    in_the_worker("import time; time.sleep(1e6)", tmp_path, monkeypatch)
+    rows = {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names}
+    first = command("run", "--once", "--engine", "local", *arguments_of(SOON))
+    assert maintained(first) == {POISON: "failed", **dict.fromkeys(names, "succeeded")}
+    assert first.code == 1
+    (line,) = [line for line in first.out.splitlines() if POISON in line]
+    assert ": cut off: its pass did not end within 1.25 times job_timeout_s 8; it is tried again after " in line
+    assert {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names} == rows
+    assert cut_tables(CutWork.PASS) == {POISON: 1}
+    runtime = Runtime.open(CATALOG)
+    identity = identity_of(runtime.catalog, runtime.catalog.load(TableName.parse(POISON)))
+    assert runtime.state.leases.current(identity.lease_key, now_ms=system_clock()) is None, "its process is dead"
+    begun_s = time.monotonic()
+    second = command("run", "--once", "--engine", "local", *arguments_of(SOON))
+    assert (second.code, maintained(second)) == (0, {})
+    assert time.monotonic() - begun_s < 30
+    health = command("health", POISON, "--json")
+    assert [one["message"] for one in health.json["warnings"] if one["kind"] == "cut_off"] == [
+        "the table is not maintained: " + line.partition(": cut off: ")[2]
+    ]
+    assert command("maintain", POISON, "--engine", "local", "--set", "min_input_files=2").code == 0
+    assert cut_tables(CutWork.PASS) == {}
+
+
+@pytest.mark.slow
+def test_a_pass_that_lets_no_thread_run_is_killed_and_the_others_go_on(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An expression that backtracks for ever is C code: no signal and no thread of Python interrupts it."""
+    in_the_worker('re.match("(a+)+$", "a" * 64 + "b")', tmp_path, monkeypatch)
+    monkeypatch.setattr(supervisor, "_SILENCE_S", 1.5)
+    command.table(POISON, appends=9)  # the neediest is the first
+    command.table("ns.t", appends=2)
+    answer = command("run", "--once", "--engine", "local", *arguments_of(SOON))
+    assert (answer.code, maintained(answer)) == (1, {POISON: "failed", "ns.t": "succeeded"})
+    assert cut_tables(CutWork.PASS) == {POISON: 1}
+
+
+@pytest.mark.slow
+def test_a_table_that_kills_the_process_stops_nothing_either(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the system does where memory is short, and a fault in C code."""
+    in_the_worker("os.abort()", tmp_path, monkeypatch)
+    command.table(POISON, appends=9)
+    command.table("ns.t", appends=2)
+    one_at_a_time = ("--concurrency", "1")
+    answer = command("run", "--once", "--engine", "local", *one_at_a_time, *arguments_of(SOON))
+    assert (answer.code, maintained(answer)) == (1, {POISON: "failed", "ns.t": "succeeded"})
+    assert "cut off: the process that was at it died; it is tried again after " in answer.out
+    assert cut_tables(CutWork.PASS) == {POISON: 1}
+
+
+class TestANeighbour:
+    """A pass over one table reads all others before it deletes."""
+
+    @pytest.fixture(autouse=True)
+    def trickles(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Table], None]]:
+        """Lets reading a table's manifest list take until the test has ended."""
+        slow, ended, read = set[str](), threading.Event(), Storage.read
+
+        def reading(storage: Storage, path: str) -> bytes:
+            if path in slow:
+                ended.wait(60)
+            return read(storage, path)
+
+        def begin(table: Table) -> None:
+            snapshot = table.refresh().current_snapshot()
+            assert snapshot is not None
+            slow.add(snapshot.manifest_list)
+
+        monkeypatch.setattr(Storage, "read", reading)
+        yield begin
+        ended.set()
+
+    @pytest.fixture(autouse=True)
+    def limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def soon(work: Callable[[], Any], limit_s: float, name: str) -> Any:
+            assert limit_s == 300, "detection_timeout_s"
+            return in_limited_time(work, 0.3, name)
+
+        monkeypatch.setattr(limited_looks, "in_limited_time", soon)
+
+    @staticmethod
+    def sweep(command: Command) -> dict[str, Any]:
+        orphan = command.warehouse / "ns/t/data/orphan.parquet"
+        orphan.parent.mkdir(exist_ok=True)
+        orphan.write_bytes(b"1")
+        settings = ("--set", "orphan_max_delete_ratio=1", "--set", "min_input_files=2")
+        answer = command("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, *settings, "--json")
+        found = {one["operation"]: one for one in answer.json["operations"]}
+        return {"exists": orphan.exists(), **found}
+
+    def test_that_nobody_knows_holds_back_deletions_alone(
+        self, command: Command, trickles: Callable[[Table], None]
+    ) -> None:
+        """Nothing says whether it needs the files; compaction does not ask."""
+        command.table(appends=3)
+        trickles(command.table(POISON, appends=3))
+        found = self.sweep(command)
+        assert found["compact"]["status"] == "succeeded"
+        assert (found["remove_orphans"]["status"], found["exists"]) == ("refused", True)
+        assert "looking at it did not end within detection_timeout_s 300" in found["remove_orphans"]["reason"]
+        assert cut_tables(CutWork.LOOK) == {POISON: 1}
+
+    def test_that_was_read_before_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
+        """What its last look saw is spared; it is tried once, and then left alone for a while."""
+        command.table(appends=3)
+        poison = command.table(POISON, appends=1)
+        assert self.sweep(command)["exists"] is False
+        poison.append(poison.scan().to_arrow())
+        trickles(poison)
+        for _ in range(2):
+            assert self.sweep(command)["exists"] is False
+            assert cut_tables(CutWork.LOOK) == {POISON: 1}

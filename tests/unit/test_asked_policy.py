@@ -1,0 +1,188 @@
+"""What a request may set: nothing by which more is deleted than by the table's policy (rule 267)."""
+
+from __future__ import annotations
+
+import pytest
+
+from icekeeper.errors import PolicyError
+from icekeeper.operation_facts import Operation
+from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, resolve
+from icekeeper.policy.asked import REQUESTS_MAY, UNRESTRICTED, requests_may, require_no_more
+from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer
+
+EVERYTHING = ",".join(operation.value for operation in Operation)
+SCHEDULES = {
+    "operations": "compact",
+    "schedules.nightly.interval": "24h",
+    "schedules.nightly.operations": "expire_snapshots",
+    "schedules.nightly.snapshot_retention_hours": "720",
+}
+HELD: dict[str, tuple[str, str, str | None]] = {
+    "maintenance_enabled": ("false", "true", "false"),
+    "ownership": ("auto", "icekeeper", "auto"),
+    "rewrite_enabled": ("false", "true", "false"),
+    "delete_compaction_enabled": ("false", "true", "false"),
+    "manifest_rewrite_enabled": ("false", "true", "false"),
+    "snapshot_expiry_enabled": ("false", "true", "false"),
+    "orphan_sweep_enabled": ("false", "true", "false"),
+    "proof": ("full", "counts", "full"),
+    "verify_page_checksums": ("true", "false", "true"),
+    "snapshot_retention_hours": ("168", "167.9", "169"),
+    "max_snapshots_to_keep": ("5", "4", "6"),
+    "snapshot_retain_max": ("none", "100", "none"),
+    "snapshot_expire_limit": ("10", "none", "9"),
+    "snapshot_expire_ids": ("none", "7", None),
+    "writer_mark_retention_hours": ("24", "0", "25"),
+    "clean_expired_metadata": ("false", "true", "false"),
+    "orphan_older_than_hours": ("72", "48", "73"),
+    "table_settings": ("default", "all", None),
+    "orphan_sweep_prefixes": ("s3://b/t", "s3://b/t,s3://b/u", "none"),
+    "orphan_min_sightings": ("3", "2", "4"),
+    "orphan_inventory": ("none", "s3://mine/list.csv", None),
+    "orphan_max_delete_ratio": ("0.5", "0.6", "0.1"),
+    "orphan_max_missing_ratio": ("0.01", "1", "0.001"),
+    "partition_retention_hours": ("none", "36", "none"),
+    "partition_time_column": ("none", "day", None),
+    "partition_time_pattern": ("none", "%Y-%m-%d", None),
+    "partition_expire_limit": ("2", "3", "1"),
+    "branch": ("main", "audit", None),
+    "where": ("none", "k = 1", None),
+}
+"""Key → the policy's value, a looser one, and a tighter one (``None``: every other value is looser)."""
+FREE = {
+    *("apply_deletes", "bucket_filter", "clustering_tier_factor", "delete_compaction_min_deletes"),
+    *("delete_compaction_min_ratio", "delete_threads", "detection_interval_s", "detection_timeout_s"),
+    *("expected_scans", "job_retry_limit", "job_timeout_s", "listing_threads", "max_bytes_to_rewrite"),
+    *("max_clustering_depth", "max_commit_retries", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
+    *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection", "max_write_amplification"),
+    *("min_data_age_hours", "min_file_size_ratio", "min_input_files", "min_manifests_to_rewrite"),
+    *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
+    *(
+        "orphan_protected_prefixes",
+        "output_spec",
+        "partial_progress",
+        "partition_rest_hours",
+        "price_per_1000_gets",
+        "price_per_1000_puts",
+    ),
+    *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
+    *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns", "statistics_min_changed_ratio"),
+    *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
+}
+"""The keys that any request may set, said a second time on purpose: a new key must not slip in."""
+# --unsafe, which no request has, comes before.
+NEVER = {"snapshot_give_up_ids"}
+# The lists of all sources are one: no request takes an entry away.
+UNITED = {"orphan_protected_prefixes"}
+
+
+def resolved(policy: dict[str, str], request: dict[str, str] | None = None) -> ResolvedPolicy:
+    layers = [Layer("policy file", dict(policy))]
+    return resolve([*layers, Layer(OVERRIDE_SOURCE, dict(request))] if request else layers)
+
+
+def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> str | None:
+    try:
+        require_no_more(resolved(policy), resolved(policy, request), requests_may({REQUESTS_MAY: may}), "ns.t")
+    except PolicyError as error:
+        return str(error)
+    return None
+
+
+def test_every_key_is_held_or_free() -> None:
+    assert UNRESTRICTED == FREE
+    assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
+
+
+@pytest.mark.parametrize("key", HELD)
+def test_no_request_sets_a_looser_value(key: str) -> None:
+    own, looser, tighter = HELD[key]
+    policy = {"operations": EVERYTHING, **({} if own == "none" and key != "orphan_sweep_prefixes" else {key: own})}
+    told = refusal(policy, {key: looser})
+    assert told is not None
+    assert told.startswith(f"a request for ns.t cannot set {key} to {looser}, where the policy has {own}")
+    assert told.endswith(f"; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to {key}")
+    assert refusal(policy, {key: looser}, may=f"compact, {key}") is None
+    assert refusal(policy, {key: looser}, may="all") is None
+    assert refusal(policy, {key: own}) is None
+    assert tighter is None or refusal(policy, {key: tighter}) is None
+
+
+def test_a_protected_folder_stays_one() -> None:
+    policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "s3://b/other"}
+    assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep", "s3://b/other")
+    assert refusal(policy, request) is None
+
+
+def test_a_bound_of_the_deployment_is_no_looser_value() -> None:
+    bound = Layer("bound B", {"snapshot_retention_hours": "100"}, is_bound=True)
+    policy, request = (
+        Layer("policy file", {"snapshot_retention_hours": "24"}),
+        Layer(OVERRIDE_SOURCE, {"snapshot_retention_hours": "0"}),
+    )
+    require_no_more(resolve([policy, bound]), resolve([policy, request, bound]), frozenset(), "ns.t")
+
+
+def test_an_operation_that_the_policy_lacks_is_refused() -> None:
+    told = refusal({"operations": "compact"}, {"operations": "compact,expire_snapshots"})
+    assert told == (
+        "a request for ns.t cannot ask for expire_snapshots, which the policy does not have: it does no more than the "
+        "table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to expire_snapshots"
+    )
+    assert refusal({"operations": "compact"}, {"operations": "all"}, may="expire_snapshots") is not None
+    assert refusal({}, {"operations": "compact"}) is None
+    assert refusal({}, {"operations": "all"}) is None
+
+
+def test_what_does_not_run_may_be_set_to_anything_but_what_every_pass_goes_by() -> None:
+    assert refusal({}, {"operations": "compact", "snapshot_retention_hours": "0", "branch": "b"}) is None
+    told = refusal({}, {"operations": "compact", "orphan_older_than_hours": "24"})  # of failed loads, too
+    assert told is not None
+    assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in told
+
+
+def test_what_a_schedule_does_is_asked_for_as_the_schedule_does_it() -> None:
+    told = refusal(SCHEDULES, {"operations": "expire_snapshots"})
+    assert told is not None
+    assert "cannot set snapshot_retention_hours to 168, where the policy has 720" in told
+    assert refusal(SCHEDULES, {"operations": "expire_snapshots", "snapshot_retention_hours": "720"}) is None
+    assert refusal(SCHEDULES, {"operations": "compact"}) is None
+    assert refusal(SCHEDULES, {"min_input_files": "2"}) is None
+    for request in ({"snapshot_retention_hours": "24"}, {"schedules.nightly.snapshot_retention_hours": "24"}):
+        told = refusal(SCHEDULES, request)
+        assert told is not None
+        assert "cannot set snapshot_retention_hours to 24, where the policy has 720" in told
+
+
+def test_no_request_makes_a_schedule_or_takes_one_away() -> None:
+    own = {"schedules.mine.interval": "1h", "schedules.mine.operations": "compact"}
+    told = refusal(SCHEDULES, own)
+    assert told is not None
+    assert "cannot have a schedule 'mine', which the policy does not have" in told
+    policy = {**SCHEDULES, "operations": "all"}  # without its schedule, expiry would go by the general retention
+    told = refusal(policy, {"schedules.nightly.interval": "none"})
+    assert told is not None
+    assert "cannot set snapshot_retention_hours to 168, where the policy has 720" in told
+
+
+def test_a_pass_that_only_cleans_up_is_held_too() -> None:
+    policy = {
+        "operations": "compact",
+        "orphan_older_than_hours": "200",
+        "schedules.nightly.interval": "24h",
+        "schedules.nightly.operations": "compact",
+        "schedules.nightly.orphan_older_than_hours": "24",
+    }
+    told = refusal(policy, {"orphan_older_than_hours": "24"})
+    assert told is not None
+    assert "cannot set orphan_older_than_hours to 24, where the policy has 200" in told
+
+
+@pytest.mark.parametrize("word", ["expire", "snapshot_retention", "target_file_size_mb", "*", "ALL"])
+def test_a_word_that_admits_nothing_is_told(word: str) -> None:
+    with pytest.raises(
+        PolicyError, match=r"^environment variable ICEKEEPER_REQUESTS_MAY has '.*', which is no operation"
+    ):
+        requests_may({REQUESTS_MAY: f"compact,{word}"})
+    assert requests_may({REQUESTS_MAY: " compact , branch,"}) == {"compact", "branch"}
+    assert requests_may({}) == frozenset()

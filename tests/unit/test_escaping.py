@@ -1,0 +1,155 @@
+"""What terminals and readers of logs would act on is spelled out wherever text leaves for people (rule 285)."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import unicodedata
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.errors import StorageError
+from icekeeper.escaping import escaped, escaped_document, escaped_lines, printable_json
+from icekeeper.masking import MaskingFormatter
+from icekeeper.pipeline.glue_job import start_logging
+from icekeeper.pipeline.job_log import JsonLines
+from local_stack.functions import LambdaContext
+from support.lambda_functions import give_up_package_logger
+
+FORGED = "error: all tables lost"
+ESC, C1, BIDI, MARK, ZERO, LINE, HALF = "\x1b[2J", "\x9b", "\u202e", "\u200f", "\u200b", "\u2028", "\ud800"
+HOSTILE = f"a{ESC}{C1}{BIDI}{MARK}{ZERO}{LINE}{HALF}\n{FORGED}"
+SPELLED = r"a\x1b[2J\x9b\u202e\u200f\u200b\u2028\ud800\n" + FORGED
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+
+
+@given(ANY_TEXT)
+def test_what_comes_out_is_one_printable_line_and_ordinary_text_stays(text: str) -> None:
+    told = escaped(text)
+    assert told.isprintable()
+    assert escaped(told) == told
+    assert told == "".join(one if one.isprintable() else escaped(one) for one in text)
+
+
+def test_every_control_format_and_line_character_is_spelled() -> None:
+    acted_on = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in "Cc Cf Cs Zl Zp"}
+    assert {one for one in acted_on if not escaped(one).isascii() or escaped(one) == one} == set()
+    # Of those that the attacks need.
+    named = "\x1b\x9b\x85\x7f\r\n\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\udc80\U000e0041"
+    assert set(named) <= acted_on
+    assert escaped(HOSTILE) == SPELLED
+    assert escaped("größe – 表 ∩ 😀 \\x1b") == "größe – 表 ∩ 😀 \\x1b"
+
+
+@given(st.recursive(ANY_TEXT, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=5))
+def test_json_says_the_same_in_printable_characters(document: object) -> None:
+    for indent in (None, 2):
+        text = printable_json(json.dumps(document, ensure_ascii=False, indent=indent))
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert json.loads(text) == document
+
+
+def test_only_our_lines_begin_a_line() -> None:
+    assert escaped_lines(f"Traceback\nValueError: {HOSTILE}").split("\n") == [
+        "Traceback",
+        f"    ValueError: {escaped(HOSTILE.split(chr(10))[0])}",
+        f"    {FORGED}",
+    ]
+    assert escaped_document({HOSTILE: [HOSTILE, 1, None], "b": {"c": True}}) == {
+        SPELLED: [SPELLED, 1, None],
+        "b": {"c": True},
+    }
+
+
+def broken_record() -> logging.LogRecord:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        return logging.LogRecord("n", logging.ERROR, "f", 1, "read %s", (HOSTILE,), sys.exc_info(), sinfo=HOSTILE)
+
+
+def test_plain_log_lines() -> None:
+    record = broken_record()
+    logging.Formatter().format(record)  # another handler was first, and left its text in the record
+    first, *rest = MaskingFormatter().format(record).split("\n")
+    assert first == f"ERROR:n:read {SPELLED}"
+    assert rest[0] == "Traceback (most recent call last):"
+    assert [line for line in rest if not line.isprintable() or line.startswith(FORGED)] == []
+    assert record.getMessage() == f"read {HOSTILE}"
+
+
+def test_a_jobs_log_lines() -> None:
+    lines = JsonLines()
+    lines.about(table=HOSTILE)
+    line = lines.format(broken_record())
+    assert line.isprintable()
+    told = json.loads(line)
+    assert (told["message"], told["table"]) == (f"read {SPELLED}", SPELLED)
+    assert all(one.isprintable() and not one.startswith(FORGED) for one in told["exception"].split("\n"))
+
+
+def test_a_jobs_uncaught_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    start_logging()
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    told = capsys.readouterr().err.split("\n")
+    assert told[0] == "Traceback (most recent call last):"
+    assert [line for line in told if not line.isprintable() or line.startswith(FORGED)] == []
+
+
+class LikeLambda(logging.StreamHandler[io.StringIO]):
+    """As the handler that Lambda's runtime gives the root logger."""
+
+    __module__ = "awslambdaric.bootstrap"
+
+
+def test_a_functions_lines_errors_metrics_and_what_libraries_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = give_up_package_logger(monkeypatch)
+    handler = LikeLambda(io.StringIO())
+    handler.setFormatter(logging.Formatter("[%(levelname)s]\t%(message)s\n"))
+    logging.getLogger().addHandler(handler)
+    try:
+        import cloudwatch
+        import observability
+
+        def broken(error: Exception) -> str:
+            def handle(event: dict[str, object], context: object) -> dict[str, object]:
+                observability.logger.append_keys(table=HOSTILE)
+                raise error
+
+            monkeypatch.setattr(observability, "metered", lambda work, event, context, opened: work(event, context))
+            with pytest.raises(Exception, match="all tables lost") as raised:
+                observability.function(handle)({"run_id": "r"}, LambdaContext("f", 512, 0.0))
+            return f"{raised.type.__name__}: {raised.value}"
+
+        assert broken(StorageError(HOSTILE)) == f"StorageError: {SPELLED}"
+        assert broken(ValueError(HOSTILE)) == f"RuntimeError: ValueError: {SPELLED}"
+        lines = capsys.readouterr().out.splitlines()
+        assert [json.loads(line)["table"] for line in lines] == [SPELLED, SPELLED]
+        assert [line for line in lines if not line.isprintable()] == []
+
+        monkeypatch.setenv("METRICS_PER_TABLE", "passes")
+        item: Any = SimpleNamespace(catalog="lake", table=f"tä{HOSTILE}{'x' * 2000}")
+        outcome = SimpleNamespace(operations=(), metrics={"compact.files_merged": 1})
+        report: Any = SimpleNamespace(status="succeeded", outcome=outcome)
+        cloudwatch.emit_table(item, report)
+        metric, _ = map(json.loads, capsys.readouterr().out.splitlines())
+        assert metric["table"].startswith(rf"t\xe4{SPELLED}")
+        assert (metric["table"].isascii(), len(metric["table"])) == (True, 1024)  # (platform 130)
+
+        logging.getLogger("library").warning("read %s", HOSTILE)
+        assert handler.stream.getvalue() == f"[WARNING]\tread {SPELLED}\n\n"
+    finally:
+        logging.getLogger().removeHandler(handler)
+        end()

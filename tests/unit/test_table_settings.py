@@ -1,0 +1,425 @@
+"""Tests as an attacker who may set a table's properties: what each of them may change, key by key (rule 260)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from icekeeper.policy import POLICY_KEYS, Operation, ResolvedPolicy, layers_for, resolve
+from icekeeper.policy.keys import DEPLOYMENT_KEYS
+from icekeeper.policy.layers import BOUND_KEYS, Layer
+from icekeeper.policy.schedules import SCHEDULE_KEYS
+from icekeeper.policy.values import text_of
+from support.settings import NONE, refusal
+
+
+@dataclass(frozen=True)
+class May:
+    """What a table may say of a key, and values to try it with, as text."""
+
+    kind: str
+    """``any``: also beside what the operator states; ``unstated``: looser values where the operator states none;
+    ``tighter``: those alone; ``nothing``; ``never``: not even where the deployment would let it."""
+    tight: str = ""
+    stated: str = ""
+    """What the operator states."""
+    loose: str = ""
+
+
+MAY: Mapping[str, May] = {
+    "maintenance_enabled": May("unstated", "false", "false", "true"),
+    "operations": May("tighter", "compact", "compact,expire_snapshots", "compact,expire_snapshots,expire_partitions"),
+    "target_file_size_mb": May("any", "300", "256", "1"),
+    "min_file_size_ratio": May("unstated", "0.1", "0.5", "0.9"),
+    "max_file_group_size_mb": May("unstated", "500", "1000", "200000"),
+    "min_input_files": May("unstated", "20", "10", "2"),
+    "partition_rest_hours": May("unstated", "48", "30", "0"),
+    "expected_scans": May("unstated", "1", "100", "none"),
+    "price_per_gb_scanned": May("unstated", "0.001", "0.002", "1000"),
+    "price_per_gb_rewritten": May("unstated", "7", "0.02", "0"),
+    "price_per_gb_copied": May("unstated", "7", "0.02", "0"),
+    "price_per_1000_gets": May("unstated", "0", "0.0002", "1000"),
+    "price_per_1000_puts": May("unstated", "7", "0.02", "0"),
+    "min_row_group_copy_bytes": May("unstated", "1000", "2000", "none"),
+    "rewrite_all": May("unstated", "false", "false", "true"),
+    "rewrite_reason": May("unstated", "codec", "codec,bloom", "codec,bloom,spec"),
+    "max_files_to_rewrite": May("unstated", "10", "100", "none"),
+    "max_bytes_to_rewrite": May("unstated", "10", "100", "none"),
+    "rewrite_job_order": May("any", "", "bytes-asc", "files-asc"),
+    "min_data_age_hours": May("unstated", "5", "3", "1"),
+    "min_partition_age_hours": May("unstated", "5", "3", "none"),
+    "apply_deletes": May("unstated", "false", "false", "true"),
+    "delete_compaction_min_deletes": May("unstated", "50", "5", "1"),
+    "delete_compaction_min_ratio": May("unstated", "0.9", "0.5", "0.001"),
+    "max_write_amplification": May("unstated", "1", "5", "1000000"),
+    "strategy": May("any", "binpack", "auto", "sort"),
+    "sort_order": May("any", "", "a", "b"),
+    "zorder_columns": May("any", "", "a", "b"),
+    "max_clustering_depth": May("unstated", "9", "5", "1"),
+    "clustering_tier_factor": May("unstated", "9", "5", "2"),
+    "where": May("any", "", "a = 1", "b = 1"),
+    "branch": May("any", "", "a", "b"),
+    "output_spec": May("any", "", "current", "keep"),
+    "partial_progress": May("unstated", "0", "10", "1"),
+    "proof": May("unstated", "full", "full", "counts"),
+    "verify_page_checksums": May("unstated", "true", "true", "false"),
+    "row_group_memory_mb": May("unstated", "50", "150", "500"),
+    "snapshot_retention_hours": May("unstated", "900", "800", "0"),
+    "max_snapshots_to_keep": May("unstated", "90", "80", "1"),
+    "snapshot_retain_max": May("unstated", "none", "80", "5"),
+    "snapshot_expire_limit": May("unstated", "1", "10", "none"),
+    "snapshot_expire_ids": May("any", "", "7", "8"),
+    "snapshot_give_up_ids": May("never", "", "none", "8"),
+    "writer_mark_retention_hours": May("unstated", "900", "800", "0"),
+    "clean_expired_metadata": May("unstated", "false", "false", "true"),
+    "orphan_older_than_hours": May("tighter", "900", "800", "24"),
+    "orphan_protected_prefixes": May("tighter"),  # a union: below
+    "orphan_sweep_prefixes": May("never", "none", "s3://b/a", "s3://b/a,s3://victim"),
+    "orphan_sweep_interval_hours": May("tighter", "90", "80", "0"),
+    "orphan_min_sightings": May("tighter", "9", "5", "1"),
+    "orphan_max_delete_ratio": May("tighter", "0.1", "0.2", "1"),
+    "orphan_max_missing_ratio": May("tighter", "0.001", "0.002", "1"),
+    "orphan_inventory": May("nothing", "", "s3://b/list", "s3://victim/list"),
+    "listing_threads": May("unstated", "1", "4", "64"),
+    "delete_threads": May("unstated", "1", "4", "64"),
+    "min_manifests_to_rewrite": May("unstated", "90", "10", "2"),
+    "statistics_columns": May("any", "", "a", "b"),
+    "statistics_min_changed_ratio": May("unstated", "1", "0.5", "0.001"),
+    "partition_retention_hours": May("unstated", "none", "900", "1"),
+    "partition_time_column": May("any", "", "a", "b"),
+    "partition_time_pattern": May("any", "", "%Y-%m-%d", "%Y/%m/%d"),
+    "partition_expire_limit": May("unstated", "1", "10", "none"),
+    "max_commit_retries": May("unstated", "0", "4", "90"),
+    "rewrite_enabled": May("unstated", "false", "false", "true"),
+    "delete_compaction_enabled": May("unstated", "false", "false", "true"),
+    "manifest_rewrite_enabled": May("unstated", "false", "false", "true"),
+    "snapshot_expiry_enabled": May("unstated", "false", "false", "true"),
+    "orphan_sweep_enabled": May("tighter", "false", "false", "true"),
+    "ownership": May("unstated", "auto", "auto", "icekeeper"),
+    **dict.fromkeys(
+        (
+            *("table_settings", "bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection"),
+            *("detection_timeout_s", "detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
+            *("job_timeout_s", "job_retry_limit"),
+        ),
+        May("deployment"),
+    ),
+}
+TRIED = [key for key in POLICY_KEYS if MAY[key].loose]  # fails for a key that is not classified here
+INTERVAL = {"icekeeper.schedules.own.interval": "30d"}  # no sweep of the table's own is too frequent
+
+
+def policies(key: str, table: str, environment: Mapping[str, str] = NONE) -> list[ResolvedPolicy]:
+    """The policy where a table says this of a key, and that of a schedule where it says it of the schedule."""
+    general = resolve(layers_for({f"icekeeper.{key}": table}, environment, {}), unsafe=True)
+    if key not in SCHEDULE_KEYS:
+        return [general]
+    own = resolve(layers_for({**INTERVAL, f"icekeeper.schedules.own.{key}": table}, environment, {}), unsafe=True)
+    assert getattr(own.policy, key) == getattr(resolve(layers_for({}, environment, {}), unsafe=True).policy, key)
+    return [general, with_what_was_ignored(own)]
+
+
+def with_what_was_ignored(own: ResolvedPolicy) -> ResolvedPolicy:
+    """The schedule's policy, with what was ignored under the keys of the schedule."""
+    return replace(own.of_schedule("own"), ignored=own.ignored)
+
+
+def holds(resolved: ResolvedPolicy, key: str, text: str) -> bool:
+    return bool(getattr(resolved.policy, key) == getattr(resolve([Layer("x", {key: text})], unsafe=True).policy, key))
+
+
+def stated(key: str, settings: str = "default") -> dict[str, str]:
+    return {f"ICEKEEPER_{key.upper()}": MAY[key].stated, "ICEKEEPER_TABLE_SETTINGS": settings}
+
+
+def test_every_key_says_what_a_table_may_set() -> None:
+    assert MAY.keys() == set(POLICY_KEYS)
+    assert {key for key in MAY if MAY[key].kind == "deployment"} == DEPLOYMENT_KEYS
+
+
+@pytest.mark.parametrize("key", TRIED)
+def test_a_looser_value_counts_as_the_table_of_keys_says(key: str) -> None:
+    may = MAY[key]
+    for resolved in policies(key, may.loose):
+        counts = may.kind in ("any", "unstated")
+        assert counts or not holds(resolved, key, may.loose) or holds(resolve([]), key, may.loose)
+        if counts:
+            assert holds(resolved, key, may.loose)
+            assert resolved.ignored == ()
+    for resolved in policies(key, may.loose, stated(key)):
+        assert holds(resolved, key, may.loose if may.kind == "any" else may.stated)
+        assert [one.why != "" for one in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
+    for resolved in policies(key, may.loose, stated(key, "schedules")):  # no key at all
+        assert holds(resolved, key, may.stated)
+
+
+@pytest.mark.parametrize("key", [key for key in TRIED if MAY[key].tight])
+def test_a_tighter_value_always_counts(key: str) -> None:
+    for settings in ("default", "none"):
+        environment = {**stated(key, settings), "ICEKEEPER_SCHEDULES__OWN__INTERVAL": "1h"}
+        resolved = resolve(layers_for({f"icekeeper.{key}": MAY[key].tight}, environment, {}), unsafe=True)
+        assert holds(resolved, key, MAY[key].tight)
+        assert resolved.ignored == ()
+
+
+@pytest.mark.parametrize("key", TRIED)
+def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
+    environment = stated(key, f"default,{key}")
+    if MAY[key].kind == "never":
+        assert refusal({}, environment).endswith(f"'{key}' never counts from a table")
+        return
+    for words in (key, "all"):
+        for resolved in policies(key, MAY[key].loose, stated(key, f"schedules,{words}")):
+            assert holds(resolved, key, MAY[key].loose)
+            assert resolved.ignored == ()
+
+
+@pytest.mark.parametrize("key", sorted(BOUND_KEYS & set(TRIED)))
+def test_nobody_loosens_a_bound(key: str) -> None:
+    """(Rule 113)."""
+    may, variable = MAY[key], f"ICEKEEPER_BOUND_{key.upper()}"
+    bound = {variable: may.stated, "ICEKEEPER_TABLE_SETTINGS": "all"}
+    for resolved in policies(key, may.loose, bound):
+        assert holds(resolved, key, "none" if may.kind == "never" else may.stated)
+        if may.kind != "never":
+            assert [one.why for one in resolved.ignored] == [
+                f"bound {variable} keeps it at {text_of(getattr(resolved.policy, key))}"
+            ]
+    assert holds(resolve(layers_for({}, bound, {key: may.loose}), unsafe=True), key, may.stated)
+    assert holds(resolve(layers_for({f"icekeeper.{key}": may.tight}, bound, {}), unsafe=True), key, may.tight)
+
+
+def test_every_key_that_deletes_or_costs_can_be_bounded() -> None:
+    unordered = {key for key in POLICY_KEYS if key not in BOUND_KEYS and key not in DEPLOYMENT_KEYS}
+    assert unordered == {
+        *("rewrite_job_order", "sort_order", "zorder_columns", "where", "branch", "output_spec"),
+        *("snapshot_expire_ids", "snapshot_give_up_ids", "orphan_inventory", "statistics_columns"),
+        *("partition_time_column", "partition_time_pattern"),
+    }
+    assert all(MAY[key].tight == "" for key in unordered)
+
+
+# -- the attacks
+
+
+def attacked(attack: Mapping[str, str], environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
+    return resolve(layers_for({f"icekeeper.{key}": value for key, value in attack.items()}, environment, {}))
+
+
+OPERATORS = {
+    "ICEKEEPER_OPERATIONS": "compact,remove_orphans",
+    "ICEKEEPER_ORPHAN_SWEEP_ENABLED": "false",
+    "ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://lake/kept",
+    "ICEKEEPER_ORPHAN_MIN_SIGHTINGS": "3",
+    "ICEKEEPER_ORPHAN_MAX_DELETE_RATIO": "0.01",
+}
+ATTACK = {
+    "operations": "all,expire_partitions",
+    "orphan_sweep_enabled": "true",
+    "orphan_protected_prefixes": "none",
+    "orphan_min_sightings": "1",
+    "orphan_max_delete_ratio": "1",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "schedules.own."])
+def test_what_the_operator_said_for_safety_stands(prefix: str) -> None:
+    attack = {f"{prefix}{key}": value for key, value in ATTACK.items()}
+    if prefix:
+        attack["schedules.own.interval"] = "1s"
+    resolved = attacked(attack, OPERATORS)
+    for part in (resolved, *resolved.parts()):
+        policy = part.policy
+        assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
+        assert policy.orphan_sweep_enabled is False
+        assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
+        assert policy.orphan_min_sightings == 3
+        assert text_of(policy.orphan_max_delete_ratio) == "0.01"
+    assert {one.key for one in resolved.ignored} >= {f"{prefix}{key}" for key in ATTACK} - {
+        f"{prefix}orphan_protected_prefixes"
+    }
+
+
+def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
+    resolved = attacked({"operations": "expire_partitions,compact"}, {"ICEKEEPER_OPERATIONS": "compact,remove_orphans"})
+    assert resolved.policy.operations == (Operation.COMPACT,)
+    assert attacked({"operations": "expire_partitions"}).policy.operations == ()
+    assert [one.why for one in resolved.ignored] == [
+        "operations is compact,remove_orphans (deployment ICEKEEPER_OPERATIONS), and a table may only leave some of "
+        "these out; ICEKEEPER_TABLE_SETTINGS=default,operations lets tables set it"
+    ]
+
+
+def test_protected_prefixes_are_those_of_all_layers() -> None:
+    layers = layers_for(
+        {"icekeeper.orphan_protected_prefixes": "s3://c, s3://a", "icekeeper.schedules.own.interval": "1d"},
+        {"ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://a", "ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES": "s3://e"},
+        {"orphan_protected_prefixes": "s3://d"},
+        rules=[Layer("rule", {"orphan_protected_prefixes": "s3://b", "schedules.own.orphan_protected_prefixes": "f"})],
+    )
+    resolved = resolve(layers)
+    assert resolved.policy.orphan_protected_prefixes == ("s3://a", "s3://b", "s3://c", "s3://d", "s3://e")
+    assert resolved.sources["orphan_protected_prefixes"] == (
+        "deployment ICEKEEPER_ORPHAN_PROTECTED_PREFIXES, rule, table property icekeeper.orphan_protected_prefixes, "
+        "--set, bound ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES"
+    )
+    own = resolved.of_schedule("own").policy.orphan_protected_prefixes
+    assert set(own) == {"s3://a", "s3://b", "s3://c", "s3://d", "s3://e", "f"}
+
+
+@pytest.mark.parametrize(
+    ("attack", "kept"),
+    [
+        ({"history.expire.max-snapshot-age-ms": "0"}, "snapshot_retention_hours"),
+        ({"history.expire.min-snapshots-to-keep": "1"}, "max_snapshots_to_keep"),
+        ({"icekeeper.snapshot_retain_max": "90"}, "snapshot_retain_max"),
+        ({"icekeeper.snapshot_expire_ids": "7"}, "snapshot_expire_ids"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["ICEKEEPER_", "ICEKEEPER_BOUND_"])
+def test_no_property_gets_around_a_retention(attack: Mapping[str, str], kept: str, prefix: str) -> None:
+    environment = {f"{prefix}SNAPSHOT_RETENTION_HOURS": "720", f"{prefix}MAX_SNAPSHOTS_TO_KEEP": "80"}
+    without, resolved = resolve(layers_for({}, environment, {})), resolve(layers_for(attack, environment, {}))
+    assert resolved.policy == without.policy
+    assert [(one.key, one.source) for one in resolved.ignored] == [(kept, f"table property {next(iter(attack))}")]
+    tighter = {"history.expire.max-snapshot-age-ms": str(2**62), "history.expire.min-snapshots-to-keep": "99"}
+    assert resolve(layers_for(tighter, environment, {})).policy.max_snapshots_to_keep == 99
+    assert resolve(layers_for(tighter, environment, {})).ignored == ()
+
+
+def test_a_bounded_retention_holds_beside_a_most_of_snapshots() -> None:
+    bound = {"ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}
+    assert resolve(layers_for({}, bound, {"snapshot_retain_max": "9"})).policy.snapshot_retain_max is None
+
+
+def test_files_of_a_byte_cost_the_operator_nothing() -> None:
+    resolved = resolve(layers_for({"write.target-file-size-bytes": "1"}, {}, {}))
+    assert resolved.policy.target_file_size_mb == 1
+    assert [one.why for one in resolved.ignored] == [
+        "a table may set it to 1 at the loosest; ICEKEEPER_TABLE_SETTINGS=default,target_file_size_mb "
+        "lets tables set it"
+    ]
+    memory = attacked({"row_group_memory_mb": "1000000", "max_commit_retries": "1000000000"})
+    assert memory.policy.row_group_memory_mb == 512
+    assert memory.policy.max_commit_retries == 100
+    more = attacked({"row_group_memory_mb": "1000"}, {"ICEKEEPER_TABLE_SETTINGS": "default,row_group_memory_mb"})
+    assert more.policy.row_group_memory_mb == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("icekeeper.orphan_min_sightings", "default"),
+        ("icekeeper.orphan_sweep_prefixes", "default"),
+        ("icekeeper.snapshot_give_up_ids", "all"),
+        ("icekeeper.min_input_files", "none"),
+        ("icekeeper.schedules.own.orphan_min_sightings", "default"),
+        ("icekeeper.schedules.own.min_input_files", "none"),
+        ("history.expire.min-snapshots-to-keep", "none"),
+        ("history.expire.min-snapshots-to-keep", "orphan_min_sightings"),
+    ],
+)
+def test_a_malformed_value_of_a_key_that_is_ignored_fails_nothing(name: str, settings: str) -> None:
+    environment = {"ICEKEEPER_TABLE_SETTINGS": settings}
+    resolved = resolve(layers_for({**INTERVAL, name: "soon"}, environment, {}))
+    assert resolved.policy == resolve(layers_for({}, environment, {})).policy
+    assert name in {one.source.removeprefix("table property ") for one in resolved.ignored}
+
+
+def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
+    assert "cannot be 'few'" in refusal({"icekeeper.min_input_files": "few"})
+    assert "must be a whole number" in refusal({"history.expire.min-snapshots-to-keep": "few"})
+    assert "cannot be 'soon'" in refusal(
+        {"icekeeper.orphan_min_sightings": "soon"}, {"ICEKEEPER_TABLE_SETTINGS": "orphan_min_sightings"}
+    )
+
+
+def test_a_table_setting_that_is_no_key_is_an_error() -> None:
+    assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_min_sighting"}) == (
+        "policy key table_settings cannot be 'default,orphan_min_sighting' (from deployment ICEKEEPER_TABLE_SETTINGS): "
+        "'orphan_min_sighting' is no policy key (did you mean 'orphan_min_sightings'?); write keys, default, all, "
+        "schedules or none"
+    )
+    assert "never counts from a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})
+    assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
+
+
+# -- schedules
+
+
+OF_THE_OPERATOR = {
+    "ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "24h",
+    "ICEKEEPER_SCHEDULES__NIGHTLY__OPERATIONS": "expire_snapshots,compact",
+    "ICEKEEPER_SCHEDULES__NIGHTLY__SNAPSHOT_RETENTION_HOURS": "720",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("interval", "none"),
+        ("interval", "1h"),
+        ("operations", "compact"),
+        ("operations", "all"),
+        ("snapshot_retention_hours", "1"),
+        ("orphan_max_delete_ratio", "1"),
+    ],
+)
+def test_a_schedule_of_the_operator_stays_as_it_is(key: str, value: str) -> None:
+    resolved = attacked({f"schedules.nightly.{key}": value}, OF_THE_OPERATOR)
+    assert resolved.fingerprint() == attacked({}, OF_THE_OPERATOR).fingerprint()
+    assert [one.key for one in resolved.ignored] == [f"schedules.nightly.{key}"]
+
+
+def test_a_schedule_that_the_operator_took_away_stays_away() -> None:
+    """The table's own one of that name would be held to nothing."""
+    away = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "none"}
+    resolved = attacked({"schedules.nightly.interval": "1m", "schedules.nightly.operations": "remove_orphans"}, away)
+    assert resolved.schedules == {}
+    assert resolved.ignored[0].why.startswith(
+        "the schedule is that of deployment ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL, none, and a table may only"
+    )
+
+
+def test_a_table_may_make_a_schedule_of_the_operator_rarer_and_tighter() -> None:
+    said = {"schedules.nightly.interval": "7d", "schedules.nightly.snapshot_retention_hours": "900"}
+    resolved = attacked(said, OF_THE_OPERATOR)
+    assert resolved.ignored == ()
+    assert resolved.schedules["nightly"].interval_ms == 7 * 24 * 3_600_000
+    assert resolved.of_schedule("nightly").policy.snapshot_retention_hours == 900
+    free = attacked(
+        {"schedules.nightly.interval": "none"}, {**OF_THE_OPERATOR, "ICEKEEPER_TABLE_SETTINGS": "schedules"}
+    )
+    assert free.schedules == {}
+
+
+def test_a_schedule_of_the_table_sweeps_as_rarely_as_any_pass() -> None:
+    """A schedule that names its operations does them in every turn."""
+    own = {"schedules.own.interval": "1m", "schedules.own.operations": "remove_orphans"}
+    resolved = attacked(own)
+    assert resolved.schedules["own"].interval_ms == 24 * 3_600_000
+    assert [(one.key, one.value) for one in resolved.ignored] == [("schedules.own.interval", "1m")]
+    assert attacked({**own, "schedules.own.operations": "compact"}).schedules["own"].interval_ms == 60_000
+    free = {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_sweep_interval_hours"}
+    assert attacked(own, free).schedules["own"].interval_ms == 60_000
+
+
+def test_a_table_has_sixteen_schedules_of_its_own() -> None:
+    many = {f"schedules.s{number:02}.interval": "1d" for number in range(20)} | {"schedules.s19.min_input_files": "x"}
+    resolved = attacked(many)
+    assert len(resolved.schedules) == 16
+    assert [one.key for one in resolved.ignored] == [
+        *(f"schedules.s{number}.interval" for number in (16, 17, 18, 19)),
+        "schedules.s19.min_input_files",
+    ]
+
+
+def test_a_table_without_the_right_makes_no_schedule() -> None:
+    own = {"schedules.own.interval": "1m", "schedules.own.min_input_files": "2"}
+    resolved = attacked(own, {"ICEKEEPER_TABLE_SETTINGS": "min_input_files"})
+    assert resolved.schedules == {}
+    assert {one.why for one in resolved.ignored} == {
+        "a table may make no schedules; ICEKEEPER_TABLE_SETTINGS=min_input_files,schedules lets tables set it"
+    }
