@@ -15,7 +15,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.clock import HOUR_MS
@@ -270,7 +270,7 @@ def why_deletions_wait(
     """
     folders = [normalise(location) for location in owned_locations(own.metadata)]
     for look in looks:
-        everywhere = partial(_places, state, look, own)
+        everywhere = cache(partial(_places, state, look, own))  # it reads what is recorded of all of its tables
         if look.may_hide(own.is_kept_apart_from) and _may_touch(everywhere(), folders):
             return (
                 f"whether a table of catalog {look.catalog} needs files of {own.name} is not known, because "
