@@ -130,7 +130,9 @@ def test_every_rule_has_its_source_and_tests_that_exist() -> None:
 
 
 def test_every_boundary_of_the_threat_model_names_tests_that_exist() -> None:
-    rows = re.findall(r"^\| (.+) \|$", section_of(THREATS.read_text(), "Boundaries"), re.MULTILINE)[2:]
+    page = THREATS.read_text()
+    assert page.count("\n## Boundaries\n") == 1, "two branches' tables were put below each other"
+    rows = re.findall(r"^\| (.+) \|$", section_of(page, "Boundaries"), re.MULTILINE)[2:]
     lost = []
     for cells in (row.split(" | ") for row in rows):
         named = re.findall(r"`(tests/[\w/]+\.py)(?:::([\w:]+))?`", cells[-1])
