@@ -232,7 +232,8 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one pass may take (maintain: where set); it is cut off a quarter later (JobTimeoutMinutes)",
+        "seconds that one pass may take (maintain: where set); it is cut off a quarter later; the stack's "
+        "parameter JobTimeoutMinutes",
         ge=1,
         tighter=None,
         is_of_deployment=True,
