@@ -153,7 +153,7 @@ class Supervisor:
             late = [one for one in tables if one.is_late(now_s)]
             is_dumb = beat is not None and now_s - beat > _SILENCE_S
             if late and (is_dumb or len(late) == len(tables)):
-                end.cut += _culprits(late, process.pid) if is_dumb else late
+                end.cut += (_culprits(tables, process.pid) or late) if is_dumb else late
                 return
             if end.is_well is not None or end.error is not None:
                 ended_s = ended_s or now_s
@@ -188,10 +188,10 @@ class Supervisor:
             self._tell(result.line(now_ms))
 
 
-def _culprits(late: Sequence[AtWork], process: int) -> Sequence[AtWork]:
-    """Of the tables of a process that runs no Python the one whose thread computes: the others wait for it.
+def _culprits(tables: Sequence[AtWork], process: int) -> Sequence[AtWork]:
+    """The table whose thread computes, late or not, in a process that runs no Python: the others wait for it.
 
-    All of them, where none of these threads does, or the system does not tell.
+    None where no such thread does, or the system does not tell.
     """
 
     def computed(one: AtWork) -> int:
@@ -202,11 +202,11 @@ def _culprits(late: Sequence[AtWork], process: int) -> Sequence[AtWork]:
             return 0
         return sum(map(int, stat.rpartition(")")[2].split()[11:13]))
 
-    before = [computed(one) for one in late]
+    before = [computed(one) for one in tables]
     time.sleep(_SAMPLE_S)
-    took = [computed(one) - ticks for one, ticks in zip(late, before, strict=True)]
+    took = [computed(one) - ticks for one, ticks in zip(tables, before, strict=True)]
     most = max(took)
-    return [one for one, ticks in zip(late, took, strict=True) if ticks == most] if most > 0 else late
+    return [one for one, ticks in zip(tables, took, strict=True) if most > 0 and ticks == most]
 
 
 def _say(process: subprocess.Popen[str], line: str) -> None:
