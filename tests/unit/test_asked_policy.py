@@ -57,14 +57,7 @@ FREE = {
     *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection", "max_write_amplification"),
     *("min_data_age_hours", "min_file_size_ratio", "min_input_files", "min_manifests_to_rewrite"),
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
-    *(
-        "orphan_protected_prefixes",
-        "output_spec",
-        "partial_progress",
-        "partition_rest_hours",
-        "price_per_1000_gets",
-        "price_per_1000_puts",
-    ),
+    *("output_spec", "partial_progress", "partition_rest_hours", "price_per_1000_gets", "price_per_1000_puts"),
     *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
     *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns", "statistics_min_changed_ratio"),
     *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
@@ -72,7 +65,7 @@ FREE = {
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""
 # --unsafe, which no request has, comes before.
 NEVER = {"snapshot_give_up_ids"}
-# The lists of all sources are one: no request takes an entry away.
+# The lists of all sources are one: no request takes an entry away; one that it adds waives a refusal.
 UNITED = {"orphan_protected_prefixes"}
 
 
@@ -109,9 +102,33 @@ def test_no_request_sets_a_looser_value(key: str) -> None:
 
 
 def test_a_protected_folder_stays_one() -> None:
-    policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "s3://b/other"}
-    assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep", "s3://b/other")
+    policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "none"}
+    assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep",)
     assert refusal(policy, request) is None
+
+
+@pytest.mark.parametrize("table", [{}, {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}])
+def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: dict[str, str]) -> None:
+    """What only the table protects waives nothing, so that naming it in a request would be more (rule 263)."""
+
+    def of(*requests: dict[str, str]) -> ResolvedPolicy:
+        own = [Layer("table property", dict(table), is_table=True)] if table else []
+        return resolve([*own, *(Layer(OVERRIDE_SOURCE, one) for one in requests)])
+
+    request = {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}
+    with pytest.raises(
+        PolicyError,
+        match="cannot add s3://b/t/other.metadata.json to orphan_protected_prefixes, by which what another table has "
+        r"there is removed: .* sets RequestsMay \(ICEKEEPER_REQUESTS_MAY\) to orphan_protected_prefixes$",
+    ):
+        require_no_more(of(), of(request), frozenset(), "ns.t")
+    require_no_more(of(), of(request), requests_may({REQUESTS_MAY: "orphan_protected_prefixes"}), "ns.t")
+    require_no_more(of(), of({**request, "operations": "compact"}), frozenset(), "ns.t")
+    of_a_schedule = {f"schedules.nightly.{key}": value for key, value in {**request, "interval": "1h"}.items()}
+    scheduled = Layer("policy file", {"schedules.nightly.interval": "1h"})
+    asked = resolve([scheduled, Layer(OVERRIDE_SOURCE, of_a_schedule)])
+    with pytest.raises(PolicyError, match="cannot add"):
+        require_no_more(resolve([scheduled]), asked, frozenset(), "ns.t")
 
 
 def test_a_bound_of_the_deployment_is_no_looser_value() -> None:

@@ -24,6 +24,7 @@ _ALL = "all"
 
 _EXPIRY = frozenset({Operation.EXPIRE_SNAPSHOTS})
 _ORPHANS = frozenset({Operation.REMOVE_ORPHANS})
+_PROTECTED = "orphan_protected_prefixes"
 _PARTITIONS = frozenset({Operation.EXPIRE_PARTITIONS})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS})
 _EVERY = frozenset(Operation)
@@ -55,7 +56,7 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
 }
 """The keys that say whether an operation runs, what it deletes, or how it proves that no row was lost."""
 
-UNRESTRICTED = frozenset(POLICY_KEYS) - _DECIDES.keys() - {"operations"}
+UNRESTRICTED = frozenset(POLICY_KEYS) - _DECIDES.keys() - {"operations", _PROTECTED}
 """The keys that any request may set: by no value of theirs more is deleted."""
 
 
@@ -65,7 +66,7 @@ def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
     Raises:
         PolicyError: the variable names anything else.
     """
-    known = (_ALL, *(operation.value for operation in Operation), *_DECIDES)
+    known = (_ALL, *(operation.value for operation in Operation), *_DECIDES, _PROTECTED)
     named = [name for name in (part.strip() for part in environment.get(REQUESTS_MAY, "").split(",")) if name]
     for name in named:
         if name not in known:
@@ -103,7 +104,11 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
 @dataclass(frozen=True, slots=True)
 class _Part:
     schedule: str | None
-    policy: Policy
+    resolved: ResolvedPolicy
+
+    @property
+    def policy(self) -> Policy:
+        return self.resolved.policy
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -113,11 +118,11 @@ class _Part:
 def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
     """What runs under settings of its own: as ``policy_parts``, due or not."""
     if not resolved.schedules or resolved.sources["operations"] == OVERRIDE_SOURCE:
-        yield _Part(None, resolved.policy)
+        yield _Part(None, resolved)
         return
-    yield _Part(None, resolved.unscheduled().policy)
+    yield _Part(None, resolved.unscheduled())
     for name in sorted(resolved.schedules):
-        yield _Part(name, resolved.schedules[name].resolved.policy)
+        yield _Part(name, resolved.schedules[name].resolved)
 
 
 def _loosest(own: list[_Part], part: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
@@ -126,10 +131,10 @@ def _loosest(own: list[_Part], part: _Part, operation: Operation, may: frozenset
     if not having:
         is_admitted = operation.value in may
         told = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
-        return told | _looser(own[0].policy, part.policy, operation, may)
+        return told | _looser(own[0].policy, part.policy, operation, may) | _waiver(own[0], part, operation, may)
     # Of its own schedule first: the sentence is about that.
     having.sort(key=lambda one: one.schedule != part.schedule)
-    found = [_looser(one.policy, part.policy, operation, may) for one in having]
+    found = [_looser(one.policy, part.policy, operation, may) | _waiver(one, part, operation, may) for one in having]
     return {} if {} in found else found[0]
 
 
@@ -147,3 +152,11 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
         if before != after and (direction is None or not direction.holds(before, after)):
             told[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
     return told
+
+
+def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
+    """What is refused of a request that protects more: by it the data beside another table's metadata go (rule 263)."""
+    more = [one for one in asked.resolved.waived_prefixes if one not in own.resolved.waived_prefixes]
+    if operation is not Operation.REMOVE_ORPHANS or not more or _PROTECTED in may:
+        return {}
+    return {_PROTECTED: f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"}
