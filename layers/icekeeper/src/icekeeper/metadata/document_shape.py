@@ -7,7 +7,7 @@ Source: Iceberg specification, "Table Metadata Fields", "Schemas and Data Types"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,14 @@ _SOME_TEXT: Shape = {"type": "str", "strict": True, "min_length": 1}
 _TEXTS: Shape = {"type": "dict", "strict": True, "values_schema": _TEXT}
 # Not looked into, so not copied either.
 _ANY_OBJECT: Shape = {"type": "is-instance", "cls": dict}
+# In Parquet -1 says that a column has no id, so no file could name such a column.
+_FIELD_ID: Shape = {**_INT, "ge": 0}
 _SHOWN = 60
+_WITH_IDS = (
+    ("snapshots", "snapshot-id", "snapshots"),
+    ("schemas", "schema-id", "schemas"),
+    ("partition-specs", "spec-id", "partition specs"),
+)
 
 
 def require_shape(document: Mapping[str, Any]) -> None:
@@ -63,6 +70,8 @@ def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
 
 def _require_current(document: Mapping[str, Any]) -> None:
     """What a document names as current or default is in it; sort orders are looked for, and taken for none."""
+    for key, id_key, what in _WITH_IDS:
+        _require_one_of_each(document.get(key) or (), id_key, what)
     schemas = document.get("schemas") or [document.get("schema")]
     if schemas == [None]:
         raise MetadataUnreadable("schemas is missing")
@@ -76,6 +85,14 @@ def _require_current(document: Mapping[str, Any]) -> None:
     for spec in specs or ():
         _require_sources(spec["fields"])
     _require_sources(document.get("partition-spec") or ())
+
+
+def _require_one_of_each(entries: Sequence[Mapping[str, Any]], id_key: str, what: str) -> None:
+    """An id stands for one thing: of two that differ some readers take the first, others the last (rule 290)."""
+    by_id: dict[int, Mapping[str, Any]] = {}
+    for entry in entries:
+        if by_id.setdefault(entry.get(id_key, 0), entry) != entry:
+            raise MetadataUnreadable(f"two different {what} have the id {entry.get(id_key, 0)}")
 
 
 def _require_sources(fields: Any) -> None:
@@ -122,13 +139,13 @@ def _type() -> Shape:
         "#primitive": _SOME_TEXT,
         "#struct": _object({"fields": _list({"type": "definition-ref", "schema_ref": "field"})}, {}),
         "#list": _object(
-            {"element-id": _INT, "element": kind, "element-required": {"type": "bool", "strict": True}}, {}
+            {"element-id": _FIELD_ID, "element": kind, "element-required": {"type": "bool", "strict": True}}, {}
         ),
         "#map": _object(
             {
-                "key-id": _INT,
+                "key-id": _FIELD_ID,
                 "key": kind,
-                "value-id": _INT,
+                "value-id": _FIELD_ID,
                 "value": kind,
                 "value-required": {"type": "bool", "strict": True},
             },
@@ -148,7 +165,7 @@ def _type() -> Shape:
 
 def _field() -> Shape:
     kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
-    required = {"id": _INT, "name": _TEXT, "required": {"type": "bool", "strict": True}, "type": kind}
+    required = {"id": _FIELD_ID, "name": _TEXT, "required": {"type": "bool", "strict": True}, "type": kind}
     return {**_object(required, {}), "ref": "field"}
 
 

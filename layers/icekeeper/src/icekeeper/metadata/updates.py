@@ -133,7 +133,7 @@ def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _
     gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}  # and their statistics (rule 43)
     document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
     for key in ("statistics", "partition-statistics"):
-        if key in document:
+        if document.get(key):
             document[key] = [s for s in document[key] if int(s["snapshot-id"]) not in gone]
     for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
         _remove_snapshot_ref(document, {"ref-name": name}, commit)
@@ -158,19 +158,21 @@ def _remove_partition_statistics(document: JsonObject, update: Mapping[str, Any]
 
 
 def _set_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    document.setdefault("properties", {}).update(update["updates"])
+    document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
 
 
 def _remove_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    for key in update["removals"]:
-        document.setdefault("properties", {}).pop(key, None)
+    gone = set(update["removals"])
+    document["properties"] = {
+        key: value for key, value in (document.get("properties") or {}).items() if key not in gone
+    }
 
 
 def _remove_partition_specs(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
     gone = set(update["spec-ids"])
     if TableMetadata(document).default_spec_id in gone:
         raise CommitConflict("the default partition spec cannot be removed")
-    if "partition-specs" in document:
+    if document.get("partition-specs"):
         document["partition-specs"] = [s for s in document["partition-specs"] if int(s["spec-id"]) not in gone]
 
 

@@ -34,6 +34,8 @@ DISTRIBUTED_ABOVE = 10_000_000
 sorted), and some ten microseconds each: beyond two minutes of one core, starting workers pays."""
 
 _REFERENCES_PER_PART = 250_000
+_MOST_PARTS = 4_000
+"""Of a thousand million references.  Their number is what manifest lists say, and a few bytes may say any."""
 _MANIFESTS_PER_TASK = 50
 _ITEM_PATHS = 200
 
@@ -84,7 +86,8 @@ def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> Or
     """
     unseen = [path for path in asked.manifests if path not in asked.references.manifests]
     asked.references.manifests.update(unseen)
-    roots, count = asked.roots, max(2, -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART))
+    parts = -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART)
+    roots, count = asked.roots, max(2, min(parts, _MOST_PARTS))
     chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
     tasks = [
         _Task(roots, count, documents=tuple(asked.documents)),

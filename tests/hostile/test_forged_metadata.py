@@ -1,0 +1,150 @@
+"""A tenant whose metadata are one table to some readers and another table to others (rule 290)."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from icekeeper.engines.local import LocalEngine
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.operations.orphans import compare_listing
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.storage.paths import normalise
+from support.maintained_table import MaintainedTable, maintained_table
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    """Three files; the head has all rows, the snapshots before it fewer."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(3)
+        assert made.ids() == [0, 1, 10, 11, 20, 21]
+        yield made
+
+
+def _older_snapshot_again(document: Document) -> None:
+    document["snapshots"].append(
+        {**document["snapshots"][0], "snapshot-id": document["current-snapshot-id"], "timestamp-ms": 1}
+    )
+
+
+def _schema_again(document: Document) -> None:
+    other = copy.deepcopy(document["schemas"][0])
+    other["fields"][0]["id"] = 77
+    document["schemas"].append(other)
+
+
+def _spec_again(document: Document) -> None:
+    field = {"name": "part", "transform": "identity", "source-id": 2, "field-id": 1000}
+    document["partition-specs"].append({"spec-id": 0, "fields": [field]})
+
+
+def _negative_column(document: Document) -> None:
+    document["schemas"][0]["fields"][1]["id"] = -1
+
+
+@pytest.mark.parametrize(
+    ("forge", "said"),
+    [
+        (_older_snapshot_again, "two different snapshots have the id"),
+        (_schema_again, "two different schemas have the id 0"),
+        (_spec_again, "two different partition specs have the id 0"),
+        (_negative_column, "schemas[0].fields[1].id is -1"),
+    ],
+)
+def test_a_table_that_readers_take_for_different_ones_is_not_touched(
+    table: MaintainedTable, forge: Callable[[Document], None], said: str
+) -> None:
+    """PyIceberg takes the first of two, others the last, and Java none."""
+    before = table.files()
+    table.rewrite_document(forge)
+    rows, home = table.table.scan().to_arrow(), Path(normalise(table.table.location()))
+    with pytest.raises(MetadataUnreadable, match=re.escape(said)):
+        table.maintain()
+    assert {str(path) for path in home.rglob("*") if path.is_file()} == before
+    assert table.table.scan().to_arrow().equals(rows)
+
+
+def test_what_is_written_twice_alike_is_written_once(table: MaintainedTable) -> None:
+    def twice(document: Document) -> None:
+        for key in ("snapshots", "schemas", "partition-specs"):
+            document[key].append(copy.deepcopy(document[key][0]))
+
+    table.rewrite_document(twice)
+    assert {part.status for part in table.maintain().operations} <= {Status.SUCCEEDED, Status.SKIPPED}
+    assert table.ids() == [0, 1, 10, 11, 20, 21]
+
+
+def _main_behind(document: Document) -> None:
+    """And a head that is the oldest by its time."""
+    document["refs"]["main"]["snapshot-id"] = document["snapshots"][0]["snapshot-id"]
+    document["snapshots"][-1]["timestamp-ms"] = 1
+
+
+def _head_of_nothing(document: Document) -> None:
+    del document["current-snapshot-id"]
+
+
+@pytest.mark.parametrize("forge", [_main_behind, _head_of_nothing])
+def test_nothing_is_changed_where_main_is_not_the_current_snapshot(
+    table: MaintainedTable, forge: Callable[[Document], None]
+) -> None:
+    """PyIceberg reads the one, DuckDB the other, and Java neither."""
+    table.rewrite_document(forge)
+    before, rows = table.files(), table.table.scan().to_arrow()
+    outcomes = table.maintain(statistics_columns="id").operations
+    assert {part.status for part in outcomes} == {Status.REFUSED}
+    assert all("ref 'main' points at" in str(part.reason) for part in outcomes)
+    assert table.files() == before
+    assert table.table.scan().to_arrow().equals(rows)
+
+
+def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: MaintainedTable) -> None:
+    table.rewrite_document(lambda document: document.update({"last-sequence-number": 2**63 - 1}))
+    outcomes = {part.operation.value: part for part in table.maintain().operations}
+    assert outcomes["compact"].status is Status.REFUSED
+    assert "last-sequence-number is 9223372036854775807, after which there is none" in str(outcomes["compact"].reason)
+    assert table.ids() == [0, 1, 10, 11, 20, 21]
+
+
+class CountedParts(LocalEngine):
+    """Says for how many parts of an exchange it was asked."""
+
+    parts = 0
+
+    def exchange(self, split: Any, tasks: Any, merge: Any, parts: Any, on_done: Any) -> Any:
+        self.parts = len(parts)
+        return super().exchange(split, tasks, merge, parts[:40], on_done)
+
+
+def test_a_manifest_list_that_claims_any_number_of_files_costs_little(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of the comparison is a task: 10¹² files were four million."""
+    monkeypatch.setattr(compare_listing, "_MOST_PARTS", 40)
+    snapshot = table.table.current_snapshot()
+    assert snapshot is not None
+    with Path(normalise(str(snapshot.manifest_list))).open("r+b") as file:
+        reader = fastavro.reader(file)
+        records: list[Any] = list(reader)
+        header = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
+        records[0]["added_files_count"] = 2**63 - 1
+        file.seek(0)
+        fastavro.writer(file, reader.writer_schema or {}, records, metadata=header)
+        file.truncate()
+    orphan, engine = table.plant("data/orphan.parquet"), CountedParts(1)
+    swept = table.run(Operation.REMOVE_ORPHANS, engine=engine)
+    assert swept.status is Status.SUCCEEDED, swept.reason
+    assert engine.parts == 40
+    assert not Path(orphan).exists()
+    assert table.ids() == [0, 1, 10, 11, 20, 21]
