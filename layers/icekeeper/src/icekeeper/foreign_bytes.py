@@ -21,7 +21,16 @@ from pydantic_core import from_json
 from icekeeper.errors import MetadataUnreadable, PolicyError
 from icekeeper.machine import this_machine
 
-__all__ = ["CODECS", "GZIP_MAGIC", "MAX_UNPACKED_MB", "FileLimits", "most_unpacked", "parsed_json", "require_fitting"]
+__all__ = [
+    "CODECS",
+    "GZIP_MAGIC",
+    "MAX_UNPACKED_MB",
+    "FileLimits",
+    "hold_values",
+    "most_unpacked",
+    "parsed_json",
+    "require_fitting",
+]
 
 MAX_UNPACKED_MB = "ICEKEEPER_MAX_UNPACKED_MB"
 """The variable with the most megabytes that one file may have after decompression."""
@@ -159,13 +168,22 @@ def parsed_json(data: bytes, limits: FileLimits) -> Any:
         MetadataUnreadable: it holds more values than may be made of one file.
         ValueError: it is no JSON, is nested more deeply, or holds a lone surrogate, NaN, or a number of 4,300 digits.
     """
-    if len(data) > _LEAST_DEFAULT // 8:
-        items = data.count(b",") + data.count(b"[")
-        limits.hold(_ITEM_BYTES * items + _DICT_BYTES * data.count(b"{"))
+    hold_values(data, limits)
     encoding = json.detect_encoding(data)
     if encoding != "utf-8":
         data = data.decode(encoding).encode()
     return from_json(data, allow_inf_nan=False, cache_strings="keys")
+
+
+def hold_values(data: bytes, limits: FileLimits, each: int = 1) -> None:
+    """Count the values of a JSON document before they are made; ``each``: so many times what Python takes for them.
+
+    Raises:
+        MetadataUnreadable: it holds more values than may be made of one file.
+    """
+    if len(data) > _LEAST_DEFAULT // 8:
+        items = data.count(b",") + data.count(b"[")
+        limits.hold(each * (_ITEM_BYTES * items + _DICT_BYTES * data.count(b"{")))
 
 
 class _TooMuchError(Exception):

@@ -29,7 +29,7 @@ from urllib3.util import Retry
 
 from icekeeper.clock import steady_s
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.foreign_bytes import require_fitting
+from icekeeper.foreign_bytes import FileLimits, hold_values, require_fitting
 from icekeeper.masking import address_to_show
 from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
@@ -41,6 +41,9 @@ REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
 """For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
 _PIECE_BYTES = 64 * 1024
+_PACKED = ("gzip", "x-gzip")
+# What pydantic takes for a value that is not as it should be: its message, and where it stands.
+_PYDANTIC_TIMES = 3
 _LONGEST_PAUSE_S = 20.0
 # Of a namespace; a server sends a hundred tables and more with each.
 _MOST_PAGES = 20_000
@@ -70,8 +73,8 @@ class _Pages(threading.local):
         self.seen: set[str] = set()
 
 
-class EndlessAnswer(requests.RequestException):
-    """A server's answer, or its listing, does not come to an end."""
+class AnswerRefused(requests.RequestException):
+    """A server's answer, or its listing, does not come to an end, or unfolds as it should not."""
 
 
 class LedElsewhere(requests.RequestException):
@@ -132,7 +135,10 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
+        # Else requests asks for all that urllib3 can unpack.
+        session.headers["Accept-Encoding"] = _PACKED[0]
         session.get = functools.partial(_next_page, session.get, _Pages())  # type: ignore[method-assign]
+        session.post = functools.partial(_of_few_values, session.post)  # type: ignore[method-assign]
         for adapter in session.adapters.values():
             _end_answers(adapter)
         session.get_redirect_target = functools.partial(  # type: ignore[method-assign]
@@ -182,10 +188,20 @@ def _next_page(
     if token is None:
         pages.seen = set()
     elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
-        raise EndlessAnswer("a listing goes round and comes to no end")
+        raise AnswerRefused("a listing goes round and comes to no end")
     else:
         pages.seen.add(token)
-    return get(url, params=params, **more)
+    return _of_few_values(get, url, params=params, **more)
+
+
+def _of_few_values(ask: Callable[..., requests.Response], *arguments: Any, **more: Any) -> requests.Response:
+    """An answer that PyIceberg itself parses: a configuration, a token or a listing."""
+    response = ask(*arguments, **more)
+    try:
+        hold_values(response.content, FileLimits("an answer"), _PYDANTIC_TIMES)
+    except MetadataUnreadable as error:
+        raise AnswerRefused(str(error)) from None
+    return response
 
 
 def _end_answers(adapter: Any) -> None:
@@ -197,22 +213,37 @@ def _end_answers(adapter: Any) -> None:
 def _whole_answer(
     send: Callable[..., requests.Response], request: requests.PreparedRequest, stream: bool = False, **more: Any
 ) -> requests.Response:
-    """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever."""
+    """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever.
+
+    It is unpacked here: urllib3 unpacks what is packed five times, and releases before 2.6 without any limit.
+    """
     response = send(request, stream=True, **more)
+    packing = str(response.raw.headers.pop("Content-Encoding", "")).strip().lower()
+    if packing not in ("", "identity", *_PACKED):
+        response.close()
+        raise AnswerRefused(f"an answer is packed as {packing[:40]!a}, which was not asked for")
     until_s = steady_s() + ANSWER_TIMEOUT_S
     parts, size = [], 0
     for part in response.iter_content(_PIECE_BYTES):
         if steady_s() > until_s:
             response.close()
-            raise EndlessAnswer(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
+            raise AnswerRefused(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
         parts.append(part)
         size += len(part)
         try:
             require_fitting("an answer", size)
         except MetadataUnreadable as error:
             response.close()
-            raise EndlessAnswer(str(error)) from None
-    response._content = b"".join(parts)  # as requests itself keeps it
+            raise AnswerRefused(str(error)) from None
+    data = b"".join(parts)
+    if packing in _PACKED and data:
+        try:
+            data = FileLimits("an answer", len(data)).unpack("gzip", data)
+        except (MetadataUnreadable, ValueError) as error:
+            raise AnswerRefused(
+                str(error) if isinstance(error, MetadataUnreadable) else f"an answer is damaged: {error}"
+            ) from None
+    response._content = data  # as requests itself keeps it
     return response
 
 
