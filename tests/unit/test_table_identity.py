@@ -67,3 +67,32 @@ def test_what_an_earlier_version_wrote_is_found_by_uuid_or_name() -> None:
 @pytest.mark.parametrize("text", ["fleet", '"abcd"', '["a", "b"]', "", '{"a": 1}', "[1"])
 def test_other_texts_are_no_table(text: str) -> None:
     assert EarlierIdentity.parse(text) is None
+
+
+NAMES = [
+    TableName(("a", "b"), "c"),
+    TableName(("a.b",), "c"),
+    TableName(("a",), "b.c"),
+    TableName((), "a.b.c"),
+    TableName(("a", ""), "c"),
+    TableName(("a.",), "c"),
+    TableName((), "c"),
+    TableName(("",), ""),
+    TableName(('["a',), 'b", "c"]'),
+    TableName(("[",), "["),
+    TableName((), "[]"),
+    TableName(("[a]",), "b"),
+    TableName(("a\ud800.",), "b"),
+]
+
+
+def test_no_two_names_share_a_key() -> None:
+    """Whatever catalogs call tables: records of one are found by that name alone (rule 294)."""
+    assert [TableName.recorded(name.key) for name in NAMES] == NAMES
+    assert len({name.key for name in NAMES}) == len(NAMES)
+    assert TableName(("a", "b"), "c").key == "a.b.c"
+
+
+@pytest.mark.parametrize("text", ["", "a", "[", "[]", "[1]", '["a", 1]', f"{'[' * 100_000}", "{}.x"])
+def test_any_text_is_a_recorded_name(text: str) -> None:
+    assert str(TableName.recorded(text)) == text

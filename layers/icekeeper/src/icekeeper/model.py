@@ -7,7 +7,9 @@ Iceberg table specification, sections "Manifests" and "Manifest Lists".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
@@ -55,10 +57,25 @@ class TableName:
 
     @classmethod
     def recorded(cls, text: str) -> TableName:
-        """The name whose text is this one, with as many levels as it has dots: catalogs have names that nobody may
-        write (:meth:`parse`), and what is recorded of one must not stop who reads the records of all (rule 281)."""
+        """The name of which this is the :attr:`key`; any text is one: catalogs have names that nobody may write
+        (:meth:`parse`), and what is recorded of one must not stop who reads the records of all (rule 281)."""
+        if text.startswith("["):
+            with suppress(ValueError, RecursionError):
+                parts = json.loads(text)
+                if parts and all(isinstance(part, str) for part in parts):
+                    return cls(tuple(parts[:-1]), parts[-1])
         namespace, dot, name = text.rpartition(".")
         return cls(tuple(namespace.split(".")) if dot else (), name)
+
+    @property
+    def key(self) -> str:
+        """The text under which a catalog's entry is recorded: no two names share one (rule 294).
+
+        For people :func:`str`, which it is for plain names: ``a.b.c`` may be ``("a", "b")`` and ``c``, or ``("a.b",)``
+        and ``c``.
+        """
+        text = str(self)
+        return text if self.is_plain and not text.startswith("[") else json.dumps([*self.namespace, self.name])
 
     @property
     def is_plain(self) -> bool:

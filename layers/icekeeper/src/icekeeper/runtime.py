@@ -295,9 +295,9 @@ class Runtime:
         from icekeeper.verification.footer_checks import mixed_footer_warning
 
         cuts, now_ms = self._cut_offs(), self.clock()
-        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(str(table))) is not None:
+        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:
             return self._unread(table, cut, now_ms)
-        cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(str(table))
+        cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
         loaded = self.catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:

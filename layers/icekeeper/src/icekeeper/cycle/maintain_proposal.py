@@ -60,7 +60,7 @@ class Work:
     @property
     def entry(self) -> Entry:
         """The catalog's own names for the table."""
-        return self.proposal.catalog, self.proposal.warehouse, self.proposal.proposal.table
+        return self.proposal.catalog, self.proposal.warehouse, self.identity.table.key
 
     @property
     def identity(self) -> TableIdentity:

@@ -39,8 +39,8 @@ _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
 
 
 def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
-    """The catalog entry through which a table was loaded: catalog, warehouse and table name."""
-    return catalog.name, catalog.warehouse, str(loaded.name)
+    """The catalog entry through which a table was loaded."""
+    return catalog.name, catalog.warehouse, loaded.name.key
 
 
 def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:

@@ -83,12 +83,13 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         OperationRefused: it can be read, or was looked into before: what it needs is known.
         StorageError: the state store failed.
     """
+    table = _as_listed(catalog, table)
     excluded = TableClaims(catalog=catalog.name, warehouse=catalog.warehouse, table=table, uuid="", location="")
     recorded = state.claims.of_entry(excluded.entry)
     if recorded is not None and recorded.is_looked_into:
         raise OperationRefused(f"{table} was looked into before, so what it needs is known; nothing was changed")
     try:
-        loaded = catalog.load(_as_listed(catalog, table))
+        loaded = catalog.load(table)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
         deque(References().follow(reader, loaded.metadata.snapshots.values()), maxlen=0)
     except PolicyError:
@@ -103,7 +104,8 @@ def _as_listed(catalog: Catalog, table: TableName) -> TableName:
     """The name of the catalog that has this text: a person cannot write each part of every name."""
     if table.is_plain:
         return table
-    return next((one for one in catalog.list_tables() if str(one) == str(table)), table)
+    listed = catalog.list_tables()
+    return table if table in listed else next((one for one in listed if str(one) == str(table)), table)
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:

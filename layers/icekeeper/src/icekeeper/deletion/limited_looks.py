@@ -51,10 +51,10 @@ class LimitedLooks:
         Raises:
             StorageError: it took too long, now or a short while ago.
         """
-        if (cut := self._waiting.get(str(name))) is not None:
+        if (cut := self._waiting.get(name.key)) is not None:
             raise StorageError(f"{name} is not read: {cut.sentence}")
         why = f"looking at it did not end within detection_timeout_s {self._limit_s}"
-        entry = self.catalog.name, self.catalog.warehouse, str(name)
+        entry = self.catalog.name, self.catalog.warehouse, name.key
         is_short = self._given_up >= _MOST_GIVEN_UP
         limit_s = min(_SHORT_S, self._limit_s) if is_short else self._limit_s
         cut_offs = self._context.state.cut_offs
@@ -68,7 +68,7 @@ class LimitedLooks:
                 raise StorageError(f"{name} is not read: {why}") from None
             cut = cut_again(cut_offs, entry, CutWork.LOOK, why, now_ms=self._context.clock())
             raise StorageError(f"{name} is not read: {cut.sentence}") from None
-        if str(name) in self._once_cut:
+        if name.key in self._once_cut:
             cut_offs.forget(entry, CutWork.LOOK)
         return result
 
@@ -83,7 +83,7 @@ def follow_for_a_while(
     """
     limit_s = context.policy.job_timeout_s / 2
     why = f"reading what {name} references did not end within half of job_timeout_s {context.policy.job_timeout_s}"
-    entry = catalog.name, catalog.warehouse, str(name)
+    entry = catalog.name, catalog.warehouse, name.key
     try:
         return in_limited_time(_shown(work, entry, limit_s, why), limit_s, "table-look")
     except TimeoutError:

@@ -121,7 +121,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
-    failed = {(*look.key, str(one.table)): one for look in looks for one in look.unseen if one.is_known}
+    failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)

@@ -200,7 +200,7 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
 def _look_at_table(
     context: OperationContext, looks: LimitedLooks, known: Mapping[TableName, TableClaims], name: TableName
 ) -> UnseenEntry | None:
-    recorded, catalog, location = known.get(TableName.recorded(str(name))), looks.catalog, ""
+    recorded, catalog, location = known.get(name), looks.catalog, ""
 
     def look() -> None:
         nonlocal location
@@ -277,7 +277,7 @@ def why_deletions_wait(
                 f"{look.failure}; nothing was deleted"
             )
         for one in look.unseen:
-            is_own = (*look.key, str(one.table)) == entry_of(catalog, own)
+            is_own = (*look.key, one.table.key) == entry_of(catalog, own)
             if (
                 one.is_gone
                 or one.is_known
@@ -289,7 +289,7 @@ def why_deletions_wait(
             places = {_bucket(one.location, look.warehouse)} if one.location else everywhere()
             if _may_touch(places, folders):
                 command = shlex.join(
-                    ("icekeeper", "claims", "exclude", str(one.table), "--catalog", look.catalog),
+                    ("icekeeper", "claims", "exclude", one.table.key, "--catalog", look.catalog),
                 )
                 return (
                     f"whether {one.table} of catalog {look.catalog} needs files of {own.name} is not known, because it "

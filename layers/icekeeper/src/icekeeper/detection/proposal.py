@@ -66,7 +66,7 @@ class FleetProposal:
     def identity(self) -> TableIdentity:
         """Which table it is."""
         found = self.proposal
-        name = TableName.recorded(found.table)
+        name = TableName.parse(found.table)
         return TableIdentity(self.catalog, self.warehouse, name, found.uuid, found.location)
 
     def to_json(self) -> dict[str, Any]:

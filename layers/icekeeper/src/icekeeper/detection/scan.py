@@ -74,7 +74,7 @@ class _Place:
     """Its tables that were cut off."""
 
     def entry(self, table: TableName) -> Entry:
-        return self.catalog.name, self.catalog.warehouse, str(table)
+        return self.catalog.name, self.catalog.warehouse, table.key
 
     def is_cut(self, table: TableName, work: CutWork) -> bool:
         return any((one.entry, one.work) == (self.entry(table), work) for one in self.cuts)
@@ -177,7 +177,7 @@ class Scanner:
 
     def _look_at(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Reach a table, unless it waits since looking at it took too long."""
-        waiting = waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms).get(entry.text)
+        waiting = waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms).get(entry.table.key)
         if waiting is not None:
             return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
         limit_s, why = self.settings.detection_timeout_s, _look_reason(self.settings)
@@ -199,7 +199,7 @@ class Scanner:
                 )
             for entry, _ in reached.done:
                 place = places[entry.catalog]
-                waits = entry.text in waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms)
+                waits = entry.table.key in waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms)
                 if place.cuts and not waits and place.is_cut(entry.table, CutWork.LOOK):
                     self.store.cut_offs.forget(place.entry(entry.table), CutWork.LOOK)
         except StorageError as error:  # the next scan finds it out again
@@ -317,7 +317,7 @@ class Scanner:
                 idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
                 unreadable=memory.unreadable,
                 has_former_table=has_former_table(memory.schedules),
-                cut_off=waiting.get(str(loaded.name)),
+                cut_off=waiting.get(loaded.name.key),
                 twins=twins.of(identity),
             )
             health.observe(stats)
@@ -432,7 +432,7 @@ def _ranked(
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
-        elif cut := waiting_cuts(places[entry.catalog].cuts, CutWork.PASS, now_ms).get(entry.text):
+        elif cut := waiting_cuts(places[entry.catalog].cuts, CutWork.PASS, now_ms).get(entry.table.key):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"not maintained: {cut.sentence}", warning=warning))
         elif holder := _holder(item, store, now_ms):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}", warning=warning))

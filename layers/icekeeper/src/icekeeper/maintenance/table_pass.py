@@ -105,7 +105,7 @@ def _maintain(asked: AskedPass) -> PassOutcome:
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
     """Forget that the table was cut off: now its pass has ended (rule 271)."""
-    entry = asked.catalog.name, asked.catalog.warehouse, str(loaded.name)
+    entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
     try:
         for work in CutWork:
             forget_cut(asked.state.cut_offs, entry, work)

@@ -45,7 +45,7 @@ def metadata_of_other_entries(
         return
     identity = identity_of(catalog, head)
     for claims in state.claims.touching(identity.location):
-        if claims.copy != identity.copy or claims.entry == (catalog.name, catalog.warehouse, str(head.name)):
+        if claims.copy != identity.copy or claims.entry == (catalog.name, catalog.warehouse, head.name.key):
             continue
         is_here = (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse)
         try:

@@ -102,7 +102,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
 def _note_cut(deployment: Deployment, event: ReportTableEvent, plan: PlanDocument, outcome: PassOutcome) -> None:
     """Remember that a step ran out of time, or forget it once a whole pass has ended (rule 271)."""
     store, item = deployment.state.cut_offs, event.item
-    entry = item.catalog, item.warehouse, item.table
+    entry = item.catalog, item.warehouse, item.name.key
     try:
         if is_cut_off(plan.routes, event.failures):
             why = "a step of its pass did not end within the time of its function or job (JobTimeoutMinutes)"

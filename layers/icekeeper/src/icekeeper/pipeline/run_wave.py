@@ -144,7 +144,7 @@ class _Work:
         log.error("cut off: %s", why)
         try:
             release_table_lease(self.deployment, self.wave.run_id, item)
-            entry = item.catalog, item.warehouse, item.table
+            entry = item.catalog, item.warehouse, item.name.key
             now_ms = self.deployment.clock()
             why = cut_again(self.deployment.state.cut_offs, entry, CutWork.PASS, why, now_ms=now_ms).sentence
             for step in table.steps:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Entry: TypeAlias = tuple[str, str, str]
-"""Catalog, warehouse and table: the names by which a catalog's entry can be opened again."""
+"""Catalog, warehouse and the table's :attr:`.TableName.key`: by these a catalog's entry can be opened again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class TableClaims:
 
     @property
     def entry(self) -> Entry:
-        return self.catalog, self.warehouse, str(self.table)
+        return self.catalog, self.warehouse, self.table.key
 
     @property
     def copy(self) -> tuple[str, str]:

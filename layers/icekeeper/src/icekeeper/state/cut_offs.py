@@ -101,5 +101,5 @@ def forget_cut(store: CutOffStore, entry: Entry, work: CutWork) -> None:
 
 
 def waiting_cuts(cuts: Sequence[CutOff], work: CutWork, now_ms: int) -> Mapping[str, CutOff]:
-    """The tables, by name, of which this kind of work waits."""
+    """The tables, by the key of their names, of which this kind of work waits."""
     return {one.entry[2]: one for one in cuts if one.work is work and one.waits(now_ms)}

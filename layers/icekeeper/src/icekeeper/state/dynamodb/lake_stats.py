@@ -34,7 +34,7 @@ class DynamoLakeStats:
         return {
             "pk": pk,
             "sk": sk,
-            "table_name": str(stats.identity.table),
+            "table_name": stats.identity.table.key,
             "uuid": stats.identity.uuid,
             "location": stats.identity.location,
             "observed_ms": stats.observed_ms,
@@ -62,7 +62,7 @@ class DynamoLakeStats:
 
 def _key(identity: TableIdentity) -> tuple[str, str]:
     # The separator sorts before every character of a name, so that tables are ordered by name.
-    sk = sort_key("", f"{identity.table}\x1f{identity.uuid}")
+    sk = sort_key("", f"{identity.table.key}\x1f{identity.uuid}")
     return catalog_key("lake", identity.catalog, identity.warehouse), sk
 
 

@@ -69,7 +69,7 @@ class SqliteLakeStats:
 
 def _entry(identity: TableIdentity) -> tuple[str, str, str, str]:
     """The key of a row: the catalog's own names for the table, because stats are kept per catalog."""
-    return identity.catalog, identity.warehouse, str(identity.table), identity.uuid
+    return identity.catalog, identity.warehouse, identity.table.key, identity.uuid
 
 
 def _stats(identity: TableIdentity, row: Sequence[Any]) -> LakeStats:
