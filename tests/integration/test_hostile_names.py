@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.cli.console import people, print_error, progress_bar, tell, waiting
 from icekeeper.engines import spark
-from icekeeper.engines.worker_processes import worker_pool
+from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.escaping import escaped
 from support.command import Command
 
@@ -182,6 +182,7 @@ def test_what_spark_logs_begins_no_line_of_its_own(spark_session: SparkSession) 
 def test_what_libraries_log_in_workers_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody has set up logging there, so Python prints their warnings raw on the command's standard error."""
     library = logging.getLogger("library")
+    end_worker_server()  # one that another test began writes to another file
     with worker_pool(1, logging.getLogger) as pool:
         pool.submit(library.warning, "read %s", HOSTILE).result()
         pool.submit(warnings.warn, HOSTILE).result()

@@ -15,7 +15,7 @@ from support.source_tree import MODULES
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
 # They begin work of their own, such as a pass, which counts for itself.
-OWN_WORK = {"icekeeper.request_count", "icekeeper.cycle.service", "icekeeper.detection.budget"}
+OWN_WORK = {"icekeeper.request_count", "icekeeper.cycle.service"}
 
 
 def sends(number: int) -> int:

@@ -213,7 +213,7 @@ def _has(writers: Sequence[str], operation: str) -> Iterator[str]:
 
 
 def _of_files(writers: Sequence[str], deletes: str | None, sources: SourceFiles, folder: Path) -> MaintainedTable:
-    catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=folder.as_uri())
+    catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=(folder / "warehouse").as_uri())
     table = new_table(catalog, folder, schema=SCHEMA)
     for number in range(len(FILES)):
         writer = writers[number % len(writers)]
