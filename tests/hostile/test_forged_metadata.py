@@ -117,6 +117,58 @@ def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: Mai
     assert table.ids() == [0, 1, 10, 11, 20, 21]
 
 
+def _edit(path: str, change: Callable[[Document], object]) -> int:
+    """Change the first record of an Avro file where it lies; its new length."""
+    lies_at = Path(normalise(path))
+    with lies_at.open("rb") as file:
+        reader = fastavro.reader(file)
+        records: list[Any] = list(reader)
+        header = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
+    change(records[0])
+    with lies_at.open("wb") as file:
+        fastavro.writer(file, reader.writer_schema or {}, records, metadata=header)
+        return file.tell()
+
+
+def _forge_list(table: MaintainedTable, change: Callable[[Document], object]) -> None:
+    snapshot = table.table.current_snapshot()
+    assert snapshot is not None
+    _edit(str(snapshot.manifest_list), change)
+
+
+def _forge_entry(table: MaintainedTable, change: Callable[[Document], object]) -> None:
+    snapshot = table.table.current_snapshot()
+    assert snapshot is not None
+    length = _edit(table.reader.manifests(table.metadata.snapshots[snapshot.snapshot_id])[0].manifest_path, change)
+    _forge_list(table, lambda listed: listed.update(manifest_length=length))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ({"content": 1}, "has content POSITION_DELETES"),
+        ({"content": 2, "equality_ids": [1]}, "has content EQUALITY_DELETES"),
+        ({"file_size_in_bytes": -(2**63)}, "-9223372036854775808 bytes"),
+    ],
+)
+def test_an_entry_that_does_not_fit_its_manifest_is_not_read(table: MaintainedTable, what: Document, said: str) -> None:
+    """Some readers believe the entry, others the manifest."""
+    _forge_entry(table, lambda entry: entry["data_file"].update(what))
+    before = table.metadata_location
+    outcome = table.run(Operation.COMPACT)
+    assert outcome.status is Status.FAILED
+    assert said in str(outcome.reason)
+    assert "holds an entry that does not fit" in str(outcome.reason)
+    assert [problem.kind for problem in table.verify().problems if said in problem.detail] != []
+    assert table.metadata_location == before
+
+
+def test_a_manifest_of_an_unknown_spec_is_named(table: MaintainedTable) -> None:
+    _forge_list(table, lambda listed: listed.update(partition_spec_id=7))
+    for operation in (Operation.COMPACT, Operation.REWRITE_MANIFESTS):
+        assert "uses partition spec 7, which the table does not have" in str(table.run(operation).reason)
+
+
 class CountedParts(LocalEngine):
     """Says for how many parts of an exchange it was asked."""
 
@@ -132,16 +184,7 @@ def test_a_manifest_list_that_claims_any_number_of_files_costs_little(
 ) -> None:
     """Each part of the comparison is a task: 10¹² files were four million."""
     monkeypatch.setattr(compare_listing, "_MOST_PARTS", 40)
-    snapshot = table.table.current_snapshot()
-    assert snapshot is not None
-    with Path(normalise(str(snapshot.manifest_list))).open("r+b") as file:
-        reader = fastavro.reader(file)
-        records: list[Any] = list(reader)
-        header = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
-        records[0]["added_files_count"] = 2**63 - 1
-        file.seek(0)
-        fastavro.writer(file, reader.writer_schema or {}, records, metadata=header)
-        file.truncate()
+    _forge_list(table, lambda listed: listed.update(added_files_count=2**63 - 1))
     orphan, engine = table.plant("data/orphan.parquet"), CountedParts(1)
     swept = table.run(Operation.REMOVE_ORPHANS, engine=engine)
     assert swept.status is Status.SUCCEEDED, swept.reason

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_block_writer import avro_blocks, container_of
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import (
@@ -113,9 +114,12 @@ def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
     """The Iceberg types of the partition values of a spec, field by field.
 
     Raises:
-        TableUnsupported: a transform or source column is unknown.
+        TableUnsupported: the spec, a transform or a source column is unknown.
     """
-    return [partition_type(metadata.schemas_current_first, field) for field in metadata.specs[spec_id]["fields"]]
+    spec = metadata.specs.get(spec_id)
+    if spec is None:
+        raise TableUnsupported(f"a manifest uses partition spec {spec_id}, which the table does not have")
+    return [partition_type(metadata.schemas_current_first, field) for field in spec["fields"]]
 
 
 def encode_manifest_list(

@@ -18,7 +18,16 @@ from icekeeper.metadata.manifest_read import (
     decode_manifest_list,
     manifest_from_file,
 )
-from icekeeper.model import FileIdentity, FileKey, LiveEntry, LiveFile, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import (
+    FileContent,
+    FileIdentity,
+    FileKey,
+    LiveEntry,
+    LiveFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
 from icekeeper.request_count import WorkThreads
 
 __all__ = ["ReadBytes", "TableReader"]
@@ -90,7 +99,8 @@ class TableReader:
                     f"manifest {manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, "
                     "which the table does not have"
                 ) from None
-            yield manifest, self._reporting(decode_manifest(data, manifest, spec, self.metadata.schemas_current_first))
+            found = decode_manifest(data, manifest, spec, self.metadata.schemas_current_first)
+            yield manifest, self._reporting(found, manifest)
 
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
@@ -155,9 +165,16 @@ class TableReader:
                 )
             yield manifest, data
 
-    def _reporting(self, entries: Iterator[ManifestEntry]) -> Iterator[ManifestEntry]:
-        on_live_file = self.on_live_file
+    def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
+        """The entries, each of which fits its manifest: of others readers believe the one or the other (rule 290)."""
+        on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
         for entry in entries:
+            file = entry.file
+            if (file.content is FileContent.DATA) is not holds_data or file.file_size_in_bytes < 0:
+                raise MetadataUnreadable(
+                    f"manifest {manifest.manifest_path} of {manifest.content.name} holds an entry that does not fit: "
+                    f"{file.file_path} has content {file.content.name} and {file.file_size_in_bytes} bytes"
+                )
             if on_live_file is not None and entry.is_live:
                 on_live_file(entry.file.file_path)
             yield entry
