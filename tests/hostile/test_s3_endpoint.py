@@ -7,6 +7,7 @@ import pickle
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
+from icekeeper.catalogs.kept_documents import keeping_documents, kept_document
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.pointer import load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.deletion.new_manifests import read_new_manifests
 from icekeeper.errors import StorageError
 from icekeeper.operation_facts import Operation
 from icekeeper.storage.s3_ranges import read_s3_range
@@ -278,6 +282,38 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
     if ".." not in key:
         assert (outcome.status.value, gone) == ("failed", set())
         assert f"the store lists '{key}', which was not asked for" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("by", ["endpoint", "region"])
+def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
+    store: HostileStore, elsewhere: HostileStore, table: MaintainedTable, by: str
+) -> None:
+    """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
+
+    Bucket names are unique in one partition of AWS only, so that another region may be another store (rule 292).
+    """
+    table.append(3)
+    victim = table.loaded
+    old, new = (snapshot.manifest_list for snapshot in victim.metadata.snapshots.values())
+    assert old is not None
+    assert new is not None
+    elsewhere.objects.update(store.objects)
+    elsewhere.objects[new.removeprefix("s3:/")] = store.objects[old.removeprefix("s3:/")]
+    theirs = {"s3.endpoint": elsewhere.url} if by == "endpoint" else {"s3.region": "cn-north-1"}
+    forged = replace(victim, io_properties={**victim.io_properties, **theirs})
+    runtime = table.runtime_with()
+    context = runtime.context(victim, runtime.policy(victim, {}), table.engine)
+    with keeping_documents():
+        if by == "region":  # the same server plays both
+            honest, store.objects = store.objects, elsewhere.objects
+        read_new_manifests(context, forged, ())
+        load_document(context.storage(forged), victim.metadata_location)
+        assert kept_document(context.storage(victim).place, victim.metadata_location) is None
+        if by == "region":
+            store.objects = honest
+        reader = context.reader(victim)
+        manifests = reader.manifests_of(victim.metadata.snapshots.values())
+        assert len({manifest.manifest_path for manifest in manifests}) == 2
 
 
 def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
