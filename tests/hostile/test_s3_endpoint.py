@@ -21,7 +21,8 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.pointer import load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.new_manifests import read_new_manifests
-from icekeeper.errors import StorageError
+from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.s3_reads import read_beginning, read_end
@@ -154,6 +155,29 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
     for act in (lambda: storage.read(f"{AT}/a"), lambda: storage.read_end(f"{AT}/a", 8)):
         with pytest.raises(StorageError, match="s3://bucket/t/a failed"):
             act()
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize("ask", ["list", "read", "delete"])
+def test_an_answer_that_is_no_object_ends(
+    store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule 293)."""
+    monkeypatch.setattr("icekeeper.storage.s3_answers.MOST_BYTES", 1 << 20)
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
+    endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
+    store.script = lambda request: endless
+    storage = Storage(store.properties)
+    tracemalloc.start()
+    what = "is larger than one file may" if (ask, status) == ("read", 200) else "an answer has more than 1,048,576"
+    if ask == "delete":
+        assert what in str(storage.delete([f"{AT}/a"]).failed)
+    else:
+        with pytest.raises(MaintenanceError, match=what):
+            storage.read(f"{AT}/a") if ask == "read" else list(storage.list(AT))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
 
 
 def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
