@@ -7,6 +7,7 @@ import pickle
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
+from icekeeper.catalogs.kept_documents import keeping_documents, kept_document
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.pointer import load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.errors import StorageError
+from icekeeper.deletion.new_manifests import read_new_manifests
+from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.s3_reads import read_beginning, read_end
@@ -152,6 +157,29 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
             act()
 
 
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize("ask", ["list", "read", "delete"])
+def test_an_answer_that_is_no_object_ends(
+    store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule 293)."""
+    monkeypatch.setattr("icekeeper.storage.s3_answers.MOST_BYTES", 1 << 20)
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
+    endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
+    store.script = lambda request: endless
+    storage = Storage(store.properties)
+    tracemalloc.start()
+    what = "is larger than one file may" if (ask, status) == ("read", 200) else "an answer has more than 1,048,576"
+    if ask == "delete":
+        assert what in str(storage.delete([f"{AT}/a"]).failed)
+    else:
+        with pytest.raises(MaintenanceError, match=what):
+            storage.read(f"{AT}/a") if ask == "read" else list(storage.list(AT))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
+
+
 def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
     body = bytes(64 << 20)
     store.script = lambda request: Answer(206, body, {"Content-Range": "bytes 0-2/3", "ETag": '"a"'})
@@ -278,6 +306,38 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
     if ".." not in key:
         assert (outcome.status.value, gone) == ("failed", set())
         assert f"the store lists '{key}', which was not asked for" in str(outcome.reason)
+
+
+@pytest.mark.parametrize("by", ["endpoint", "region"])
+def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
+    store: HostileStore, elsewhere: HostileStore, table: MaintainedTable, by: str
+) -> None:
+    """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
+
+    Bucket names are unique in one partition of AWS only, so that another region may be another store (rule 292).
+    """
+    table.append(3)
+    victim = table.loaded
+    old, new = (snapshot.manifest_list for snapshot in victim.metadata.snapshots.values())
+    assert old is not None
+    assert new is not None
+    elsewhere.objects.update(store.objects)
+    elsewhere.objects[new.removeprefix("s3:/")] = store.objects[old.removeprefix("s3:/")]
+    theirs = {"s3.endpoint": elsewhere.url} if by == "endpoint" else {"s3.region": "cn-north-1"}
+    forged = replace(victim, io_properties={**victim.io_properties, **theirs})
+    runtime = table.runtime_with()
+    context = runtime.context(victim, runtime.policy(victim, {}), table.engine)
+    with keeping_documents():
+        if by == "region":  # the same server plays both
+            honest, store.objects = store.objects, elsewhere.objects
+        read_new_manifests(context, forged, ())
+        load_document(context.storage(forged), victim.metadata_location)
+        assert kept_document(context.storage(victim).place, victim.metadata_location) is None
+        if by == "region":
+            store.objects = honest
+        reader = context.reader(victim)
+        manifests = reader.manifests_of(victim.metadata.snapshots.values())
+        assert len({manifest.manifest_path for manifest in manifests}) == 2
 
 
 def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(

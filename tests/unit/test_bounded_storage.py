@@ -47,6 +47,7 @@ OTHERS = {
     "delete",
     "remove_if_empty",
     "allows",
+    "place",
     "within",
     "operators",
     "with_scratch",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 
-from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.load import known_catalogs, open_catalog
 from icekeeper.catalogs.s3tables import S3TablesCatalog
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.errors import PolicyError, StorageError
@@ -154,3 +155,29 @@ def test_errors_keep_the_password_of_a_database(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/secret-word.db"})
     assert "secret-word" not in str(caught.value)
+
+
+def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may name commands, which ran as whoever worked in a folder such as /tmp."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    for name, value in (("HOME", str(home)), ("PYICEBERG_HOME", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(here)
+    (here / ".pyiceberg.yaml").write_text("catalog:\n  found:\n    uri: http://127.0.0.1:9\n")
+    assert "found" in known_catalogs()
+    if os.getuid() == 0:
+        os.chown(here / ".pyiceberg.yaml", 65534, -1)
+    else:
+        monkeypatch.setattr("os.getuid", lambda: 65534)
+    with pytest.raises(PolicyError, match=r"here/\.pyiceberg\.yaml in the working .* set PYICEBERG_HOME to its folder"):
+        known_catalogs()
+    (here / ".pyiceberg.yaml").rename(home / "theirs")
+    (here / ".pyiceberg.yaml").symlink_to(home / "theirs")
+    with pytest.raises(PolicyError, match="belongs to another user"):
+        known_catalogs()
+    monkeypatch.setenv("PYICEBERG_HOME", str(here))
+    assert "found" in known_catalogs()

@@ -20,8 +20,13 @@ SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "strin
 FILE = write_avro(SCHEMA, [{"a": "x" * 100}], {})
 
 
+HERE = ("http://here", "us-east-1")
+
+
 class Store:
     """Bytes by path, or an error to raise; every read is noted."""
+
+    place = HERE
 
     def __init__(self, **files: bytes | Exception) -> None:
         self.files: dict[str, bytes | Exception] = dict(files)
@@ -37,16 +42,16 @@ class Store:
 
 def test_a_manifest_is_read_once() -> None:
     store, cache = Store(m=FILE), MetadataCache()
-    assert [cache.read("m", store.read) for _ in range(3)] == [FILE] * 3
+    assert [cache.read(HERE, "m", store.read) for _ in range(3)] == [FILE] * 3
     assert store.reads == ["m"]
 
 
 def test_what_could_not_be_read_is_read_again() -> None:
     store, cache = Store(m=StorageError("gone")), MetadataCache()
     with pytest.raises(StorageError, match="gone"):
-        cache.read("m", store.read)
+        cache.read(HERE, "m", store.read)
     store.files["m"] = FILE
-    assert cache.read("m", store.read) == FILE
+    assert cache.read(HERE, "m", store.read) == FILE
 
 
 @pytest.mark.parametrize(
@@ -57,9 +62,9 @@ def test_what_could_not_be_read_is_read_again() -> None:
 def test_what_is_not_whole_is_read_again(damaged: bytes) -> None:
     assert not is_whole_avro(damaged)
     store, cache = Store(m=damaged), MetadataCache()
-    assert cache.read("m", store.read) == damaged
+    assert cache.read(HERE, "m", store.read) == damaged
     store.files["m"] = FILE
-    assert cache.read("m", store.read) == FILE
+    assert cache.read(HERE, "m", store.read) == FILE
 
 
 def test_the_room_is_bounded_and_the_first_files_keep_it() -> None:
@@ -68,7 +73,7 @@ def test_the_room_is_bounded_and_the_first_files_keep_it() -> None:
     cache = MetadataCache(most_bytes=2 * len(FILE))
     for _ in range(3):
         for path in "abc":
-            assert cache.read(path, store.read) == FILE
+            assert cache.read(HERE, path, store.read) == FILE
     assert store.reads == ["a", "b", "c", "c", "c"]
 
 
@@ -102,8 +107,8 @@ def test_a_damaged_metadata_file_is_read_again() -> None:
 def test_only_the_latest_metadata_files_are_kept() -> None:
     with keeping_documents():
         for number in range(20):
-            keep_document(str(number), b"x")
-        keep_document("large", bytes(17 << 20))
-        assert [number for number in range(20) if kept_document(str(number)) is not None] == list(range(4, 20))
-        assert kept_document("large") is None
-    assert kept_document("19") is None
+            keep_document(HERE, str(number), b"x")
+        keep_document(HERE, "large", bytes(17 << 20))
+        assert [number for number in range(20) if kept_document(HERE, str(number)) is not None] == list(range(4, 20))
+        assert kept_document(HERE, "large") is None
+    assert kept_document(HERE, "19") is None

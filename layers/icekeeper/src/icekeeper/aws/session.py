@@ -82,14 +82,20 @@ class AwsSession:
         """
         return self.source() is not None
 
-    def client(self, service: str, **options: Any) -> Any:
-        """A client of a service, whose credentials renew themselves.
+    def client(self, service: str, *, first_base: type | None = None, **options: Any) -> Any:
+        """A client of a service, whose credentials renew themselves; its class has ``first_base`` before boto3's own.
 
         Raises:
             BotoCoreError: no region is known, or the credentials cannot be had.
         """
         self.source()  # botocore would ask for the credentials itself, and wait for ever
         with self._lock:
+            if first_base is not None:  # with one name it is registered once
+                self._session.events.register(
+                    f"creating-client-class.{service}",
+                    lambda base_classes, **_: base_classes.insert(0, first_base),
+                    unique_id=first_base.__name__,
+                )
             made = self._session.client(service, **options)
         made.meta.events.register_first("before-sign", self._renew)
         return made

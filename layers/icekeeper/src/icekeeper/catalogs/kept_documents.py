@@ -2,7 +2,7 @@
 
 The pointer itself is asked with every load.  A metadata file never changes (specification, "File System Operations"),
 so the one that it names is as it was.  A file that this process wrote is read from the store like everything else
-(rule 133).
+(rule 133).  Stores of several catalogs may have files of one path (rule 292).
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
+from typing import TypeAlias
 
 __all__ = ["keep_document", "keeping_documents", "kept_document", "reading_anew"]
+
+Place: TypeAlias = tuple[str, str]
+"""Of a store, as :attr:`.Storage.place`."""
 
 _MOST_FILES = 16
 _MOST_BYTES = 16 * 1024 * 1024
 
 
 class _Documents:
-    """The latest few, as bytes by location; safe to share between threads."""
+    """The latest few, as bytes by place and location; safe to share between threads."""
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.files: OrderedDict[str, bytes] = OrderedDict()
+        self.files: OrderedDict[tuple[Place, str], bytes] = OrderedDict()
         self.size = 0
 
 
@@ -51,27 +55,27 @@ def reading_anew() -> Iterator[None]:
         _current.reset(before)
 
 
-def kept_document(location: str) -> bytes | None:
+def kept_document(place: Place, location: str) -> bytes | None:
     """The bytes of a metadata file that was read before; ``None``: it is to be read."""
     kept = _current.get()
     if kept is None:
         return None
     with kept.lock:
-        data = kept.files.get(location)
+        data = kept.files.get((place, location))
         if data is not None:
-            kept.files.move_to_end(location)
+            kept.files.move_to_end((place, location))
         return data
 
 
-def keep_document(location: str, data: bytes) -> None:
+def keep_document(place: Place, location: str, data: bytes) -> None:
     """Remember a metadata file that was read from its store and understood."""
     kept = _current.get()
     if kept is None or len(data) > _MOST_BYTES:
         return
     with kept.lock:
-        if location in kept.files:
+        if (place, location) in kept.files:
             return
-        kept.files[location] = data
+        kept.files[place, location] = data
         kept.size += len(data)
         while len(kept.files) > _MOST_FILES or kept.size > _MOST_BYTES:
             kept.size -= len(kept.files.popitem(last=False)[1])

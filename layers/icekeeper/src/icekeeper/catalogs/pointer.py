@@ -117,7 +117,7 @@ def load_document(storage: Storage, location: str) -> TableMetadata:
 
 
 def _read_document(storage: Storage, location: str) -> TableMetadata:
-    kept = kept_document(location)
+    kept = kept_document(storage.place, location)
     if kept is not None:
         return parse_document(kept, location)
     try:
@@ -127,7 +127,7 @@ def _read_document(storage: Storage, location: str) -> TableMetadata:
             raise MetadataUnreadable(f"metadata file {location} does not exist") from error
         raise
     metadata = parse_document(data, location)
-    keep_document(location, data)
+    keep_document(storage.place, location, data)
     return metadata
 
 

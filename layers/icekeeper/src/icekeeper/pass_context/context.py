@@ -143,7 +143,7 @@ class OperationContext:
 
         def read(path: str) -> bytes:
             storage.require([path])  # another table's pass may have read it
-            return self.cache.read(path, storage.read)
+            return self.cache.read(storage.place, path, storage.read)
 
         if self.planned is not None:  # what it names has not been written, and is nothing that was seen
             return TableReader(metadata, partial(self.planned.read, read=read))

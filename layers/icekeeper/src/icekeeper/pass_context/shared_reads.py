@@ -27,7 +27,9 @@ _MOST_BYTES = 32 * 1024 * 1024
 
 
 class MetadataCache:
-    """Remembers files by path until there is no room left; safe to share between threads.
+    """Remembers files by place and path until there is no room left; safe to share between threads.
+
+    A pass looks into tables of other catalogs, whose stores may hold another file of the same path (rule 292).
 
     Nothing makes room for later files: operations read the same files in the same order, so that a cache which drops
     the oldest would drop each one just before it is wanted.
@@ -35,22 +37,22 @@ class MetadataCache:
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._lock = Lock()
-        self._files: dict[str, bytes] = {}
+        self._files: dict[tuple[tuple[str, str], str], bytes] = {}
         self._room = most_bytes
 
-    def read(self, path: str, read: Callable[[str], bytes]) -> bytes:
-        """The bytes of a file; ``read`` reads what is not known yet, and what it raises is raised.
+    def read(self, place: tuple[str, str], path: str, read: Callable[[str], bytes]) -> bytes:
+        """The bytes of a file in a place (:attr:`.Storage.place`); ``read`` reads what is not known yet, and may raise.
 
         What does not look like a whole Avro file is read again the next time.
         """
-        known = self._files.get(path)
+        known = self._files.get((place, path))
         if known is not None:
             return known
         data = read(path)
         if is_whole_avro(data):
             with self._lock:
-                if path not in self._files and len(data) <= self._room:
-                    self._files[path] = data
+                if (place, path) not in self._files and len(data) <= self._room:
+                    self._files[place, path] = data
                     self._room -= len(data)
         return data
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import strictyaml
-from pyiceberg.utils.config import PYICEBERG_YML, Config, merge_config
+from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config, merge_config
 from strictyaml import YAMLError
 
 __all__ = ["catalogs_of", "configured_catalogs", "merged"]
@@ -16,13 +17,34 @@ def configured_catalogs() -> dict[str, dict[str, Any]]:
     """Properties by catalog name, read anew from ``.pyiceberg.yaml`` and the environment.
 
     Raises:
-        ValueError: the configuration is not what PyIceberg expects.
+        ValueError: the configuration is not what PyIceberg expects, or somebody else's.
     """
+    _refuse_strangers_file()
     try:
         config = Config()  # not load_catalog(): it keeps what it read when it was imported
     except YAMLError as error:
         raise ValueError(f"{PYICEBERG_YML} is not valid: {_where(error)}") from None
     return {name: dict(config.get_catalog_config(name) or {}) for name in config.get_known_catalogs()}
+
+
+def _refuse_strangers_file() -> None:
+    """A configuration may name commands, and PyIceberg looks for one in the working directory, too: who may put a file
+    there, as in ``/tmp``, would run them as us."""
+    folders = (os.environ.get(PYICEBERG_HOME), os.path.expanduser("~"))
+    if not hasattr(os, "getuid") or any(folder and _has_text(folder) for folder in folders) or not _has_text("."):
+        return
+    for found in (os.lstat(PYICEBERG_YML), os.stat(PYICEBERG_YML)):
+        if found.st_uid not in (os.getuid(), 0):
+            here = os.path.abspath(PYICEBERG_YML)
+            raise ValueError(
+                f"{here} in the working directory belongs to another user (id {found.st_uid}), and a configuration may "
+                f"name commands to run; if it is yours, set {PYICEBERG_HOME} to its folder, or change its owner"
+            )
+
+
+def _has_text(folder: str) -> bool:
+    path = os.path.join(folder, PYICEBERG_YML)
+    return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 def merged(configured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from icekeeper.aws.session import aws_session, client_config
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
 from icekeeper.request_count import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
-from icekeeper.storage.s3_answers import require_own_answers
+from icekeeper.storage.s3_answers import BoundedClient, require_own_answers
 
 __all__ = ["FailedKeys", "delete_keys", "s3_client"]
 
@@ -49,7 +49,7 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
     # As PyArrow does it: servers behind an endpoint of their own seldom have a host name per bucket.
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
-    client = aws_session(properties).client("s3", endpoint_url=endpoint, config=config)
+    client = aws_session(properties).client("s3", first_base=BoundedClient, endpoint_url=endpoint, config=config)
     if counts:
         client.meta.events.register("before-send.s3", _count)
     client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)

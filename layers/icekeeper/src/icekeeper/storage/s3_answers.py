@@ -4,6 +4,8 @@ A proxy may answer in the place of the store, with a page of its own and status 
 that is written, a deletion without errors (rule 150), or a listing that ends.  What lacks what the store's own answers
 have is made a failure that may pass, as a 502 is: boto3 repeats the request.
 Source: Amazon S3 API reference, "Response Syntax" of each.
+
+boto3 reads an error or a listing whole, however long it is.  Here such an answer ends at :data:`MOST_BYTES` (rule 293).
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree.ElementTree import ParseError, XMLPullParser
 
-__all__ = ["require_own_answers"]
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import BotoCoreError, ConnectionClosedError, HTTPClientError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.exceptions import ReadTimeoutError as ReadTimedOut
+
+__all__ = ["BoundedClient", "require_own_answers"]
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Of an answer that is no object: a thousand keys of 1,024 characters, each of three bytes that are encoded as nine,
+take 9 MB."""
+_PIECE_BYTES = 64 * 1024
 
 _ROOTS = {
     "CompleteMultipartUpload": "CompleteMultipartUploadResult",
@@ -33,6 +45,72 @@ def require_own_answers(client: Any) -> None:
     """Have a boto3 client for S3 look at every answer before it is parsed."""
     client.meta.events.register("before-parse.s3", _look)
     client.meta.events.register_first("after-call.s3.ListObjectsV2", _name_what_is_listed)
+
+
+class AnswerTooLong(BotoCoreError):  # type: ignore[misc]  # botocore has no types
+    """An answer that is no object does not come to an end."""
+
+    fmt = "an answer has more than {most} bytes, as none of a store has"
+
+
+class BoundedClient:
+    """Goes before boto3's own base of a client for S3, and has it read answers within limits."""
+
+    _endpoint: Any
+    """Of botocore's ``BaseClient``, which sends."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._endpoint.http_session = _BoundedSession(self._endpoint.http_session)
+
+
+class _BoundedSession:
+    """Sends as botocore's own session does; of answers, only objects are left to be read by whoever asked."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def send(self, request: Any) -> Any:
+        streams, request.stream_output = request.stream_output, True
+        try:
+            response = self._inner.send(request)
+        finally:
+            request.stream_output = streams
+        if streams and response.status_code < 300:
+            return response
+        try:
+            held = _Held(_read(response.raw))
+        except ReadTimedOut as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
+        except ProtocolError as error:
+            raise ConnectionClosedError(error=error, request=request, endpoint_url=request.url) from error
+        except HTTPError as error:
+            raise HTTPClientError(error=error) from error
+        return AWSResponse(response.url, response.status_code, response.headers, held)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Held:
+    """A body that was read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._data
+
+
+def _read(raw: Any) -> bytes:
+    parts, size = [], 0
+    for part in raw.stream(_PIECE_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_BYTES:
+            raw.close()
+            raise AnswerTooLong(most=f"{MOST_BYTES:,}")
+    return b"".join(parts)
 
 
 def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None:

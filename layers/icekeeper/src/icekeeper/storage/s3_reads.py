@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.aws.settings import identity_in, is_anonymous
-from icekeeper.foreign_bytes import require_fitting
+from icekeeper.foreign_bytes import most_unpacked, require_fitting
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
@@ -136,9 +136,10 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
         if etag is not None and tells_other_etag(answer, etag):
             raise OSError(f"{path} was replaced while it was read")
         try:
-            data = answer["Body"].read(_asked_for(wanted) + 1 if answer.get("ContentRange") else None)
+            data = answer["Body"].read(_asked_for(wanted) + 1 if answer.get("ContentRange") else most_unpacked() + 1)
         except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
             continue
+        require_fitting(path, len(data))
         found = _part_of(answer, data, wanted)
         if isinstance(found, _Part):
             return found

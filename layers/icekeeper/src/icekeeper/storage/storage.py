@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.aws.settings import with_endpoint
+from icekeeper.aws.settings import S3_ENDPOINT, region_of, with_endpoint
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import LocationRefused, StorageError
@@ -108,6 +108,11 @@ class Storage:
         if self._bound is ANYWHERE:
             return self
         return self.within(replace(self._bound, prefixes=(*self._bound.prefixes, folder)))
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Endpoint and region: paths of another place are other files, however they are spelled (rule 292)."""
+        return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:
         """Refuse work with these files or folders unless all are inside the table's bound.
