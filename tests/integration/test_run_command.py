@@ -286,10 +286,16 @@ def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
 
 
 def test_a_terminated_process_ends_well(command: Command) -> None:
+    """Nor does it import what lies in the current folder (rule 295)."""
     command.table()
+    (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
     with subprocess.Popen(
-        [*script, "--interval", "1h"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*script, "--interval", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=command.folder,
     ) as process:
         try:
             assert process.stdout is not None

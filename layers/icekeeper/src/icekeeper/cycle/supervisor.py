@@ -114,7 +114,7 @@ class Supervisor:
         ours, theirs = os.pipe()
         # A session of its own: what a terminal or a group sends is for this process, which passes it on.
         process = subprocess.Popen(
-            [sys.executable, "-m", "icekeeper", WORKER],
+            [sys.executable, "-P", "-m", "icekeeper", WORKER],  # nothing from the current folder (rule 295)
             stdin=subprocess.PIPE,
             text=True,
             pass_fds=[theirs],
