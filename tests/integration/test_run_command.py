@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 import pytest
 
 from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.cli.console import OutputLost
 from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
@@ -27,7 +29,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.slots import slot_keys, take_slot
-from support.command import CATALOG, Command
+from support.command import CATALOG, Command, supervised
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -284,10 +286,16 @@ def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
 
 
 def test_a_terminated_process_ends_well(command: Command) -> None:
+    """Nor does it import what lies in the current folder (rule 295)."""
     command.table()
+    (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
     with subprocess.Popen(
-        [*script, "--interval", "1h"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*script, "--interval", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=command.folder,
     ) as process:
         try:
             assert process.stdout is not None
@@ -298,3 +306,32 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
             assert process.returncode == 0
         finally:
             process.kill()
+
+
+WORKER = """#!{python} -IS
+import json, signal, sys
+signal.alarm(20)
+call = json.loads(sys.stdin.readline())
+with open(call["messages"], "w") as messages:
+    for number in range(300):
+        print(json.dumps({{"line": "x" * 1000}}), file=messages, flush=True)
+    print(json.dumps({{"end": True}}), file=messages)
+"""
+
+
+def test_who_cannot_tell_people_reads_on_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else the worker would wait for ever, once the pipe is full (rule 271)."""
+    worker = tmp_path / "worker"
+    worker.write_text(WORKER.format(python=sys.executable))
+    worker.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        raise OutputLost("No space left on device")
+
+    call = WorkerCall(catalogs=[CATALOG], overrides={}, schedule={}, engine="local", once=True)
+    with pytest.raises(OutputLost, match="No space left on device"):
+        supervised(Supervisor(call, os.environ, tell))
+    assert len(told) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +58,25 @@ def test_what_workers_took_is_seen_once_their_server_has_ended() -> None:
     end_worker_server()
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before > 0.02
     end_worker_server()  # again: nothing runs
+
+
+PROGRAM = """
+from operator import neg
+from icekeeper.engines.worker_processes import worker_pool
+if __name__ == "__main__":
+    with worker_pool(1, neg) as pool:
+        print(list(pool.map(neg, [1, 2])))
+"""
+
+
+def test_what_lies_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
+    """Whoever may write there would run code (rule 295)."""
+    package = tmp_path / "here" / "multiprocessing"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("print('somebody else has written this')")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path / "here", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[-1, -2]\n", "", 0)

@@ -84,6 +84,13 @@ class TestRules:
         assert isinstance(allowed(rules, namespace=("victim.private",)), NoPrefixes)
         assert isinstance(allowed(rules, namespace=("victim.private", "")), tuple)
 
+    def test_brackets_of_a_rule_stand_for_themselves(self) -> None:
+        """(rule 255): `team[1]` is no pattern that fits `team1`."""
+        rules = "lake[1].team[1]=s3://lake/private"
+        assert allowed(rules, namespace=("team[1]",), catalog="lake[1]") == ("s3://lake/private",)
+        assert allowed(rules, namespace=("team1",), catalog="lake[1]") is None
+        assert allowed(rules, namespace=("team[1]",), catalog="lake1") is None
+
     def test_a_catalog_that_names_another_folder_gets_none(self) -> None:
         """(rule 255)"""
         for name in ("a/b", "..", "a\\b", "a\nb"):

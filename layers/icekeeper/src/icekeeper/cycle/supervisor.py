@@ -71,6 +71,8 @@ class _End:
     """What took too long."""
     beside: tuple[AtWork, ...] = ()
     """What it was at when it died by itself."""
+    unheard: Exception | None = None
+    """Why people cannot be told anything any more."""
 
 
 class Supervisor:
@@ -91,6 +93,7 @@ class Supervisor:
         Raises:
             PolicyError: the settings or the name of a catalog are wrong.
             StorageError: the worker cannot work, or the state cannot be used.
+            Exception: as ``tell`` raised; what was at work has ended with the operation that it was in.
         """
         is_well = True
         with scratch_folder("icekeeper-run-") as folder:
@@ -98,8 +101,8 @@ class Supervisor:
                 board = Path(folder) / "board"
                 board.write_bytes(b"")
                 end = self._one_worker(board)
-                if end.error is not None:
-                    raise end.error
+                if (error := end.unheard or end.error) is not None:
+                    raise error
                 self._note(end)
                 is_well = is_well and bool(end.is_well) and not end.cut
                 if self._stop.is_set() or (end.is_well is not None and not end.cut):
@@ -111,7 +114,7 @@ class Supervisor:
         ours, theirs = os.pipe()
         # A session of its own: what a terminal or a group sends is for this process, which passes it on.
         process = subprocess.Popen(
-            [sys.executable, "-m", "icekeeper", WORKER],
+            [sys.executable, "-P", "-m", "icekeeper", WORKER],  # nothing from the current folder (rule 295)
             stdin=subprocess.PIPE,
             text=True,
             pass_fds=[theirs],
@@ -134,15 +137,27 @@ class Supervisor:
         """Pass on what the worker tells people, until it ends; a message is a line of JSON."""
         with os.fdopen(messages) as lines:
             for text in lines:
-                with suppress(ValueError):  # cut off in the midst of it
+                try:
                     message: dict[str, Any] = json.loads(text)
-                    if "line" in message:
-                        self._tell(message["line"])
-                    elif "error" in message:
-                        kind = PolicyError if message["error"] == PolicyError.__name__ else StorageError
-                        end.error = kind(message["message"])
-                    elif "end" in message:
-                        end.is_well = bool(message["end"])
+                except ValueError:  # cut off in the midst of it
+                    continue
+                if "line" in message:
+                    self._pass_on(message["line"], end)
+                elif "error" in message:
+                    kind = PolicyError if message["error"] == PolicyError.__name__ else StorageError
+                    end.error = kind(message["message"])
+                elif "end" in message:
+                    end.is_well = bool(message["end"])
+
+    def _pass_on(self, line: str, end: _End) -> None:
+        """Tell people a line; where that fails nothing more begins, and what else comes is read all the same: else the
+        worker would wait for ever for somebody to read it."""
+        if end.unheard is None:
+            try:
+                self._tell(line)
+            except Exception as error:  # of whatever is behind standard output
+                end.unheard = error
+                self._stop.set()
 
     def _watch(self, process: subprocess.Popen[str], board: Path, end: _End) -> None:
         """Return once the worker has ended, or is to be killed."""

@@ -93,7 +93,7 @@ def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None, output: Pa
         "s3": {key: value for key, value in s3.items() if key.startswith("s3.")} if s3 else None,
         "output": str(output) if output else None,
     }
-    command = [sys.executable, "-m", "icekeeper.demo.duckdb_child"]
+    command = [sys.executable, "-P", "-m", "icekeeper.demo.duckdb_child"]  # (rule 295)
     try:  # the request goes through standard input: it holds credentials, which arguments would show to everyone
         answer = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

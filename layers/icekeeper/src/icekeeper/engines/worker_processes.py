@@ -30,6 +30,8 @@ from icekeeper.masking import MaskingFormatter
 
 __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
 
+_SAFE_PATH = "PYTHONSAFEPATH"
+
 
 @contextmanager
 def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
@@ -45,6 +47,7 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
         # Without effect on a server that runs.
         context.set_forkserver_preload(["icekeeper.engines.worker_server", inspect.unwrap(function).__module__])
         _end_server_at_exit(os.getpid())
+        _start_server()
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(dict(os.environ),))
     try:
@@ -59,6 +62,23 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
         raise
     finally:
         pool.shutdown(cancel_futures=True)  # after an error, tasks that have not begun never begin
+
+
+def _start_server() -> None:
+    """Start the server, unless it runs, without the current folder among the places it imports from (rule 295).
+
+    ``python -c``, by which the library starts it, would import from there before anything else.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        with workers_ignore_interrupts():
+            multiprocessing.forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from icekeeper.errors import PolicyError
+from icekeeper.policy.patterns import matches
 
 __all__ = ["NoPrefixes", "allowed_prefixes", "check_allowed_prefixes"]
 
@@ -51,7 +51,7 @@ def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tup
     """
     name = ".".join(namespace)
     for rule in _rules(text):
-        if fnmatchcase(catalog, rule.catalog) and fnmatchcase(name, rule.namespace):
+        if matches(catalog, [rule.catalog]) and matches(name, [rule.namespace]):
             if reason := _why_none(rule, catalog, namespace):
                 return NoPrefixes(reason)
             return tuple(prefix.replace(_CATALOG, catalog).replace(_NAMESPACE, name) for prefix in rule.prefixes)
