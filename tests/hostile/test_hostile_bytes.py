@@ -54,4 +54,8 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
     assert {one.group for one in ended} == set(FAMILIES[family])
     assert [one for one in ended if one.seconds > MOST_SECONDS / 2 or "\n" in one.told] == []
     bombs = [one for one in ended if one.case.startswith(TOO_LARGE) and one.group != "inventory"]
-    assert [one for one in bombs if "if it is honest, set ICEKEEPER_MAX_UNPACKED_MB to more" not in one.told] == []
+    assert [
+        one
+        for one in bombs
+        if "if it is honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.told
+    ] == []

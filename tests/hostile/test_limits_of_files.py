@@ -33,8 +33,9 @@ def test_the_limit_is_what_the_operator_sets(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(MetadataUnreadable) as caught:
         FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)
     assert str(caught.value) == (
-        "s3://b/m.json unpacks to more than one file may here, which is 2 MB and four times as much for its values; if "
-        "it is honest, set ICEKEEPER_MAX_UNPACKED_MB to more, in a process of eight times the memory"
+        "s3://b/m.json unpacks to more than one file may here: 2 MB, and four times that for its values; if it is "
+        "honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more, in a process of "
+        "eight times that"
     )
     monkeypatch.setenv(MAX_UNPACKED_MB, "4")
     assert len(FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)) > 3 * MB
@@ -112,7 +113,7 @@ def test_a_file_that_is_read_whole_may_be_no_larger(monkeypatch: pytest.MonkeyPa
     path = tmp_path / "m.json"
     path.write_bytes(bytes(2 * MB))
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
-    with pytest.raises(MetadataUnreadable, match=rf"^{path} is larger than one file may here, which is 1 MB"):
+    with pytest.raises(MetadataUnreadable, match=rf"^{path} is larger than one file may here: 1 MB,"):
         Storage({}).read(str(path))
     monkeypatch.setenv(MAX_UNPACKED_MB, "2")
     assert len(Storage({}).read(str(path))) == 2 * MB

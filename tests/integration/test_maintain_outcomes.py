@@ -87,6 +87,7 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     reason = statuses(answer)["remove_orphans"][1]
     assert reason is not None
     assert f"{stray.as_uri()} belongs to another table" in reason
+    assert "counts only from the deployment, a policy file or --set; or, if the table was dropped" in reason
     assert answer.err.splitlines()[-1] == f"error: ns.t: remove_orphans refused: {reason}"
     assert stray.exists()
 

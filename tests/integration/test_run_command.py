@@ -232,11 +232,13 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
 
     before = snapshots()
     request(greed)
-    assert service([]).run(once=True)
+    lines: list[str] = []
+    assert service(lines).run(once=True)
     (told,) = [one for one in open_state(os.environ).history(identity()) if one.status == "refused"]
     assert told.summary.startswith("a request for ns.t cannot set snapshot_retention_hours to 0, where the policy has ")
     assert "cannot set max_snapshots_to_keep to 1, where the policy has 100" in told.summary  # by --set of the run
     assert told.summary.endswith("(ICEKEEPER_REQUESTS_MAY) to snapshot_retention_hours,max_snapshots_to_keep")
+    assert [line for line in lines if line.endswith(f"Z {told.summary}")] == lines[:1]
     assert open_state(os.environ).requests.pending() == ()
     kept = snapshots()
     assert kept >= before

@@ -107,7 +107,7 @@ WRONG = {
         ("set", "ns.t", "orphan_older_than_hours=1"),
         "policy key orphan_older_than_hours cannot be '1' (from table property icekeeper.orphan_older_than_hours): "
         "orphan_older_than_hours is 72 (default), and a table may only tighten it (higher); "
-        "ICEKEEPER_TABLE_SETTINGS=default,orphan_older_than_hours lets tables set it",
+        "ICEKEEPER_TABLE_SETTINGS=default,orphan_older_than_hours (TableSettings of the stack) lets tables set it",
     ),
     "a folder to sweep": (
         ("set", "ns.t", "orphan_sweep_prefixes=s3://victim"),

@@ -251,10 +251,44 @@ class TestRefusal:
         with pytest.raises(LocationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y, where ICEKEEPER"):
             AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
 
-    @pytest.mark.parametrize("folder", ["..", ".", "a;*=s3:/", "a,s3:", "{namespace}", "a b", "a\nb", "a\u202eb"])
-    def test_no_rule_is_printed_that_would_admit_something_else(self, folder: str) -> None:
-        with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "s3://other/my db/t/metadata/00001-a.metadata.json",
+            "s3://other/my db/t/metadata/00001-a.gz.metadata.json",
+            "s3a://other/my db/t/metadata/00001-a.metadata.json",
+        ],
+    )
+    def test_one_rule_admits_all_of_a_table_whose_metadata_file_is_refused(self, path: str) -> None:
+        refusing = bound(CatalogKind.SQL, "s3://my lake/wh", path)
+        with pytest.raises(LocationRefused) as refused:
+            refusing.require([path])
+        rules = str(refused.value).split(f"{ALLOWED_PREFIXES}='")[1].removesuffix("'")
+        assert rules == f"lake.sales=s3://my lake/wh,{path.partition('://')[0]}://other/my db/t"
+        bound(CatalogKind.SQL, "s3://my lake/wh", path, rules).require([path, "s3://other/my db/t/data/f.parquet"])
+
+    @pytest.mark.parametrize("path", ["/metadata/1.metadata.json", "file:///metadata/1.metadata.json"])
+    def test_a_metadata_file_at_the_top_admits_no_whole_store(self, path: str) -> None:
+        for one in (path, f"s3://z{path.removeprefix('file://')}"):
+            with pytest.raises(LocationRefused, match=rf",{one.rpartition('/')[0]}'$"):
+                AllowedLocations(("s3://b/x",), False, "lake.sales").require([one])
+
+    def test_the_printed_rule_takes_the_place_of_the_one_that_fits(self) -> None:
+        rules = "lake.sales = s3://b/x; lake.hr=s3://b/hr"
+        with pytest.raises(LocationRefused, match=r"='lake\.sales=s3://b/x,s3://z/t;lake\.hr=s3://b/hr'$"):
+            bound(CatalogKind.SQL, "s3://lake/wh", "s3://b/x/t", rules).require(["s3://z/t"])
+
+    @pytest.mark.parametrize("folder", ["..", "."])
+    def test_no_rule_admits_dots(self, folder: str) -> None:
+        with pytest.raises(LocationRefused, match=r"; no rule can admit it, because it has a folder '\.' or '\.\.'$"):
             AllowedLocations(("s3://b/x",), True).require([f"s3://z/{folder}/f"])
+
+    @pytest.mark.parametrize(
+        "path", ["a;*=s3:/x", "a,s3:", "{namespace}", "a\nb", "a\u202eb", "victim ", "a\tb", "a\xa0b"]
+    )
+    def test_no_rule_is_printed_that_would_admit_something_else(self, path: str) -> None:
+        with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone; if it is") as refused:
+            AllowedLocations(("s3://b/x",), True).require([f"s3://z/{path}"])
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
 
     @pytest.mark.parametrize(
@@ -262,13 +296,13 @@ class TestRefusal:
     )
     def test_no_rule_is_printed_that_would_fit_other_namespaces(self, levels: tuple[str, ...]) -> None:
         refusing = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", namespace=levels)
-        with pytest.raises(LocationRefused, match="no rule can admit it") as refused:
+        with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone") as refused:
             refusing.require(["s3://z"])
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
 
     def test_a_bucket_adds_nothing_to_the_printed_rule(self) -> None:
         refusing = bound(CatalogKind.GLUE, "", "s3://a;*=s3:,b/t/metadata/1.json")
-        with pytest.raises(LocationRefused, match="no rule can admit it"):
+        with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone"):
             refusing.require(["s3://z"])
 
 

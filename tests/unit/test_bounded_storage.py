@@ -210,3 +210,9 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> N
 
 def test_secrets_and_bounds_stay_out_of_what_pyiceberg_gets() -> None:
     assert ALLOWED_LOCATIONS not in bounded("s3://lake")._properties
+
+
+def test_a_store_of_which_the_properties_say_too_little_is_named() -> None:
+    path = "abfs://lake@account.dfs.core.windows.net/t/f"
+    with pytest.raises(StorageError, match=r"^abfs://lake@.* cannot be reached by .*; set .* adls\.account-name$"):
+        Storage({}).read(path)

@@ -72,6 +72,19 @@ def test_what_no_schedule_names_is_always_due() -> None:
     assert names(due_parts(scheduled(all="1h"), ran(all=T0), T0)) == []
 
 
+def test_a_schedule_whose_operations_do_not_count_is_never_due() -> None:
+    """Of a table that names ``expire_partitions``, which only the operator may add."""
+    table = {"icekeeper.schedules.drop.interval": "24h", "icekeeper.schedules.drop.operations": "expire_partitions"}
+    resolved = resolve(layers_for(table, NONE, NONE))
+    assert names(due_parts(resolved, {}, T0)) == [None]
+    assert names(named_parts(resolved, ["drop"], with_rest=True)) == [None]
+    with pytest.raises(PolicyError, match=r"schedule 'drop' of shop\.t has no operation that counts; icekeeper policy"):
+        forced_part(resolved, "drop", "shop.t")
+    assert why_not_now(resolved, due_parts(resolved, {}, T0), {}, T0) == {}
+    nothing = resolve(layers_for({**table, "icekeeper.operations": "expire_partitions"}, NONE, NONE))
+    assert due_parts(nothing, {}, T0) == ()
+
+
 def test_turns_run_in_the_order_of_their_operations_then_of_their_need() -> None:
     resolved = scheduled(a="1h rewrite_manifests", b="1h compact", c="1h compact", d="1h remove_orphans")
     now_ms = T0 + 5 * HOUR_MS

@@ -248,7 +248,7 @@ def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
     assert attacked({"operations": "expire_partitions"}).policy.operations == ()
     assert [one.why for one in resolved.ignored] == [
         "operations is compact,remove_orphans (deployment ICEKEEPER_OPERATIONS), and a table may only leave some of "
-        "these out; ICEKEEPER_TABLE_SETTINGS=default,operations lets tables set it"
+        "these out; ICEKEEPER_TABLE_SETTINGS=default,operations (TableSettings of the stack) lets tables set it"
     ]
 
 
@@ -299,7 +299,7 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
     assert resolved.policy.target_file_size_mb == 1
     assert [one.why for one in resolved.ignored] == [
         "a table may set it to 1 at the loosest; ICEKEEPER_TABLE_SETTINGS=default,target_file_size_mb "
-        "lets tables set it"
+        "(TableSettings of the stack) lets tables set it"
     ]
     assert attacked({"min_row_group_copy_bytes": "1"}).policy.min_row_group_copy_bytes == 1024 * 1024
     memory = attacked({"row_group_memory_mb": "1000000", "max_commit_retries": "1000000000"})
@@ -422,5 +422,6 @@ def test_a_table_without_the_right_makes_no_schedule() -> None:
     resolved = attacked(own, {"ICEKEEPER_TABLE_SETTINGS": "min_input_files"})
     assert resolved.schedules == {}
     assert {one.why for one in resolved.ignored} == {
-        "a table may make no schedules; ICEKEEPER_TABLE_SETTINGS=min_input_files,schedules lets tables set it"
+        "a table may make no schedules; ICEKEEPER_TABLE_SETTINGS=min_input_files,schedules (TableSettings of the "
+        "stack) lets tables set it"
     }

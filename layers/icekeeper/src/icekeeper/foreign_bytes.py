@@ -156,8 +156,8 @@ def require_fitting(path: str, size: int) -> None:
 
 def _refusal(path: str, what: str) -> MetadataUnreadable:
     return MetadataUnreadable(
-        f"{path} {what} than one file may here, which is {most_unpacked() // _MB} MB and four times as much for its "
-        f"values; if it is honest, set {MAX_UNPACKED_MB} to more, in a process of eight times the memory"
+        f"{path} {what} than one file may here: {most_unpacked() // _MB} MB, and four times that for its values; if it "
+        f"is honest, set {MAX_UNPACKED_MB} (MaxUnpackedMb of the stack) to more, in a process of eight times that"
     )
 
 

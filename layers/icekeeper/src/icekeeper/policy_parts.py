@@ -66,8 +66,9 @@ def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms:
         return (PolicyPart(None, resolved.apart_from_schedules()),)
     due = [(name, due_ms(resolved, name, runs, now_ms)) for name in sorted(resolved.schedules)]
     parts = [PolicyPart(name, resolved.of_schedule(name), since_ms) for name, since_ms in due if since_ms <= now_ms]
-    rest = PolicyPart(None, resolved.unscheduled())
-    return tuple(sorted([*parts, *([rest] if rest.operations else [])], key=_first_then_longest_due))
+    parts.append(PolicyPart(None, resolved.unscheduled()))
+    # One has no operations where those that its table names do not count, or are none of a bound.
+    return tuple(sorted((part for part in parts if part.operations), key=_first_then_longest_due))
 
 
 def named_parts(resolved: ResolvedPolicy, schedules: Collection[str], *, with_rest: bool) -> tuple[PolicyPart, ...]:
@@ -85,10 +86,15 @@ def forced_part(resolved: ResolvedPolicy, schedule: str, table: str) -> PolicyPa
     """The part of one schedule, due or not.
 
     Raises:
-        PolicyError: the table's policy has no such schedule.
+        PolicyError: the table's policy has no such schedule, or one without operations.
     """
     if schedule in resolved.schedules:
-        return PolicyPart(schedule, resolved.of_schedule(schedule))
+        part = PolicyPart(schedule, resolved.of_schedule(schedule))
+        if not part.operations:
+            raise PolicyError(
+                f"schedule '{schedule}' of {table} has no operation that counts; icekeeper policy show says why"
+            )
+        return part
     known = ", ".join(sorted(resolved.schedules))
     told = f"its schedules are {known}" if known else "it has none; set for example schedules.nightly.interval=24h"
     raise PolicyError(f"{table} has no schedule '{schedule}'{did_you_mean(schedule, resolved.schedules)}: {told}")

@@ -17,7 +17,10 @@ from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ForeignMetadata", "foreign_metadata", "former_tables", "metadata_owner", "refuse_foreign"]
+__all__ = ["WAIVER", "ForeignMetadata", "foreign_metadata", "former_tables", "metadata_owner", "refuse_foreign"]
+
+WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
+"""The setting that waives the refusal, and where, for people."""
 
 _PARALLEL_READS = 16
 _BEGINNING_BYTES = 4096
@@ -90,13 +93,12 @@ def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[Foreig
         if other.error is not None:
             raise MetadataUnreadable(
                 f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it "
-                "by hand or name it in orphan_protected_prefixes; nothing was deleted"
+                f"by hand or name it in {WAIVER}; nothing was deleted"
             )
         raise OperationRefused(
             f"{other.path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
-            "location; nothing was deleted; name that table's folder in orphan_protected_prefixes, or, if the table "
-            "was dropped and none of its files is needed, delete or protect this file alone: its data then counts as "
-            "orphans"
+            f"location; nothing was deleted; name that table's folder in {WAIVER}; or, if the table was dropped and "
+            "none of its files is needed, delete this file or name it alone: its data then counts as orphans"
         )
 
 

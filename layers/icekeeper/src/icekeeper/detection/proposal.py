@@ -120,7 +120,7 @@ class FleetReport:
     beyond_limit: int = 0
     """How many tables need work, and were not proposed for ``max_jobs_per_detection``."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with listings, in sentences: a catalog without tables, or one that leaves some out."""
+    """Sentences: a catalog without tables, or one that leaves some out; a request that is not served."""
     empty_catalogs: int = 0
     """How many configured catalogs list no table."""
 

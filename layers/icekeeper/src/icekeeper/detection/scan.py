@@ -145,7 +145,7 @@ class Scanner:
             monotonic_s=self.monotonic_s,
             around=self.store.kept_open,  # opening a SQLite state costs ten times as much as asking it
         )
-        self._record(places, reached)
+        refused = self._record(places, reached)
         proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
         done = {entry.cursor for entry, _ in reached.done}
         missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
@@ -162,7 +162,7 @@ class Scanner:
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
             beyond_limit=beyond_limit,
-            warnings=tuple(listing_warnings(catalogs)),
+            warnings=(*listing_warnings(catalogs), *refused),
             empty_catalogs=len(empty_catalogs(catalogs)),
         )
         scan_finished(
@@ -205,21 +205,21 @@ class Scanner:
         except StorageError as error:  # the next scan finds it out again
             log.warning("which tables could not be looked at in time could not be recorded: %s", error)
 
-    def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
+    def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> list[str]:
+        """Record what was found; the sentences of requests that are not served."""
         self._note_cuts(places, reached)
         for place in places.values():
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
         self._drop_stale_requests(reached)
-        for found in (one for _, one in reached.done if one.refused is not None):
-            self._answer(found)
+        answered = [self._answer(one) for _, one in reached.done if one.refused is not None]
+        return [why for why in answered if why]
 
-    def _answer(self, found: _Found) -> None:
+    def _answer(self, found: _Found) -> str:
         """Tell in the journal why a request is not served, and drop it: asking again would not change it."""
         request, why = found.request, found.refused or ""
         if request is None or not self.store.requests.claim(request):
-            return
-        log.warning("%s", why)
+            return ""
         # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
         told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
         record = PassRecord(
@@ -235,6 +235,7 @@ class Scanner:
             self.store.record_pass(record)
         except StorageError as error:  # the other tables' passes need not wait for it
             log.warning("that the request was refused is not in the journal: %s", error)
+        return why
 
     def _opened(
         self, sources: Sequence[CatalogSource], deadline_s: float

@@ -288,7 +288,7 @@ class _Operator:
         return key in self.may_set or ALL_SETTINGS in self.may_set
 
     def _admits(self, key: str) -> str:
-        return f"{_VARIABLE}={','.join((*self.may_set, key))} lets tables set it"
+        return f"{_VARIABLE}={','.join((*self.may_set, key))} (TableSettings of the stack) lets tables set it"
 
 
 def _typed(key: str, value: object, source: str) -> object:

@@ -23,12 +23,14 @@ ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
 """The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``, the first rule that fits a table holds."""
 ALLOWED_LOCATIONS = "icekeeper.allowed-locations"
 """The FileIO property that carries a table's bound; never taken from a server or a table."""
-# What separates prefixes and rules, stands for names, or would end a line: a pasted rule must say what it shows.
-_NOT_IN_A_RULE = re.compile(r"[,;{}'\s\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# What separates prefixes and rules, stands for names, is stripped, or would end a line: a pasted rule must say what it
+# shows.
+_NOT_IN_A_RULE = re.compile(r"[,;{}'\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[^\S ]|^\s|\s\Z")
 _DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|\Z)")
 # Of a table with more, the next refusal names the others.
 _MOST_SHOWN = 8
 _FILE = re.compile(r"\.(avro|bin|json|orc|parquet|puffin|stats)\Z")
+_METADATA_FILE = re.compile(r"/metadata/[^/]*\.metadata\.json\Z")
 _PARTITION = re.compile(r"/[^/=]+=[^/]*\Z")
 # As Iceberg's ObjectStoreLocationProvider makes them.
 _HASH = re.compile(r"(?:/[01]{4}){3}/[01]{8}\Z")
@@ -115,13 +117,18 @@ class AllowedLocations:
         for folder in sorted(set(map(_folder, outside)), key=lambda one: (len(one), one)):
             if len(folders) < _MOST_SHOWN and not any(_holds(compared(outer), compared(folder)) for outer in folders):
                 folders.append(folder)
+        if any(_DOTS.search(folder) for folder in folders):
+            return "no rule can admit it, because it has a folder '.' or '..'"
         # A default is made of a table's bucket, which is the table's to name.
-        named = (*folders, *(prefix.replace(" ", "") for prefix in self.prefixes))
-        if not self.subject or any(_NOT_IN_A_RULE.search(one) or _DOTS.search(one) for one in named):
-            return "no rule can admit it, because of the characters in its name, its bucket's or its namespace's"
+        if not self.subject or any(_NOT_IN_A_RULE.search(one) for one in (*folders, *self.prefixes)):
+            return (
+                f"because of the characters in its name, its bucket's or its namespace's no rule of {ALLOWED_PREFIXES} "
+                "names it alone; if it is this table's own, one of a folder above it or of the whole catalog admits it"
+            )
         mine = f"{self.subject}={','.join((*self.prefixes, *folders))}"
-        rule = ";".join((mine, *(part for part in (self.rules.strip(" ;"),) if part)))
-        return f"if it is this table's own, set {ALLOWED_PREFIXES}='{rule}'"
+        others = (rule.strip() for rule in self.rules.split(";"))
+        rules = (mine, *(rule for rule in others if rule and rule.partition("=")[0].rstrip() != self.subject))
+        return f"if it is this table's own, set {ALLOWED_PREFIXES}='{';'.join(rules)}'"
 
 
 ANYWHERE = AllowedLocations(("",), True)
@@ -146,7 +153,13 @@ def _holds(outer: ComparedPath, inner: ComparedPath) -> bool:
 
 
 def _folder(path: str) -> str:
-    """What a rule names to admit a path: its folder if it is a file, without those of partition and hash."""
+    """What a rule names to admit a path: its folder if it is a file, without those of partition and hash.
+
+    Of a table's metadata file it is what is most likely the table's location, unless that is a whole store.
+    """
+    table = _METADATA_FILE.sub("", path)
+    if table != path and split_path(table).key.strip("/"):
+        return table
     folder = path.rpartition("/")[0] if _FILE.search(path) else path.rstrip("/")
     while found := _PARTITION.search(folder):
         folder = folder[: found.start()]

@@ -137,11 +137,16 @@ class _FileSystems:
         """The file system that a path is on.
 
         Raises:
-            StorageError: PyArrow knows none.
+            StorageError: PyArrow knows none, or the properties do not say enough of it.
         """
         parts = split_path(path)
         try:
             return self._file_io.fs_by_scheme(parts.scheme, parts.authority)
+        except TypeError as error:  # as PyArrow's AzureFileSystem without an account
+            raise StorageError(
+                f"{path} cannot be reached by the properties of its catalog ({error}); set those that PyIceberg has "
+                f"for {parts.scheme}://, as adls.account-name"
+            ) from error
         except ValueError as error:
             raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
 

@@ -12,7 +12,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
+from icekeeper.deletion.foreign import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
 from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
@@ -154,7 +154,7 @@ def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcom
         _OPERATION,
         f"{found[0].path} belongs to a table that was dropped (UUID {found[0].uuid}), at whose location this one was "
         "created: which files here it has left cannot be told, so no orphan was removed; if none of them is needed, "
-        f"delete that metadata file{more}, or name it in orphan_protected_prefixes: its data then counts as orphans",
+        f"delete that metadata file{more}, or name it in {WAIVER}: its data then counts as orphans",
         metrics={FORMER_TABLES: len(found)},
     )
 

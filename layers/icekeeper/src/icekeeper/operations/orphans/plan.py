@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from icekeeper.deletion.foreign import WAIVER
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
@@ -152,7 +153,7 @@ def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> 
         if may_be_under(metadata.location, table):
             raise MetadataUnreadable(
                 f"{one.path} cannot be parsed, and may be of a table around {metadata.location}; nothing was deleted; "
-                "if it is of no table, delete it by hand or name it in orphan_protected_prefixes"
+                f"if it is of no table, delete it by hand or name it in {WAIVER}"
             )
         folders.append(table)
     return DamagedMetadata(tuple(files), tuple(folders), since_ms)
