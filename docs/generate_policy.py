@@ -46,8 +46,8 @@ the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NA
   sources hold together; but where metadata of another table stops a sweep, only those of the other sources waive that.
 * `table_settings` (`ICEKEEPER_TABLE_SETTINGS`, parameter `TableSettings` of the stack) lists what tables may set
   besides: keys, which then may have any value within the bounds; `default`: what the column "a table may set" says;
-  `schedules`: schedules of the table's own, which `default` has too; `all`; `none`. To add a key to the default,
-  write `default,KEY`.
+  `schedules`: schedules of the table's own, which `default` has too where the operator makes none; `all`; `none`. To
+  add a key to the default, write `default,KEY`.
 * A stated key is one that the deployment, the policy file or the bucket's configuration sets. What is stated for a
   schedule holds for that schedule; a table may make it rarer, and change neither its operations nor its end.
 * A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. One that names

@@ -374,6 +374,17 @@ def test_a_schedule_of_the_operator_stays_as_it_is(key: str, value: str) -> None
     assert [one.key for one in resolved.ignored] == [f"schedules.nightly.{key}"]
 
 
+def test_a_table_makes_no_schedule_beside_those_of_the_operator() -> None:
+    """What the operator states for a schedule would not hold in it."""
+    own = {"schedules.own.interval": "1h"}
+    resolved = attacked(own, OF_THE_OPERATOR)
+    assert list(resolved.schedules) == ["nightly"]
+    (ignored,) = resolved.ignored
+    assert ignored.why.startswith("a table may make no schedules beside the operator's nightly; ICEKEEPER_TABLE_SET")
+    free = {**OF_THE_OPERATOR, "ICEKEEPER_TABLE_SETTINGS": "default,schedules"}
+    assert list(attacked(own, free).schedules) == ["nightly", "own"]
+
+
 def test_a_schedule_that_the_operator_took_away_stays_away() -> None:
     """The table's own one of that name would be held to nothing."""
     away = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "none"}

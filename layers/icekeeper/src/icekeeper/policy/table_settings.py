@@ -266,13 +266,19 @@ class _Operator:
         """Whether there is such a schedule, or the table may make it."""
         if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" in self.stated:
             return True
-        may_make = not {DEFAULT_SETTINGS, OWN_SCHEDULES, ALL_SETTINGS}.isdisjoint(self.may_set)
+        may_make = self._is_named(OWN_SCHEDULES) or (DEFAULT_SETTINGS in self.may_set and not self._schedules())
         return may_make and (name in self.own_schedules or len(self.own_schedules) < _MOST_SCHEDULES)
+
+    def _schedules(self) -> tuple[str, ...]:
+        """The operator's; one of the table's own beside them would do their work by none of their settings."""
+        intervals = (key for key in self.stated if is_schedule_key(key) and key.endswith(f".{INTERVAL}"))
+        return tuple(key.removeprefix(SCHEDULE_PREFIX).removesuffix(f".{INTERVAL}") for key in intervals)
 
     def _why_no_schedule(self, name: str) -> str:
         if len(self.own_schedules) >= _MOST_SCHEDULES and name not in self.own_schedules:
             return f"a table may make {_MOST_SCHEDULES} schedules; others are for the deployment or a policy file"
-        return f"a table may make no schedules; {self._admits(OWN_SCHEDULES)}"
+        beside = f" beside the operator's {', '.join(self._schedules())}" if DEFAULT_SETTINGS in self.may_set else ""
+        return f"a table may make no schedules{beside}; {self._admits(OWN_SCHEDULES)}"
 
     def _moves_work(self, schedule: str, key: str) -> bool:
         """Whether the key takes operations out of a schedule of the operator's: they would run by other settings."""
