@@ -273,7 +273,7 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
     assert pipe.is_fifo()
 
 
-@pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own"])
+@pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own", "its very identity"])
 def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
     """Commits delete what falls off the log, where the table's properties ask for it (rule 262)."""
     tenant, victim = lake.table(), lake.table("ns.victim")
@@ -288,7 +288,10 @@ def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: L
             "write.metadata.previous-versions-max": "1",
             **folder,
         }
-        if not folder:
+        if "identity" in how:
+            document.update({"table-uuid": str(victim.metadata.table_uuid), "location": victim.location()})
+            document["properties"]["write.data.path"] = f"{tenant.location()}/data"
+        elif not folder:
             document["location"] = f"s3://{lake.bucket}/wh"
 
     lake.rewrite(tenant, forged)

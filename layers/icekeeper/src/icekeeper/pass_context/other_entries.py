@@ -1,8 +1,9 @@
-"""Finds the metadata files that other catalog entries of a table point at; a commit must not delete them.
+"""Finds the metadata files that other catalog entries of a table point at or log; a commit must not delete them.
 
 A commit deletes the metadata files that fall off the log, where the table's property
 ``write.metadata.delete-after-commit.enabled`` asks for it.  An entry that another catalog, or another name, has of the
-same table may still be at one of them.
+same table may still be at one of them.  Whoever copies UUID and location of a table looks like such an entry, so what
+the others' logs name stays, too (rule 262).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def metadata_of_other_entries(
     other_catalog: Callable[[str, str], Catalog | None],
     run: str,
 ) -> Iterator[str]:
-    """The metadata files that other entries of the same table point at; the whole log where one cannot be loaded, or
-    where the look that the ``run`` took at every table has not seen one, and no rule keeps that away.
+    """The metadata files that other entries of the same table point at or log; the whole log where one cannot be
+    loaded, or where the look that the ``run`` took at every table has not seen one, and no rule keeps that away.
 
     Raises:
         StorageError: the state store failed.
@@ -54,7 +55,9 @@ def metadata_of_other_entries(
             other = None
         try:
             if other is not None:
-                yield other.load(claims.table).metadata_location
+                there = other.load(claims.table)
+                yield there.metadata_location
+                yield from (str(entry["metadata-file"]) for entry in there.metadata.metadata_log)
                 continue
         except PolicyError:
             continue  # that catalog has no such entry any more
