@@ -312,6 +312,19 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
     assert [one.levelname for one in caplog.records if " io-impl=***" in one.getMessage()] == ["INFO"]
 
 
+def test_a_server_that_offers_remote_signing_beside_keys_is_no_warning(
+    server: HostileRest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An honest set-up: what Lakekeeper and Nessie send with each table."""
+    server.defaults = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO", "s3.signer": "S3V4RestSigner"}
+    signer = {"s3.signer.endpoint": "v1/w/sign", "s3.signer.uri": server.url, "s3.remote-signing-enabled": "true"}
+    server.config = {**VENDED, **server.defaults, **signer}
+    caplog.set_level(logging.INFO, logger=server_settings.__name__)
+    assert files_of(server.open()).items() >= VENDED.items()
+    assert warnings_in(caplog) == []
+    assert " s3.signer.uri=" in caplog.text
+
+
 def test_a_command_shows_what_is_left_out_unless_its_log_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     log = logging.getLogger(server_settings.__name__)
     before = log.level

@@ -250,7 +250,7 @@ class RestCatalog:
             raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
         if io_properties is None:
             files = self._files(table, answer, location)
-            log_ignored(self._name, self._uri, files.ignored)
+            log_ignored(self._name, self._uri, files.ignored, vends=bool(files.vended))
             remember_vendor(files.vended, lambda: self._vended(table))
             io_properties = files.properties
         try:

@@ -18,6 +18,8 @@ from threading import Lock
 from typing import Any, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
+from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO
+
 from icekeeper.aws.settings import (
     ENDPOINT_OF_SERVER,
     S3_ENDPOINT,
@@ -83,6 +85,11 @@ _ACTED_ON = (
     *("s3.proxy", "s3.region", "s3.request", "s3.resolve", "s3.retry", "s3.role", "s3.secret", "s3.server-side"),
     *("s3.session", "s3.signer", "s3.sse-kms"),
 )
+
+
+# What Lakekeeper and Nessie send with every table, beside keys: nothing here signs so, or reads by another FileIO.
+_HARMLESS = frozenset({("py-io-impl", ARROW_FILE_IO), ("py-io-impl", FSSPEC_FILE_IO), ("s3.signer", "S3V4RestSigner")})
+_BESIDE_KEYS = ("s3.signer.endpoint", "s3.signer.uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +233,19 @@ class _Told:
 _told = _Told()
 
 
-def log_ignored(catalog: str, address: str, ignored: Sent) -> None:
+def _is_acted_on(key: str, value: object, vends: bool) -> bool:
+    is_harmless = (key, value if isinstance(value, str) else None) in _HARMLESS or (vends and key in _BESIDE_KEYS)
+    return key.lower().startswith(_ACTED_ON) and not is_harmless
+
+
+def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = False) -> None:
     """Log each setting that was left out, once in the life of this process; values are masked and escaped.
 
-    A setting that nothing here would have acted on is no warning.
+    A setting that nothing here would have acted on is no warning; nor is another way than the keys that a server
+    ``vends``.
     """
     for level, acted_on in ((logging.WARNING, True), (logging.INFO, False)):
-        keys = [key for key in sorted(ignored) if key.lower().startswith(_ACTED_ON) is acted_on]
+        keys = [key for key in sorted(ignored) if _is_acted_on(key, ignored[key], vends) is acted_on]
         fresh = _told.new((catalog, address), keys)
         if fresh:
             settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
