@@ -41,7 +41,10 @@ REMEDIES: Mapping[ProblemKind, str] = {
         "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete"
     ),
     ProblemKind.MIXED_FOOTER: "readers in Rust refuse it or miss rows; one pass with `rewrite_reason=footer`",
-    ProblemKind.NOT_ALLOWED: "it was not looked at; admit its folder if it is the table's own, else drop the file",
+    ProblemKind.NOT_ALLOWED: (
+        "it was not looked at, and may be sound: admit its folder by `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
+        "own, else drop it from the table"
+    ),
     ProblemKind.BROKEN_REF: "set or drop the ref",
     ProblemKind.SEQUENCE_NUMBER: "deletes may apply wrongly; ask before writing",
     ProblemKind.SUMMARY: "statistics are wrong, data is not",
