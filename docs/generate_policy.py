@@ -54,7 +54,8 @@ the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NA
   `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
 * `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` alone.
 
-What does not count is left out and fails no pass; `policy set` refuses it with the setting that would admit it. The
+What does not count is left out and fails no pass: `health` warns of it (`ignored_settings`), `policy show` says why,
+and `policy set` refuses it with the setting that would admit it. The
 bucket's maintenance configuration (4) takes a right of AWS, which its owner gives: it counts as the operator's,
 within the bounds.
 

@@ -53,6 +53,17 @@ def test_wrong_settings_of_a_table_are_a_warning_and_those_of_the_call_an_error(
     assert icekeeper("health", "ns.gone").code == 2
 
 
+def test_settings_of_a_table_that_do_not_count_are_a_warning(icekeeper: Command) -> None:
+    settings = {"icekeeper.operations": "all,expire_partitions", "icekeeper.orphan_max_delete_ratio": "1"}
+    icekeeper.table(appends=1, properties=settings)
+    (warning,) = icekeeper("health", "ns.t", "--json").json["warnings"]
+    assert warning["kind"] == "ignored_settings"
+    assert warning["message"].startswith(
+        "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
+    )
+    assert warning["message"].endswith("; nor do 1 more: icekeeper policy show ns.t says why")
+
+
 def test_a_pass_logs_each_operations_start_progress_and_end(
     icekeeper: Command, caplog: pytest.LogCaptureFixture
 ) -> None:

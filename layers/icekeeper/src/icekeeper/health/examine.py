@@ -18,6 +18,7 @@ from icekeeper.state.unreadable_files import UnreadableFile
 __all__ = ["examine", "health_head"]
 
 _MOST_NAMED = 3
+_LONGEST = 500
 # Warning → the operations of which at least one would do something about it.
 _WORK_OF = {
     "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
@@ -82,6 +83,11 @@ def examine(
         warnings["deletions_wait"] = waits
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
+        if resolved.ignored:
+            more = len(resolved.ignored) - 1
+            warnings["ignored_settings"] = _cut(resolved.ignored[0].sentence()) + (
+                f"; nor do {more} more: icekeeper policy show {identity.table} says why" if more else ""
+            )
     else:
         warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
@@ -104,6 +110,11 @@ def _of_others(cut_off: CutOff | None, twins: Sequence[str]) -> Iterator[tuple[s
             f"the table's UUID is also that of {_some(twins)}: pins and staged loads of one hold for the other; "
             "drop the one that nobody needs, or create the copy anew",
         )
+
+
+def _cut(sentence: str) -> str:
+    """A sentence of which whoever may write the table has chosen a part, short enough to be kept for each table."""
+    return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
 
 
 def _some(names: Sequence[str]) -> str:
