@@ -20,6 +20,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.administration.settings import reset_settings
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local import LocalEngine
@@ -273,8 +274,9 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("by_a_pass", [True, False])
 @pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own", "its very identity"])
-def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
+def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str, by_a_pass: bool) -> None:
     """Commits delete what falls off the log, where the table's properties ask for it (rule 262)."""
     tenant, victim = lake.table(), lake.table("ns.victim")
     theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
@@ -286,6 +288,7 @@ def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: L
         document["properties"] = {
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": "1",
+            "icekeeper.min_input_files": "2",
             **folder,
         }
         if "identity" in how:
@@ -295,8 +298,12 @@ def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: L
             document["location"] = f"s3://{lake.bucket}/wh"
 
     lake.rewrite(tenant, forged)
-    outcomes = lake.maintain(operations="compact")
-    assert outcomes["compact"].status is Status.SUCCEEDED
+    if by_a_pass:
+        assert lake.maintain(operations="compact")["compact"].status is Status.SUCCEEDED
+    else:
+        runtime = lake.runtime()
+        reset_settings(runtime.table(NAME), lambda loaded: runtime.policy(loaded, {}))
+        assert "icekeeper.min_input_files" not in lake.theirs.load_table("ns.t").properties
     assert theirs <= lake.keys()
     assert lake.theirs.load_table("ns.victim").scan().to_arrow().num_rows == 12
 

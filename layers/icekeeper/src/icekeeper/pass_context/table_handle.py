@@ -56,7 +56,10 @@ class TableHandle:
         memory: TableMemory,
         prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
     ) -> Committed | Nothing:
-        """Commit changes that name no files of ours, refs or properties; ``memory`` says which metadata files stay.
+        """Commit changes that name no files of ours, refs or properties.
+
+        It deletes no metadata files, whatever the table's properties say: who else needs them is asked by passes, and
+        orphan removal takes those that nobody needs (rule 262).
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
@@ -65,7 +68,16 @@ class TableHandle:
         def discard(paths: Sequence[str]) -> None:  # the metadata file of a refused commit; nothing else was written
             Storage(loaded.io_properties).delete(paths)
 
+        logged: set[str] = set()
+
+        def prepared(head: LoadedTable) -> PreparedCommit | Nothing:
+            logged.update(str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
+            return prepare(head)
+
         terms = CommitTerms(
-            max_retries=_RETRIES, discard=discard, pinned_metadata=memory.pinned_metadata, sleep=self.sleep
+            max_retries=_RETRIES,
+            discard=discard,
+            pinned_metadata=lambda: (*memory.pinned_metadata(), *logged),
+            sleep=self.sleep,
         )
-        return commit_with_retries(self.catalog, loaded, prepare, terms)
+        return commit_with_retries(self.catalog, loaded, prepared, terms)
