@@ -61,7 +61,7 @@ def test_settings_of_a_table_that_do_not_count_are_a_warning(icekeeper: Command)
     assert warning["message"].startswith(
         "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
     )
-    assert warning["message"].endswith("; nor do 1 more: icekeeper policy show ns.t says why")
+    assert warning["message"].endswith("; nor do 1 more: icekeeper policy show says why")
 
 
 def test_a_pass_logs_each_operations_start_progress_and_end(

@@ -82,12 +82,7 @@ def examine(
     if waits is not None:
         warnings["deletions_wait"] = waits
     if isinstance(resolved, ResolvedPolicy):
-        warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings}
-        if resolved.ignored:
-            more = len(resolved.ignored) - 1
-            warnings["ignored_settings"] = _cut(resolved.ignored[0].sentence()) + (
-                f"; nor do {more} more: icekeeper policy show {identity.table} says why" if more else ""
-            )
+        warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings, **_of_settings(resolved)}
     else:
         warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
@@ -112,9 +107,13 @@ def _of_others(cut_off: CutOff | None, twins: Sequence[str]) -> Iterator[tuple[s
         )
 
 
-def _cut(sentence: str) -> str:
-    """A sentence of which whoever may write the table has chosen a part, short enough to be kept for each table."""
-    return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
+def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
+    """The warning of the table's settings that do not count, short enough to be kept for each table."""
+    if not resolved.ignored:
+        return {}
+    told, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
+    cut = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+    return {"ignored_settings": cut + (f"; nor do {more} more: icekeeper policy show says why" if more else "")}
 
 
 def _some(names: Sequence[str]) -> str:
