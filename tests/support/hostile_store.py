@@ -6,7 +6,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, TypeAlias
@@ -164,9 +164,10 @@ def hostile_store() -> Iterator[HostileStore]:
                 self.send_header(name, value)
             if "Content-Length" not in more:
                 self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer)
+            with suppress(ConnectionError):  # a client may have read enough
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(answer)
 
         def _whole(self, headers: Mapping[str, str]) -> bytes:
             return self.rfile.read(int(headers.get("content-length") or 0))
