@@ -118,7 +118,7 @@ def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, mon
     server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
     tracemalloc.start()
     with pytest.raises(
-        StorageError, match=f"cannot be used: an answer unpacks to more than .* 1 MB .* set {MAX_UNPACKED_MB}"
+        StorageError, match=f"cannot be used: an answer unpacks to more than .* 1 MB, .* set {MAX_UNPACKED_MB}"
     ):
         catalog.load(NAME)
     peak = tracemalloc.get_traced_memory()[1]

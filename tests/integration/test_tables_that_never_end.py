@@ -25,7 +25,7 @@ from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Answer, Command, arguments_of, supervised
 from support.readers import duckdb_rows
 
-SOON = {"min_input_files": "2", "max_snapshots_to_keep": "100", "detection_timeout_s": "3", "job_timeout_s": "8"}
+SOON = {"min_input_files": "2", "max_snapshots_to_keep": "100", "detection_timeout_s": "3", "job_timeout_s": "5"}
 POISON = "ns.poison"
 
 
@@ -79,7 +79,7 @@ def test_nine_of_ten_tables_are_maintained_beside_one_whose_pass_never_ends(
     assert maintained(first) == {POISON: "failed", **dict.fromkeys(names, "succeeded")}
     assert first.code == 1
     (line,) = [line for line in first.out.splitlines() if POISON in line]
-    assert ": cut off: its pass did not end within 1.25 times job_timeout_s 8; it is tried again after " in line
+    assert ": cut off: its pass did not end within 1.25 times job_timeout_s 5; it is tried again after " in line
     assert {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names} == rows
     assert cut_tables(CutWork.PASS) == {POISON: 1}
     runtime = Runtime.open(CATALOG)

@@ -123,7 +123,7 @@ def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
         for start in range(2):
             made.append(lake.table.new_rows(start * 10, start * 10 + 1))
         lake.stack.put_control(f"{table_folder('outgrown', lake.identity(name).spelling)}.json", '["compact"]')
-    monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 8.0)
+    monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
     nine = ["ns.t", *names]
     job.endless = "ns.u"
     try:
@@ -134,10 +134,10 @@ def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
         told = {one["table"]: one["status"] for one in report["results"]}
         assert told == {**dict.fromkeys(nine, "succeeded"), "ns.u": "partial"}
         (record,) = lake.journal("ns.u")
-        assert "cut off: its part of a wave did not end within 8 s of job_timeout_s" in record.summary
+        assert "cut off: its part of a wave did not end within 5 s of job_timeout_s" in record.summary
         detection = lake.stack.control(f"runs/{lake.stack.run({}).name}/detection.json")
         (skip,) = [one for one in detection["skipped"] if one["table"] == "ns.u"]
-        assert skip["reason"].startswith("not maintained: its part of a wave did not end within 8 s of job_timeout_s")
+        assert skip["reason"].startswith("not maintained: its part of a wave did not end within 5 s of job_timeout_s")
     finally:
         job.wakes.set()
 
