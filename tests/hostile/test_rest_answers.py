@@ -192,7 +192,11 @@ def test_a_packed_answer_is_read(server: HostileRest, encoding: str) -> None:
     assert server.open().load(NAME).metadata.document == catalog.load(NAME).metadata.document == expected
 
 
-@pytest.mark.parametrize("packed", [b"no gzip", gzip.compress(b"{}" * 500)[:-9], gzip.compress(b"{}")[:15]])
+@pytest.mark.parametrize(
+    "packed",
+    [b"no gzip", gzip.compress(b"{}" * 500)[:-9], gzip.compress(b"{}")[:15]],
+    ids=["none", "cut at its end", "cut in its midst"],
+)
 def test_an_answer_that_is_packed_badly_is_a_named_error(server: HostileRest, packed: bytes) -> None:
     catalog = server.open()
     server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
