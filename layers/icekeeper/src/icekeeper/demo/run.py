@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from pyiceberg.catalog import load_catalog
@@ -238,13 +239,22 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     """A temporary folder, which is removed at the end, also when the process is terminated; or the folder ``keep``."""
     # Loopback is never behind a proxy, and a terminated process must still stop its server.
     os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    is_terminated = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        sys.exit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, terminate)
     folder = Path(tempfile.mkdtemp(prefix="icekeeper-demo-")) if keep is None else keep
     try:
         if keep is not None:
             _take(keep)
         (folder / "bucket").mkdir()
         yield folder
+        if is_terminated:  # Python drops an exit that is raised in a callback, as those of imports
+            sys.exit(128 + signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, previous)
         if keep is None:
