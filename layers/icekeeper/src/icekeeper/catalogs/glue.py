@@ -19,7 +19,6 @@ from botocore.exceptions import ClientError
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
@@ -28,7 +27,6 @@ from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
-from icekeeper.storage.storage import Storage
 
 __all__ = ["GLUE", "GlueCatalog"]
 
@@ -86,10 +84,7 @@ class GlueCatalog:
                 f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
                 " with its ARN as warehouse"
             )
-        self._io_properties = file_io_properties(self._properties)
-        self._storage = Storage(self._io_properties)
-        bounds = TableBounds(name, CatalogKind.GLUE, self.warehouse, environment)
-        self._files = TableFiles(self._storage, self._io_properties, bounds)
+        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
         try:
             self._clients = GLUE.connect(self._properties)
         except AWS_ERRORS as error:
@@ -151,7 +146,7 @@ class GlueCatalog:
                 f"catalog {self._name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
-        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock)
+        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
         return commit_document(pointers, base, requirements, updates, swap=self._swap(base, entry))
 
     def close(self) -> None:

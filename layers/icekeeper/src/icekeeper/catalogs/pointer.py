@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.kept_documents import keep_document, kept_document
 from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
@@ -78,6 +79,12 @@ class TableFiles:
     """Without any table's bound."""
     io_properties: Mapping[str, str]
     bounds: TableBounds
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any], bounds: TableBounds) -> TableFiles:
+        """As the properties of the catalog say."""
+        io_properties = file_io_properties(properties)
+        return cls(Storage(io_properties), io_properties, bounds)
 
 
 def load_bounded(

@@ -14,7 +14,6 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
@@ -23,7 +22,6 @@ from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.storage.storage import Storage
 
 __all__ = ["S3_TABLES", "S3TablesCatalog"]
 
@@ -69,10 +67,7 @@ class S3TablesCatalog:
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._io_properties = file_io_properties(self._properties)
-        self._storage = Storage(self._io_properties)
-        bounds = TableBounds(name, CatalogKind.S3_TABLES, self._arn, environment)
-        self._files = TableFiles(self._storage, self._io_properties, bounds)
+        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, self._arn, environment))
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
@@ -117,7 +112,7 @@ class S3TablesCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock)
+        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
         return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
@@ -23,7 +22,6 @@ from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.masking import address_to_show, mask
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
-from icekeeper.storage.storage import Storage
 
 __all__ = ["SqlCatalog"]
 
@@ -50,10 +48,7 @@ class SqlCatalog:
         self._clock = clock
         self._warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
-        self._io_properties = file_io_properties(properties)
-        self._storage = Storage(self._io_properties)
-        bounds = TableBounds(name, CatalogKind.SQL, self._warehouse, environment)
-        self._files = TableFiles(self._storage, self._io_properties, bounds)
+        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self._warehouse, environment))
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -112,7 +107,9 @@ class SqlCatalog:
             return location
 
         # A conflict is proof, because our own transaction saw no row at the base.
-        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=self._clock, conflict_is_proof=True)
+        pointers = PointerCatalog(
+            storage=self._files.storage, load=self.load, clock=self._clock, conflict_is_proof=True
+        )
         return commit_document(pointers, base, requirements, updates, swap=swap)
 
     def _require_spelling(self) -> None:

@@ -17,7 +17,7 @@ from icekeeper.limited_time import in_limited_time
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry
-from icekeeper.state.cut_offs import LEAST_LIMIT_S, CutWork, cut_again, waiting_cuts
+from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutWork, cut_again, look_reason, waiting_cuts
 
 __all__ = ["LimitedLooks", "follow_for_a_while"]
 
@@ -28,8 +28,6 @@ Result = TypeVar("Result")
 # Beside so many tables that hang, each of the others has a short time: a function ends after 15 minutes.
 _MOST_GIVEN_UP = 16
 _SHORT_S = 5.0
-# So much later at the latest a look that hangs is seen by whoever can kill this process.
-_LATEST_S = 60
 
 
 class LimitedLooks:
@@ -53,7 +51,7 @@ class LimitedLooks:
         """
         if (cut := self._waiting.get(name.key)) is not None:
             raise StorageError(f"{name} is not read: {cut.sentence}")
-        why = f"looking at it did not end within detection_timeout_s {self._limit_s}"
+        why = look_reason(self._limit_s)
         entry = self.catalog.name, self.catalog.warehouse, name.key
         is_short = self._given_up >= _MOST_GIVEN_UP
         limit_s = min(_SHORT_S, self._limit_s) if is_short else self._limit_s
@@ -94,7 +92,7 @@ def _shown(work: Callable[[], Result], entry: Entry, limit_s: float, why: str) -
     """The work, which shows its table for as long as its thread is at it, also once nobody waits for it."""
 
     def shown() -> Result:
-        with at_work(CutWork.LOOK, entry, limit_s=limit_s + _LATEST_S, why=why):
+        with at_work(CutWork.LOOK, entry, limit_s=limit_s + LATEST_LOOK_S, why=why):
             return work()
 
     return shown

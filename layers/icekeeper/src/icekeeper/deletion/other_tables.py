@@ -123,10 +123,15 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
     failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
+    # What waits is read once for each catalog, and tables of one that hang shorten each other's time.
+    ways = {
+        key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
+        for key, catalog in catalogs.items()
+    }
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
         near += pool.map(
-            lambda entry: _near_one(context, own, catalogs[entry[:2]], claimed[entry], folders, failed.get(entry)),
+            lambda entry: _near_one(context, own, ways[entry[:2]], claimed[entry], folders, failed.get(entry)),
             entries,
         )
     # A table that was renamed is found twice.
@@ -146,12 +151,12 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
 def _near_one(
     context: OperationContext,
     own: LoadedTable,
-    catalog: Catalog | str | None,
+    way: LimitedLooks | str | None,
     claims: TableClaims,
     folders: Sequence[str],
     failed: UnseenEntry | None,
 ) -> NearTables:
-    """What one entry leads to; ``catalog`` is its catalog, as :func:`_opened` gives it.
+    """What one entry leads to; ``way`` leads to its catalog: the looks there, else as :func:`_opened` says.
 
     ``failed``: how the look of the run failed; what cannot be read takes long, and is not read again for each pass.
     """
@@ -165,17 +170,17 @@ def _near_one(
 
     if failed is not None:
         return lost(failed.reason, is_gone=failed.is_gone)
-    if catalog is None:
+    if way is None:
         return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
-    if isinstance(catalog, str):
-        return lost(catalog)
+    if isinstance(way, str):
+        return lost(way)
 
     def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
-        found = _loaded_by_claims(context, own, catalog, claims)
+        found = _loaded_by_claims(context, own, way.catalog, claims)
         return found, [_looked_into(context, table, claims) for table in found.tables]
 
     try:
-        found, looked = LimitedLooks(context, catalog).look(claims.table, look)
+        found, looked = way.look(claims.table, look)
     except MaintenanceError as error:
         return lost(str(error))
     near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]

@@ -28,7 +28,7 @@ from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.claims import Entry
-from icekeeper.state.cut_offs import LEAST_LIMIT_S, CutOff, CutWork, cut_again, waiting_cuts
+from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutOff, CutWork, cut_again, look_reason, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, PassRecord, StateStore
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 LOADING_THREADS = 16
-# So much later at the latest a look that hangs is seen by whoever can kill this process.
-_LATEST_S = 60
 # So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
 _LISTING_SHARE = 0.5
 
@@ -70,14 +68,15 @@ class _Place:
     requests: RequestedTables
     fleet: int
     """How many tables the scan selects in all catalogs."""
-    cuts: tuple[CutOff, ...]
-    """Its tables that were cut off."""
+    not_looked_at: Mapping[str, CutOff]
+    """Its tables at which no look is taken yet, by the keys of their names."""
+    not_maintained: Mapping[str, CutOff]
+    """Its tables over which no pass goes yet."""
+    looked_at_again: frozenset[str]
+    """Those at which a look was cut off, and is taken again."""
 
     def entry(self, table: TableName) -> Entry:
         return self.catalog.name, self.catalog.warehouse, table.key
-
-    def is_cut(self, table: TableName, work: CutWork) -> bool:
-        return any((one.entry, one.work) == (self.entry(table), work) for one in self.cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class Scanner:
         late, hung = _late_reason(self.settings), {entry.cursor for entry in reached.hung}
         skipped += more
         skipped += [FleetSkip(one.catalog, one.text, late) for one in missed if one.cursor not in hung]
-        slow = _look_reason(self.settings)
+        slow = look_reason(self.settings.detection_timeout_s)
         skipped += [FleetSkip(one.catalog, one.text, slow, is_error=True) for one in missed if one.cursor in hung]
         report = FleetReport(
             scanned=len(reached.done),
@@ -177,11 +176,12 @@ class Scanner:
 
     def _look_at(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Reach a table, unless it waits since looking at it took too long."""
-        waiting = waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms).get(entry.table.key)
+        waiting = place.not_looked_at.get(entry.table.key)
         if waiting is not None:
             return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
-        limit_s, why = self.settings.detection_timeout_s, _look_reason(self.settings)
-        with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + _LATEST_S, why=why):
+        limit_s = self.settings.detection_timeout_s
+        why = look_reason(limit_s)
+        with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + LATEST_LOOK_S, why=why):
             return _reach(place, entry, self.check_request, is_selected=is_selected)
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
@@ -194,13 +194,12 @@ class Scanner:
                     self.store.cut_offs,
                     place.entry(entry.table),
                     CutWork.LOOK,
-                    _look_reason(self.settings),
+                    look_reason(self.settings.detection_timeout_s),
                     now_ms=self.now_ms,
                 )
             for entry, _ in reached.done:
                 place = places[entry.catalog]
-                waits = entry.table.key in waiting_cuts(place.cuts, CutWork.LOOK, self.now_ms)
-                if place.cuts and not waits and place.is_cut(entry.table, CutWork.LOOK):
+                if entry.table.key in place.looked_at_again:
                     self.store.cut_offs.forget(place.entry(entry.table), CutWork.LOOK)
         except StorageError as error:  # the next scan finds it out again
             log.warning("which tables could not be looked at in time could not be recorded: %s", error)
@@ -300,8 +299,9 @@ class Scanner:
             health.forget_all_but(listed.tables)
 
         seen = SeenTables(self.store, catalog)
-        cuts = tuple(self.store.cut_offs.of_catalog(catalog.name, catalog.warehouse))
-        waiting = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
+        cuts = self.store.cut_offs.of_catalog(catalog.name, catalog.warehouse)
+        not_looked_at = waiting_cuts(cuts, CutWork.LOOK, self.now_ms)
+        not_maintained = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
 
         def observe(
             loaded: LoadedTable,
@@ -318,14 +318,24 @@ class Scanner:
                 idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
                 unreadable=memory.unreadable,
                 has_former_table=has_former_table(memory.schedules),
-                cut_off=waiting.get(loaded.name.key),
+                cut_off=not_maintained.get(loaded.name.key),
                 twins=twins.of(identity),
             )
             health.observe(stats)
 
         whole = listed.tables if listed.left_out is None else None
         return _Place(
-            catalog, listed.selected, assessor_of(catalog, observe), health, seen, whole, requests, fleet, cuts
+            catalog,
+            listed.selected,
+            assessor_of(catalog, observe),
+            health,
+            seen,
+            whole,
+            requests,
+            fleet,
+            not_looked_at,
+            not_maintained,
+            frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
         )
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
@@ -339,11 +349,6 @@ class Scanner:
 def _late_reason(settings: Policy) -> str:
     """Why a table is skipped for which the time did not suffice."""
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
-
-
-def _look_reason(settings: Policy) -> str:
-    """Why a look at a table was cut off."""
-    return f"looking at it did not end within detection_timeout_s {settings.detection_timeout_s}"
 
 
 def _over_limit_reason(settings: Policy) -> str:
@@ -433,7 +438,7 @@ def _ranked(
             # Both would have the run's one lease, and be maintained at once.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
-        elif cut := waiting_cuts(places[entry.catalog].cuts, CutWork.PASS, now_ms).get(entry.table.key):
+        elif cut := places[entry.catalog].not_maintained.get(entry.table.key):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"not maintained: {cut.sentence}", warning=warning))
         elif holder := _holder(item, store, now_ms):
             skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}", warning=warning))

@@ -14,10 +14,22 @@ from typing import Protocol
 from icekeeper.clock import HOUR_MS, iso_utc
 from icekeeper.state.claims import Entry
 
-__all__ = ["LEAST_LIMIT_S", "CutOff", "CutOffStore", "CutWork", "cut_again", "forget_cut", "waiting_cuts"]
+__all__ = [
+    "LATEST_LOOK_S",
+    "LEAST_LIMIT_S",
+    "CutOff",
+    "CutOffStore",
+    "CutWork",
+    "cut_again",
+    "forget_cut",
+    "look_reason",
+    "waiting_cuts",
+]
 
 LEAST_LIMIT_S = 60
 """Whoever may ask for a run may ask for shorter times; what does not end with them takes long for nobody else."""
+LATEST_LOOK_S = 60
+"""So much later at the latest a look that hangs is seen by whoever can kill this process."""
 _FIRST_WAIT_MS = 3 * HOUR_MS
 _LONGEST_WAIT_MS = 7 * 24 * HOUR_MS
 _MOST_DOUBLINGS = 10
@@ -98,6 +110,11 @@ def forget_cut(store: CutOffStore, entry: Entry, work: CutWork) -> None:
     """
     if any((one.entry, one.work) == (entry, work) for one in store.of_catalog(*entry[:2])):
         store.forget(entry, work)
+
+
+def look_reason(limit_s: int) -> str:
+    """Why a look at a table was cut off."""
+    return f"looking at it did not end within detection_timeout_s {limit_s}"
 
 
 def waiting_cuts(cuts: Sequence[CutOff], work: CutWork, now_ms: int) -> Mapping[str, CutOff]:
