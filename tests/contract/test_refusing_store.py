@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -15,6 +14,7 @@ from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
+from support.local_server import served_by
 
 ADVICE = r"sign in again, or name a profile or role, whose keys are renewed$"
 
@@ -40,14 +40,9 @@ def expired_keys() -> Iterator[Storage]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c", "s3.region": REGION}
-    try:
-        yield Storage({**keys, "s3.endpoint": f"http://127.0.0.1:{server.server_port}"})
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served_by(Handler) as endpoint:
+        yield Storage({**keys, "s3.endpoint": endpoint})
 
 
 def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.model import TableName
 from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
 from support.maintained_table import MaintainedTable, new_table
@@ -22,6 +26,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     called = Command(tmp_path, monkeypatch, capsys)
     yield called
     called.catalog.close()
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each table of a SQL catalog is loaded, by its name."""
+    counted: Counter[str] = Counter()
+    load = OurSqlCatalog.load
+
+    def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
+        counted[str(table)] += 1
+        return load(catalog, table)
+
+    monkeypatch.setattr(OurSqlCatalog, "load", loading)
+    return counted
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion import served_tables
 from icekeeper.deletion.served_tables import fitting
@@ -296,18 +295,6 @@ class TestKeptApart:
 
 class TestReadOnce:
     """What cannot be read is not read again by each operation of a pass, nor by each pass of a run."""
-
-    @pytest.fixture
-    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-        loads: Counter[str] = Counter()
-        load = OurSqlCatalog.load
-
-        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
-            loads[str(table)] += 1
-            return load(catalog, table)
-
-        monkeypatch.setattr(OurSqlCatalog, "load", loading)
-        return loads
 
     @pytest.mark.parametrize("broken", [gone, damaged])
     def test_one_that_was_looked_into_before(

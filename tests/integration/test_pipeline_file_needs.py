@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, OperationEvent, PlanReference, parse_event
@@ -57,25 +56,15 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
     assert ids(guest) == before == ids(pipeline.table.table)
 
 
-def test_the_functions_of_a_run_share_one_look_at_the_other_tables(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
     """Each function has a process of its own, so it is the state that tells (rule 220)."""
     pipeline.table.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
-    loads: list[str] = []
-    load = OurSqlCatalog.load
-
-    def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
-        loads.append(str(table))
-        return load(catalog, table)
-
-    monkeypatch.setattr(OurSqlCatalog, "load", loading)
     item, plan = pipeline.begin()
     for step in ("compact", "expire_snapshots", "remove_orphans"):
         pipeline.table.plant("data/orphan.parquet")
         pipeline.deployment = pipeline.open()
         assert steps(pipeline, item, plan, step) == {step: "succeeded"}
-    assert loads.count("ns.quiet") == 1
+    assert loads["ns.quiet"] == 1
 
 
 @pytest.mark.parametrize("by_job", [False, True], ids=["function", "job"])

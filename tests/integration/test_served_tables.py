@@ -11,7 +11,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.served_tables import know_every_table
@@ -162,18 +161,6 @@ class TestOneHead:
 
 class TestOneLook:
     """Loads and manifests: what a look costs."""
-
-    @pytest.fixture
-    def loads(self, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-        counted: Counter[str] = Counter()
-        load = OurSqlCatalog.load
-
-        def loading(catalog: OurSqlCatalog, table: TableName) -> LoadedTable:
-            counted[str(table)] += 1
-            return load(catalog, table)
-
-        monkeypatch.setattr(OurSqlCatalog, "load", loading)
-        return counted
 
     def test_the_passes_of_a_run_share_it(self, command: Command, loads: Counter[str]) -> None:
         """Detection loads each table once; one that nobody knows is loaded once more, whatever number of passes."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage import whole_reads
 from icekeeper.storage.storage import Storage
+from support.local_server import served_by
 from support.rewrites import rows, struct
 
 SCHEMA = struct((1, "id", "long"), (2, "value", "double"))
@@ -52,16 +52,8 @@ def store(data: bytes, shorten: Callable[[int, bytes], bytes]) -> Iterator[Stora
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with served_by(Handler) as endpoint:
         yield Storage({"s3.endpoint": endpoint, "s3.access-key-id": "a", "s3.secret-access-key": "b"})
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.mark.parametrize("missing", [1, 7, 8, 500, 999])

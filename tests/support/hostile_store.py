@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import unescape
+
+from support.local_server import served_by
 
 __all__ = ["Answer", "HostileStore", "StoreRequest", "hostile_store", "listed", "listing"]
 
@@ -20,13 +22,6 @@ OLD = "2020-01-01T00:00:00.000Z"
 _RESULT = (
     '<?xml version="1.0" encoding="UTF-8"?><{name} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{inner}</{name}>'
 )
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing: a client goes away once it has read enough."""
 
 
 class Answer(NamedTuple):
@@ -195,13 +190,5 @@ def hostile_store() -> Iterator[HostileStore]:
         def log_message(self, format: str, *args: object) -> None:
             """Says nothing."""
 
-    server = _Server(("127.0.0.1", 0), Handler)
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with served_by(Handler) as store.url:
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)

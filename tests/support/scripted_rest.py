@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.model import TableName
+from support.local_server import served_by
 
 __all__ = ["CommitScript", "HostileRest", "ScriptedRest", "error_document", "hostile_rest", "scripted_rest"]
 
@@ -169,13 +169,5 @@ def _served(catalog: Rest) -> Iterator[Rest]:
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    catalog.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with served_by(Handler, one_by_one=True) as catalog.url:
         yield catalog
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
