@@ -107,7 +107,6 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
     """Forget that the table was cut off: now its pass has ended (rule 271)."""
     entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
     try:
-        for work in CutWork:
-            forget_cut(asked.state.cut_offs, entry, work)
+        forget_cut(asked.state.cut_offs, entry, *CutWork)
     except StorageError as error:
         log.warning("%s is still recorded as cut off: %s", loaded.name, error)

@@ -102,14 +102,15 @@ def cut_again(
     return cut
 
 
-def forget_cut(store: CutOffStore, entry: Entry, work: CutWork) -> None:
-    """Remove the record of work that has ended in time, where there is one.
+def forget_cut(store: CutOffStore, entry: Entry, *works: CutWork) -> None:
+    """Remove the records of work that has ended in time, where there are any; they are read once.
 
     Raises:
         StorageError: the store failed.
     """
-    if any((one.entry, one.work) == (entry, work) for one in store.of_catalog(*entry[:2])):
-        store.forget(entry, work)
+    for cut in store.of_catalog(*entry[:2]):
+        if cut.entry == entry and cut.work in works:
+            store.forget(entry, cut.work)
 
 
 def look_reason(limit_s: int) -> str:
