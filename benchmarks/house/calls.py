@@ -52,10 +52,13 @@ def call(root: Path, name: str) -> CalledCommand:
     """Run one command over a new table of twelve small files in a local SQL catalog.
 
     Raises:
-        RuntimeError: the command failed.
+        RuntimeError: the command failed, or compaction called no planner that is known here.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return _called(root, Path(folder), COMMANDS[name])
+        called = _called(root, Path(folder), COMMANDS[name])
+    if name == "compact" and not called.is_planned:
+        raise RuntimeError("compact did not call the planner that benchmarks/house/traced.py names")
+    return called
 
 
 def _called(root: Path, folder: Path, arguments: tuple[str, ...]) -> CalledCommand:

@@ -86,7 +86,8 @@ def _kinds_in(value: object) -> Iterator[str]:
     for kind in type(value).__mro__:
         for name in kind.__dict__.get("__slots__", ()):
             yield type(getattr(value, name, None)).__name__
-    yield from (type(one).__name__ for one in getattr(value, "__dict__", {}).values())
+    # A copy: another thread may set an attribute meanwhile.
+    yield from (type(one).__name__ for one in list(getattr(value, "__dict__", {}).values()))
 
 
 def trace(output: Path, arguments: list[str]) -> int:
