@@ -40,9 +40,10 @@ def growth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """All rows, as lines of Markdown."""
+    """All rows, as lines of Markdown; when they were measured, but for the load, is written once where it repeats."""
     yield "| work | who | scale | CPU s | memory MB | exponent | linear or better | measured |"
     yield "|---|---|---|---|---|---|---|---|"
+    before = None
     for row in rows.values():
         scales = ", ".join(f"{scale:.3g}" for scale in row["scales"])
         for entrant in row["found"].values():
@@ -51,7 +52,10 @@ def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             cells = [", ".join("–" if v is None else f"{v:.3g}" for v in entrant[f]) for f in ("cpu_s", "peak_mb")]
             shown = "" if exponent is None else exponent
             when = f"{row['date']}, commit {row['commit']}, load {row['load']:g}, medians of {row['rounds']}"
+            measured = (row["date"], row["commit"], row["rounds"])
+            shown_when = f"load {row['load']:g}" if measured == before else when
+            before = measured
             yield (
                 f"| {row['title']} | {entrant['title']} | {scales} | {cells[0]} | {cells[1]} | {shown} | {verdict} "
-                f"| {when} |"
+                f"| {shown_when} |"
             )

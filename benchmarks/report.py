@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import subprocess
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,10 @@ _FIGURES = {
 _MORE = ("files_opened", "requests", "store_mb", "bytes_ratio", "output_ratio")
 """Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store, and
 what is left there."""
+
+
+_LONGEST_REASON = 100
+"""Of a contestant that was not measured; performance.json has the whole sentence."""
 
 
 def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
@@ -94,28 +99,33 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
         f"medians of {row['rounds']}, {row['date']}, commit {row['commit']}, load {row['machine']['load']:g}."
     )
     yield ""
-    yield "| contestant | wall s | CPU s | memory MB | of it without Java | its largest process | besides |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| contestant | wall s | CPU s | MB | MB of a process | besides |"
+    yield "|---|---|---|---|---|---|"
     for entrant in row["entrants"].values():
         if "error" in entrant:
-            yield f"| {entrant['title']} | not measured: {entrant['error'].replace('|', '/')} | | | | | |"
+            why = textwrap.shorten(entrant["error"].replace("|", "/"), _LONGEST_REASON, placeholder=" …")
+            yield f"| {entrant['title']} | not measured: {why} | | | | |"
         else:
             m = entrant["median"]
-            cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f} | {m['peak_mb_beside_java']:.0f}"
+            cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f}"
             more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
             largest = f"{m['peak_mb_of_worker']:.0f}" if "peak_mb_of_worker" in m else "–"  # not measured before
             yield f"| {entrant['title']} | {cells} | {largest} | {more} |"
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Every target of every row, as lines of Markdown."""
+    """Every target of every row, as lines of Markdown; a title or name is written once where it repeats."""
     yield "| work | who | target | measured | |"
     yield "|---|---|---|---|---|"
     for row in rows.values():
+        before = ("", "")
         for target in row["targets"]:
             verdict = {"missed": "**missed**"}.get(_verdict(target), _verdict(target))
             measured = "" if target["measured"] is None else f"{target['measured']:.3g}"
-            yield f"| {row['title']} | {target['ours']} | {target['text']} | {measured} | {verdict} |"
+            title = "" if before[0] == row["title"] else row["title"]
+            who = "" if before == (row["title"], target["ours"]) else target["ours"]
+            before = (row["title"], target["ours"])
+            yield f"| {title} | {who} | {target['text']} | {measured} | {verdict} |"
 
 
 def _verdict(target: Mapping[str, Any]) -> str:
