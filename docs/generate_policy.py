@@ -59,7 +59,9 @@ configuration (4) requires a right in AWS that its owner grants, so it counts as
 
 ## Keys
 
-"Tighter" says which values delete or cost less, and so the direction of a bound. A key without it has no bound.
+"Tighter" says which values delete or cost less, and so the direction of a bound. A key without it has no bound. A key
+that is "any until stated" may have any value in a table where the operator states none, else a tighter one. "Deployment
+only" keys are set by the deployment and `--set`.
 
 | key | default | meaning | a table may set | tighter |
 |---|---|---|---|---|
@@ -81,7 +83,7 @@ def render() -> str:
 def _table_may(key: str, facts: KeyFacts) -> str:
     """What a table may set of a key by default."""
     if facts.is_of_deployment:
-        return "nothing: deployment and `--set` only"
+        return "deployment only"
     if facts.is_of_call or (facts.tighter is None and key.startswith("orphan_")):
         return "nothing"
     if facts.tighter is MORE:
@@ -91,7 +93,7 @@ def _table_may(key: str, facts: KeyFacts) -> str:
     limit = "" if facts.table_limit is None else f", to {text_of(facts.table_limit)} at the loosest"
     if facts.undermines:
         return f"any where {' and '.join(f'`{other}`' for other in facts.undermines)} are neither stated nor bounded"
-    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any{limit}; where it is stated, tighter"
+    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any until stated{limit}"
 
 
 def _listed(keys: Iterable[str]) -> str:

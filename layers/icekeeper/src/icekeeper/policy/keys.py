@@ -168,7 +168,7 @@ class Policy(RewriteKeys):
     )
     max_commit_retries: int = key(
         5,
-        "least further attempts after a lost swap; a rewrite retries for as long as it took, 15 minutes at most",
+        "fewest further attempts after a lost swap; a rewrite retries for as long as it took, 15 minutes at most",
         ge=0,
         tighter=LOWER,
         table_limit=100,

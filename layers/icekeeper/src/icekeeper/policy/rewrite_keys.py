@@ -88,7 +88,7 @@ class RewriteKeys(BaseModel):
     )
     min_input_files: int = key(
         5,
-        "least candidate files in a partition, and in a group that fills no file, for a merge",
+        "fewest candidate files that are merged, in a partition and in a group that fills no file",
         ge=2,
         tighter=HIGHER,
     )
