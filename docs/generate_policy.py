@@ -30,38 +30,38 @@ A later source wins over an earlier one:
 `schedules.NAME.KEY` sets a key for one named schedule, and `schedules.NAME.interval` how often it runs; in the
 environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#schedules)). Not per schedule: {whole}.
 
-`ICEKEEPER_BOUND_<KEY>` sets a bound that no later source can loosen, for every key that the table below gives a
-direction: it is the value from which on others are tighter. A variable that is empty is not set. `gc.enabled=false`
-on a table forbids every operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value
-with its source, and the settings of the table that do not count, with the reason. An unknown key or a wrong value is
-an error, but for a wrong value that would not count. [operations.md](operations.md) has an example of a policy file,
-and says who maintains what in a table bucket on AWS.
+`ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
+direction in the table below. An empty variable is not set. `gc.enabled=false` on a table forbids every
+operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source, and the
+table's settings that do not count, with the reason. An unknown key or a wrong value is an error, except a wrong value
+that would not count. [operations.md](operations.md) has an example of a policy file.
 
 ## What a table may set
 
-Whoever may write a table may set its properties, Iceberg's own (5) and `icekeeper.*` (6), so these undo nothing that
-the operator said in 2 to 4, be it by `icekeeper.KEY` or `icekeeper.schedules.NAME.KEY`:
+Any writer of a table may set its properties, Iceberg's own (5) and `icekeeper.*` (6). So these never undo what the
+operator set in 2 to 4, whether by `icekeeper.KEY` or `icekeeper.schedules.NAME.KEY`:
 
 * A tighter value than the operator's, which deletes or costs less, always counts. `orphan_protected_prefixes` of all
-  sources hold together; but where metadata of another table stops a sweep, only those of the other sources waive that.
+  sources hold together; where metadata of another table stops a sweep, only those of the other sources waive that.
 * `table_settings` (`ICEKEEPER_TABLE_SETTINGS`, parameter `TableSettings` of the stack) lists what tables may set
-  besides: keys, which then may have any value within the bounds; `default`: what the column "a table may set" says;
-  `schedules`: schedules of the table's own, which `default` has too where the operator makes none; `all`; `none`. To
-  add a key to the default, write `default,KEY`.
-* A stated key is one that the deployment, the policy file or the bucket's configuration sets. What is stated for a
-  schedule holds for that schedule; a table may make it rarer, and change neither its operations nor its end.
-* A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. One that names
+  besides: keys, which then may have any value within the bounds; `default`, the column "a table may set";
+  `schedules`, schedules of the table's own (part of `default` where the operator makes none); `all`; `none`. To add a
+  key to the default, write `default,KEY`.
+* A stated key is one that the deployment, the policy file or the bucket's configuration sets. A key that is stated for
+  a schedule holds for that schedule. A table may make that schedule rarer; it cannot change its operations or end it.
+* A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. A schedule that names
   `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
-* `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` alone.
+* `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` only.
 
-What does not count is left out and fails no pass: `health` warns of it (`ignored_settings`), `policy show` says why,
-and `policy set` refuses it with the setting that would admit it. The
-bucket's maintenance configuration (4) takes a right of AWS, which its owner gives: it counts as the operator's,
-within the bounds.
+A setting that does not count is ignored and fails no pass: `health` warns of it (`ignored_settings`), `policy show`
+gives the reason, and `policy set` refuses it and names the setting that would admit it. The bucket's maintenance
+configuration (4) requires a right in AWS that its owner grants, so it counts as the operator's, within the bounds.
 
 ## Keys
 
-"Tighter" says which values delete or cost less, and so the direction of a bound; a key without one cannot be bounded.
+"Tighter" says which values delete or cost less, and so the direction of a bound. A key without it has no bound. A key
+that is "any until stated" may have any value in a table where the operator states none, else a tighter one. "Deployment
+only" keys are set by the deployment and `--set`.
 
 | key | default | meaning | a table may set | tighter |
 |---|---|---|---|---|
@@ -83,7 +83,7 @@ def render() -> str:
 def _table_may(key: str, facts: KeyFacts) -> str:
     """What a table may set of a key by default."""
     if facts.is_of_deployment:
-        return "nothing: deployment and `--set` only"
+        return "deployment only"
     if facts.is_of_call or (facts.tighter is None and key.startswith("orphan_")):
         return "nothing"
     if facts.tighter is MORE:
@@ -93,7 +93,7 @@ def _table_may(key: str, facts: KeyFacts) -> str:
     limit = "" if facts.table_limit is None else f", to {text_of(facts.table_limit)} at the loosest"
     if facts.undermines:
         return f"any where {' and '.join(f'`{other}`' for other in facts.undermines)} are neither stated nor bounded"
-    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any{limit}; where it is stated, tighter"
+    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any until stated{limit}"
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -91,13 +91,13 @@ class Policy(RewriteKeys):
     )
     snapshot_give_up_ids: SnapshotIds = key(
         (),
-        "ids of snapshots that cannot be read any more: only these are dropped, unknown files stay; needs --unsafe",
+        "ids of unreadable snapshots: only these are dropped, and unknown files stay; needs --unsafe",
         tighter=None,
         is_of_call=True,
     )
     writer_mark_retention_hours: Amount = key(
         Fraction(168),
-        "snapshots by which a streaming writer finds its last commit are kept while that commit is younger; 0: never",
+        "snapshots that a streaming writer needs to find its last commit are kept for this long after it; 0: never",
         tighter=HIGHER,
     )
     clean_expired_metadata: Switch = key(
@@ -117,7 +117,7 @@ class Policy(RewriteKeys):
     )
     orphan_sweep_interval_hours: Amount = key(
         Fraction(24),
-        "a pass that no person asked for looks for orphans once in so many hours; 0: every pass does",
+        "hours between two orphan sweeps in passes that no person asked for; 0: every pass sweeps",
         tighter=HIGHER,
     )
     orphan_min_sightings: int = key(1, "sweeps that must see an orphan before it is removed", ge=1, tighter=HIGHER)
@@ -126,7 +126,7 @@ class Policy(RewriteKeys):
     )
     orphan_max_missing_ratio: Ratio = key(
         Fraction(1, 100),
-        "largest share of the table's files that may be missing (one always may) where orphans are removed, 0 to 1",
+        "orphans are removed only while at most this share of the table's files (or one) is missing, 0 to 1",
         tighter=LOWER,
     )
     orphan_inventory: OptionalText = key(
@@ -141,13 +141,13 @@ class Policy(RewriteKeys):
     min_manifests_to_rewrite: int = key(5, "data manifests that trigger their rewrite", ge=2, tighter=HIGHER)
     statistics_columns: TextList = key(
         (),
-        "comma-separated columns that compute_statistics counts distinct values of; none: all that it can",
+        "comma-separated columns whose distinct values compute_statistics counts; none: all possible",
         tighter=None,
     )
     # PostgreSQL's autovacuum_analyze_scale_factor.
     statistics_min_changed_ratio: Ratio = key(
         Fraction(1, 10),
-        "share of the rows whose change makes statistics due where no person asks for them, 0 to 1",
+        "share of the rows that must have changed before statistics are due, unless a person asks, 0 to 1",
         tighter=HIGHER,
     )
     partition_retention_hours: OptionalAmount = key(
@@ -156,11 +156,11 @@ class Policy(RewriteKeys):
         tighter=HIGHER,
     )
     partition_time_column: OptionalText = key(
-        None, "column or partition field that tells a partition's time; none: the first date or timestamp", tighter=None
+        None, "column or partition field that holds a partition's time; none: the first date or timestamp", tighter=None
     )
     partition_time_pattern: TimePatternText = key(
         None,
-        "time of text or number partitions, as `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` over several fields",
+        "format of text or number partitions: `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` over several fields",
         tighter=None,
     )
     partition_expire_limit: OptionalCount = key(
@@ -168,7 +168,7 @@ class Policy(RewriteKeys):
     )
     max_commit_retries: int = key(
         5,
-        "further attempts after a lost swap, at least; a rewrite is tried for as long as it took, 15 minutes at most",
+        "fewest further attempts after a lost swap; a rewrite retries for as long as it took, 15 minutes at most",
         ge=0,
         tighter=LOWER,
         table_limit=100,
@@ -184,7 +184,7 @@ class Policy(RewriteKeys):
     orphan_sweep_enabled: Switch = key(True, "removal of orphans", tighter=FALSE)
     ownership: Ownership = key(
         Ownership.AUTO,
-        "auto: what the table bucket maintains itself is skipped; icekeeper: the bucket's own is switched off first",
+        "auto: skip what the table bucket maintains itself; icekeeper: first switch the bucket's maintenance off",
         tighter=first_of(Ownership.AUTO, Ownership.ICEKEEPER),
     )
 
@@ -203,7 +203,7 @@ class Policy(RewriteKeys):
     max_jobs_per_detection: int = key(100, "most tables one scan proposes", ge=1, tighter=None, is_of_deployment=True)
     detection_timeout_s: int = key(
         300,
-        "seconds that one scan may take, and a look of a pass at another table",
+        "seconds that one scan may take, and that a pass may read another table",
         ge=1,
         tighter=None,
         is_of_deployment=True,
@@ -211,14 +211,14 @@ class Policy(RewriteKeys):
     # The stack sets some of these from its parameters; icekeeper run reads all of them.
     detection_interval_s: int = key(
         3600,
-        "seconds between two detections of icekeeper run; in the stack its parameter ScheduleExpression decides",
+        "seconds between two detections of icekeeper run; in the stack, the parameter ScheduleExpression",
         ge=1,
         tighter=None,
         is_of_deployment=True,
     )
     max_concurrent_jobs: int = key(
         4,
-        "tables that scheduled runs sharing a state maintain at once; set by the stack's parameter MaxConcurrentTables",
+        "tables that scheduled runs sharing a state maintain at once; in the stack, the parameter MaxConcurrentTables",
         ge=1,
         tighter=None,
         is_of_deployment=True,
@@ -232,7 +232,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one pass may take (maintain: where set); it is cut off a quarter later; the stack's "
+        "seconds that one pass may take; it is cut off a quarter later; maintain: only where set; in the stack, the "
         "parameter JobTimeoutMinutes",
         ge=1,
         tighter=None,
@@ -240,7 +240,7 @@ class Policy(RewriteKeys):
     )
     job_retry_limit: int = key(
         1,
-        "retries of a failed job or pass, of maintain only where set; the stack's parameter JobRetryLimit",
+        "retries of a failed job or pass; maintain: only where set; in the stack, the parameter JobRetryLimit",
         ge=0,
         tighter=None,
         is_of_deployment=True,

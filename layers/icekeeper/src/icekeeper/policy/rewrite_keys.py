@@ -88,18 +88,19 @@ class RewriteKeys(BaseModel):
     )
     min_input_files: int = key(
         5,
-        "candidates that a partition must hold before they are merged, and a group that fills no file",
+        "fewest candidate files that are merged, in a partition and in a group that fills no file",
         ge=2,
         tighter=HIGHER,
     )
     partition_rest_hours: Amount = key(
         Fraction(24),
-        "a partition that got no file for so many hours, and as long as files came, has its small files merged, once",
+        "once no file has arrived in a partition for this many hours, and for at least as long as files had been "
+        "arriving, its small files are merged once",
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(
         200,
-        "scans that merged files serve: files are merged that save more in them than it costs; none: always",
+        "scans after which a merge must have saved more than it costs; none: always merge",
         tighter=LOWER,
     )
     # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
@@ -115,7 +116,7 @@ class RewriteKeys(BaseModel):
     # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "merging copies row groups of so many bytes on average, or of a quarter of `row_group_memory_mb`; none: never",
+        "row groups of this many bytes on average, or of a quarter of `row_group_memory_mb`, are copied; none: never",
         tighter=HIGHER,
         table_limit=MEGABYTE,  # footers of thousands of row groups and columns fill memory
     )
@@ -131,7 +132,7 @@ class RewriteKeys(BaseModel):
     max_bytes_to_rewrite: OptionalCount = key(None, "most bytes rewritten by one pass; none: no limit", tighter=LOWER)
     rewrite_job_order: JobOrder = key(
         JobOrder.NONE,
-        "groups rewritten first: bytes-asc, bytes-desc, files-asc, files-desc or none: what saves most per byte",
+        "which groups come first: bytes-asc, bytes-desc, files-asc, files-desc or none (largest saving per byte)",
         tighter=None,
     )
     min_data_age_hours: Amount = key(
@@ -139,7 +140,7 @@ class RewriteKeys(BaseModel):
     )
     min_partition_age_hours: OptionalAge = key(
         None,
-        "partitions that ended less than this many hours ago are not rewritten; 0: those not ended yet; none: all are",
+        "partitions that ended less than this many hours ago are left alone; 0: those not ended; none: no limit",
         tighter=SET_AND_HIGHER,
     )
     apply_deletes: Switch = key(True, "merging applies delete files; false skips tables that have any", tighter=FALSE)
@@ -153,7 +154,7 @@ class RewriteKeys(BaseModel):
     # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
     max_write_amplification: PositiveAmount = key(
         Fraction(10),
-        "bytes rewritten per byte of new data in a week beyond which deletes alone rewrite nothing",
+        "bytes rewritten per new byte in a week, above which no file is rewritten for its deletes alone",
         tighter=LOWER,
     )
     strategy: Strategy = key(
@@ -169,20 +170,20 @@ class RewriteKeys(BaseModel):
     # benchmarks/depth.py: over a thousand rounds of random keys, 4 and 4 rewrite a row 4 times and leave 7 runs over a
     # value on average; a factor of 8 rewrites 3 times and leaves 11, a limit of 8 mends nothing earlier.
     max_clustering_depth: int = key(
-        4, "sorted runs over one value beyond which they are sorted together again", ge=1, tighter=HIGHER
+        4, "sorted runs over one value, above which they are sorted together again", ge=1, tighter=HIGHER
     )
     clustering_tier_factor: int = key(
         4,
-        "runs of about one size that are sorted together; more rewrite less and leave more over a value",
+        "runs of similar size that are sorted together; a higher number rewrites less, leaves more runs over a value",
         ge=2,
         tighter=HIGHER,
     )
     where: WhereText = key(
-        None, "only files that may hold matching rows are rewritten, as `ts < now() - interval '1 hour'`", tighter=None
+        None, "only files that may hold matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
     )
     branch: str = key("main", "branch that is maintained", min_length=1, tighter=None)
     output_spec: OutputSpec = key(
-        OutputSpec.CURRENT, "partition spec of outputs: current, or keep that of inputs", tighter=None
+        OutputSpec.CURRENT, "partition spec of outputs: current, or keep (that of the inputs)", tighter=None
     )
     partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0, tighter=HIGHER_OR_ZERO)
     proof: Proof = key(
@@ -193,13 +194,12 @@ class RewriteKeys(BaseModel):
 
     verify_page_checksums: Switch = key(
         True,
-        "a Parquet file whose page checksums are not those of its bytes is damaged; false: they are not looked at",
+        "whether a Parquet file with wrong page checksums counts as damaged; false: checksums are not verified",
         tighter=TRUE,
     )
     row_group_memory_mb: PositiveAmount = key(
         Fraction(176),
-        "memory, in MB, that a worker may fill with one row group before it is encoded and written, and with what it "
-        "holds besides",
+        "memory, in MB, that a worker may use for a row group that is not yet written and for its other data",
         tighter=LOWER,
         table_limit=Fraction(512),
     )
