@@ -53,14 +53,14 @@ class ConditionalWrites:
         """
         request = {"TableName": self._name, "Item": encoded(item), **_unless_changed(found)}
         if found is None:
-            return self.transact([{"Put": request}])
+            return self._transact([{"Put": request}])
         there = self._sent(self._client.put_item, request)
         return there.is_written or (there.item is not None and there.item["version"] == item["version"])
 
     def delete(self, pk: str, sk: str, found: Item | None) -> bool:
         """Remove an item if it is still as it was found; whether it was."""
         key = encoded({"pk": pk, "sk": sk})
-        return self.transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
+        return self._transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
 
     def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
         """As :meth:`DynamoTable.set_where`."""
@@ -76,7 +76,7 @@ class ConditionalWrites:
         there = self._sent(self._client.update_item, request)
         return there.is_written, there.item
 
-    def transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
+    def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
         """Carry all actions out, or none when a condition does not hold; returns which."""
         token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
         for attempt in range(_ATTEMPTS):
