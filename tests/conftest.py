@@ -29,7 +29,7 @@ from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spa
 from support.java_writer import JavaTables
 from support.memory_folder import write_into_memory
 from support.pyiceberg_schemas import copy_no_metadata, share_avro_schemas
-from support.sqlite_databases import make_state_files_at_once, share_compiled_sql, wait_for_no_disk
+from support.sqlite_databases import share_compiled_sql, wait_for_no_disk
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"
@@ -38,7 +38,6 @@ time.tzset()
 share_aws_models()
 share_compiled_sql()
 wait_for_no_disk()
-make_state_files_at_once()
 build_the_command_once()
 start_other_jvms_sooner()
 # Most tests begin with some appends of PyIceberg's.

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 
 from icekeeper.state.slack import Slack, read_slack, slack_text
-from icekeeper.state.sqlite.schema import upgrade
-from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LastSeen
 from support.state_stores import IDENTITY, OpenStore
 
@@ -38,17 +32,6 @@ def test_slack_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: Open
     after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
     open_store().remember(IDENTITY, after)
     assert open_store().last_seen(IDENTITY) == after
-
-
-def test_a_file_of_an_earlier_version_knows_of_none(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        upgrade(connection, 0, to=11)
-        row = (IDENTITY.key, IDENTITY.place, 5, "f", 1, 1)
-        connection.execute("INSERT INTO last_seen VALUES (?, ?, ?, ?, ?, ?)", row)
-    assert SqliteStateStore(path).last_seen(IDENTITY) == LastSeen(
-        snapshot_id=5, fingerprint="f", finished_ms=1, idle=True
-    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from icekeeper.policy import Operation
 from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline
 
-ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u"}
+ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"}
 KEYS = [
     "runs/run-1/../../config/policy.json",
     "config/policy.json",

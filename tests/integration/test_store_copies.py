@@ -19,10 +19,10 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from icekeeper.storage.part_plan import Part
 from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble
 from icekeeper.storage.storage import Storage
+from support.mixed_footers import mixed_fields
 from support.stored import answering, judged, large_file, merged, requests_of, stored_entry
 
 

@@ -14,10 +14,10 @@ from icekeeper.metadata.document_files import parse_document
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from support.copied import STORAGE, copied, parquet_file, target_of
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
+from support.mixed_footers import mixed_fields
 
 DDL = """
 CREATE TABLE {table} (

@@ -24,12 +24,12 @@ from icekeeper.operations.compaction.writing.column_runs import column_runs
 from icekeeper.operations.compaction.writing.encoded_columns import encoded_columns
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.mixed_footers import mixed_fields
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
 from icekeeper.task_cores import on_cores
 from support.examples import examples
+from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct, task
 
 NAN = float("nan")

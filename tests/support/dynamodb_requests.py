@@ -22,9 +22,9 @@ PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", exp
 
 
 def stored(table: DynamoTable) -> list[Item]:
-    """Every item as DynamoDB has it, but for the mark that nothing of earlier versions is there."""
+    """Every item as DynamoDB has it."""
     pages = table.client.get_paginator("scan").paginate(TableName=table.name)
-    return [item for page in pages for item in page["Items"] if item["pk"]["S"] != "earlier"]
+    return [item for page in pages for item in page["Items"]]
 
 
 @contextmanager

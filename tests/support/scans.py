@@ -79,7 +79,7 @@ def scanned(
 
 
 def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -> MaintenanceRequest:
-    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(name), uuid)
+    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(name), uuid, "s3://b/t")
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
 
 

@@ -109,6 +109,7 @@ class ScriptedPipeline:
                 "warehouse": "s3://lake/",
                 "table": table,
                 "uuid": f"uuid of {table}",
+                "location": f"s3://lake/{table}",
                 "reasons": ["it needs it"],
                 "priority": 0.5,
                 "forced": forced is not None,

@@ -1,8 +1,7 @@
 """What many small SQLite databases of one process share, and the power failure that they need not outlive.
 
 A test makes two catalogs in a database of its own.  SQLAlchemy would set up a dialect for each and compile each
-statement for it anew, which takes as long as the statements; SQLite would wait for the disk at each commit; and each
-state file would go through all versions that there were.
+statement for it anew, which takes as long as the statements; and SQLite would wait for the disk at each commit.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy
 
-from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
-
-__all__ = ["make_state_files_at_once", "share_compiled_sql", "wait_for_no_disk"]
+__all__ = ["share_compiled_sql", "wait_for_no_disk"]
 
 
 @functools.cache
@@ -52,22 +49,3 @@ class _Unsynchronised(sqlite3.Connection):
 def wait_for_no_disk() -> None:
     """Let no connection to SQLite of this process wait until the disk has what was committed."""
     sqlite3.connect = sqlite3.dbapi2.connect = functools.partial(sqlite3.connect, factory=_Unsynchronised)  # type: ignore[assignment]
-
-
-@functools.cache
-def make_state_files_at_once() -> None:
-    """Let a new state file get its tables as they are after all upgrades; one of an earlier version is upgraded."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        upgrade(connection, 0)
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid").fetchall()
-
-    def upgrade_at_once(connection: sqlite3.Connection, version: int) -> None:
-        if version:
-            upgrade(connection, version)
-            return
-        for (statement,) in made:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    state_file: Any = importlib.import_module("icekeeper.state.sqlite.file")
-    state_file.upgrade = upgrade_at_once

@@ -17,10 +17,10 @@ from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
 from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, RowGroup, SortingColumn
-from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_fields
 from icekeeper.row_group_copy.refusal import NotCopyable
 from icekeeper.row_group_copy.thrift_fields import Empty
 from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata
+from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct
 
 _FIELDS = Path(__file__).parents[1] / "support" / "parquet_footer_fields.txt"
@@ -307,7 +307,7 @@ MIXED: dict[str, tuple[Callable[[FileMetaData], None], list[str]]] = {
 
 @pytest.mark.parametrize("what", MIXED)
 def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
-    """As an earlier version left it (rule 201)."""
+    """The comparison by which other tests judge footers (rule 200)."""
     change, words = MIXED[what]
     metadata = _footer(flat_file(tmp_path / "a.parquet", 0))
     change(metadata)
@@ -324,21 +324,3 @@ def test_row_groups_without_values_mix_nothing(tmp_path: Path) -> None:
     empty = replace(metadata.row_groups[0], num_rows=0, ordinal=0)
     metadata.row_groups.append(empty)
     assert mixed_fields(metadata) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "splits", "may_be"),
-    [
-        ("compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a0.parquet", 2, True),
-        ("0101-compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a1.parquet", 2, True),
-        ("compact-123-00004-1b3327dd-c569-4345-aead-49a10b35e3b9-00000-a0.parquet", 1, False),
-        ("00000-7-1b3327dd-c569-4345-aead-49a10b35e3b9-0-00001.parquet", 2, False),
-        ("compact-other-writer.parquet", 2, False),
-    ],
-)
-def test_only_files_that_we_made_of_several_row_groups_are_looked_at(
-    name: str, splits: int, may_be: bool, tmp_path: Path
-) -> None:
-    entry = entry_of(flat_file(tmp_path / "a.parquet", 0), split_offsets=tuple(range(4, 4 + splits)))
-    assert may_be_mixed(replace(entry, file_path=f"s3://lake/t/data/day=1/{name}")) is may_be
-    assert not may_be_mixed(replace(entry, file_path=f"s3://lake/t/data/{name}", file_format="AVRO"))

@@ -64,7 +64,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
     state: CountedState, catalog: str, warehouse: str, name: str
 ) -> None:
     """Its name says where to look first; which table is meant, its UUID."""
-    identity = TableIdentity(catalog, warehouse, TableName.parse(name), "U1")
+    identity = TableIdentity(catalog, warehouse, TableName.parse(name), "U1", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
     tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
     report = scanned(state, PreparedCatalog({**tables, "ns.formerly": PolicyError("there is no such table")}))
@@ -74,7 +74,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
 
 
 def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:
-    alias = TableIdentity("alias", "s3://prod-lake/", TableName.parse("OTHER.T"), "u3")
+    alias = TableIdentity("alias", "s3://prod-lake/", TableName.parse("OTHER.T"), "u3", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=alias, requested_ms=1))
     catalog = PreparedCatalog({"ns.a": with_uuid(table(), "u1"), "other.t": with_uuid(table(), "u3")})
     report = scanned(state, catalog, threads=1, namespace_filter="ns")

@@ -17,7 +17,6 @@ from icekeeper.state.address import state_path
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
-from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord, Pin
 
@@ -84,34 +83,26 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
     assert path.read_bytes() == b"this is no database" * 100
 
 
-def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).history(IDENTITY)
-    assert str(caught.value) == (
-        f"the state file {path} has schema version 99, this Icekeeper knows {SCHEMA_VERSION}; "
-        "upgrade, or name another file with ICEKEEPER_STATE"
-    )
-
-
-def test_a_file_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_knows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 14, 16, 99])
+def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path: Path, version: int) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection, connection:
-        upgrade(connection, 0, to=1)
-        connection.execute("INSERT INTO last_seen VALUES ('C', 'w', 'ns.t', 'u', 5, 'f', 1, 1)")
-        connection.execute("INSERT INTO pins VALUES ('C', 'w', 'ns.t', 'u', 'p', 5, 'm', 10, 'reader')")
+        connection.execute("CREATE TABLE pins (name TEXT)")
+        connection.execute("INSERT INTO pins VALUES ('p')")
+        connection.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+    pin = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
     store = SqliteStateStore(path)
-    assert store.pins(IDENTITY, now_ms=0) == (
-        Pin(identity=IDENTITY, name="p", snapshot_id=5, metadata_location="m", expires_ms=10),
-    )
-    assert store.staging.loads(IDENTITY) == ()
-    store.record_clustering(IDENTITY, 5, "sort(1)")
-    assert store.clustered_snapshots(IDENTITY, "sort(1)") == {5}
-    seen = store.last_seen(IDENTITY)
-    assert seen is not None
-    assert seen.snapshot_id == 5
+    for use in (lambda: store.history(IDENTITY), lambda: store.add_pin(pin)):
+        with pytest.raises(StorageError) as caught:
+            use()
+        assert str(caught.value) == (
+            f"the state file {path} has schema version {version}, and this Icekeeper reads only 15; use the Icekeeper "
+            "that wrote it, or name another file with ICEKEEPER_STATE, where pins and staged loads must be made again "
+            "before anything is deleted"
+        )
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["state.db"]
 
 
 def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.state.identity import EarlierIdentity, TableIdentity
+from icekeeper.state.identity import TableIdentity
 from support.prepared_catalog import PreparedCatalog
 
 
@@ -50,23 +50,6 @@ def test_a_uuid_is_the_same_in_every_case_and_under_every_name() -> None:
     assert one.place != other.place
     assert not one.is_same_table(identity("s3://b/t", "other"))
     assert not one.is_same_table(identity("s3://b/t", None))
-
-
-def test_what_an_earlier_version_wrote_is_found_by_uuid_or_name() -> None:
-    """Of a run in flight, too, whose events tell no location."""
-    with_uuid = EarlierIdentity.parse('["C", "w", "ns.t", "0E5F"]')
-    without = EarlierIdentity.parse('["C", "w", "ns.t", ""]')
-    assert with_uuid is not None
-    assert without is not None
-    assert with_uuid.key in identity("s3://b/t", name="ns.renamed").keys
-    assert with_uuid.spelling in identity("s3://b/t").places
-    assert without.key in identity("s3://b/t", None).keys
-    assert TableIdentity("C", "w", TableName.parse("ns.t"), "").is_same_table(identity("s3://b/t", None))
-
-
-@pytest.mark.parametrize("text", ["fleet", '"abcd"', '["a", "b"]', "", '{"a": 1}', "[1"])
-def test_other_texts_are_no_table(text: str) -> None:
-    assert EarlierIdentity.parse(text) is None
 
 
 NAMES = [

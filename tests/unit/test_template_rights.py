@@ -124,7 +124,7 @@ class TestRights:
 
     def test_every_function_may_remember_what_it_does(self) -> None:
         """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
-        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")} | {"dynamodb:Scan"}
+        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")}
 
         assert needed <= actions(RESOURCES["StateAccessPolicy"])
         assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])

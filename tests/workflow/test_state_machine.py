@@ -40,6 +40,7 @@ def test_every_step_gets_what_the_contract_says(scripted_stack: LocalStack, scri
         "warehouse": "s3://lake/",
         "table": "ns.t",
         "uuid": "uuid of ns.t",
+        "location": "s3://lake/ns.t",
         "reasons": ["it needs it"],
         "priority": 0.5,
         "forced": False,

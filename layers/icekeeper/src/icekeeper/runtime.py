@@ -20,7 +20,7 @@ from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
-from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts
@@ -292,7 +292,6 @@ class Runtime:
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.policy_fit import fitting
         from icekeeper.sweep_rhythm import has_former_table
-        from icekeeper.verification.footer_checks import mixed_footer_warning
 
         cuts, now_ms = self._cut_offs(), self.clock()
         if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:
@@ -313,9 +312,6 @@ class Runtime:
         manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
         identity = identity_of(self.catalog, loaded)
         memory = self._glance(identity, now_ms)
-        mixed_footers = None
-        with suppress(MaintenanceError):  # what cannot be read is no reason to say nothing of the rest
-            mixed_footers = mixed_footer_warning(loaded.metadata, manifests or (), reader, storage)
         return examine(
             identity,
             loaded.metadata,
@@ -325,7 +321,6 @@ class Runtime:
             idle=lambda policy: idle_by_memory(loaded, policy, memory, now_ms),
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             unreadable=memory.unreadable,
-            mixed_footers=mixed_footers,
             has_former_table=has_former_table(memory.schedules),
             cut_off=cut,
             twins=self._twins(identity),
@@ -366,7 +361,7 @@ class Runtime:
         """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
         from icekeeper.deletion.served_tables import why_deletions_wait
 
-        with suppress(StorageError):  # as above, health does without
+        with suppress(StorageError):  # health does without
             return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
         return None
 

@@ -22,7 +22,7 @@ __all__ = [
 RUN_ID_KEY = "icekeeper.run-id"
 """Snapshot summary: the run that committed it."""
 OPERATION_KEY = "icekeeper.operation"
-"""Snapshot summary: which operation of the run; snapshots of earlier versions do not say."""
+"""Snapshot summary: which operation of the run."""
 
 
 def newest_run(metadata: TableMetadata) -> tuple[int, str] | None:

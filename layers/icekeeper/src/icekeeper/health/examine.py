@@ -43,7 +43,6 @@ def examine(
     idle: Callable[[ResolvedPolicy], Collection[Operation]] = lambda resolved: (),
     deletes_elsewhere: int = 0,
     unreadable: Mapping[str, UnreadableFile] | None = None,
-    mixed_footers: str | None = None,
     has_former_table: bool = False,
     cut_off: CutOff | None = None,
     twins: Sequence[str] = (),
@@ -55,8 +54,8 @@ def examine(
     default settings.  ``manifests`` are those of the head, if the caller has read them.  ``idle`` is called where files
     look as if they needed work, and returns the operations that surely find none: then there is no warning.
     ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
-    name; ``unreadable`` files are those that passes could not read, and ``mixed_footers`` warns of footers that readers
-    misread.  ``cut_off`` says that a pass over the table took too long, ``twins`` are other tables with its UUID.
+    name; ``unreadable`` files are those that passes could not read.  ``cut_off`` says that a pass over the table took
+    too long, ``twins`` are other tables with its UUID.
     ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
     ``waits``: why deletions wait for a table that cannot be read.
     """
@@ -71,8 +70,6 @@ def examine(
         )
     if (told := unreadable_warning(unreadable or {})) is not None:
         warnings["unreadable_files"] = told
-    if mixed_footers is not None:
-        warnings["mixed_footers"] = mixed_footers
     if has_former_table:
         warnings["former_table"] = (
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "

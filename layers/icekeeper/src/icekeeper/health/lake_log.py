@@ -51,7 +51,7 @@ class LakeLog:
         try:
             for stats in store.of_catalog(catalog, warehouse):
                 self._known[_entry(stats.identity)] = _Known(_digest(stats), frozenset(stats.warnings), stats.identity)
-        except (StorageError, KeyError, TypeError, ValueError) as error:  # also what another version wrote
+        except (StorageError, KeyError, TypeError, ValueError) as error:
             self._give_up("read", error)
 
     @property

@@ -17,7 +17,7 @@ from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.pass_context.context import OperationContext
 
-__all__ = ["CommittedRewrite", "ReplacementOn", "Rewrite", "commit_rewrite"]
+__all__ = ["ReplacementOn", "Rewrite", "commit_rewrite"]
 
 ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
 """Returns what the groups that still hold replace on a head, and the manifests that list the replaced files."""
@@ -33,14 +33,6 @@ class Rewrite:
     groups: Sequence[GroupClaim]
     outputs: Mapping[int, Sequence[str]]
     """Group → paths of the files that were written for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedRewrite:
-    """What landed, and what the last attempt decided about the groups."""
-
-    committed: Committed | Nothing
-    rebased: RebaseResult
 
 
 @dataclass(slots=True)
@@ -62,8 +54,13 @@ class _Attempts:
         return self.context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
 
 
-def commit_rewrite(context: OperationContext, rewrite: Rewrite, replacement_on: ReplacementOn) -> CommittedRewrite:
+def commit_rewrite(
+    context: OperationContext, rewrite: Rewrite, replacement_on: ReplacementOn
+) -> tuple[Committed | Nothing, RebaseResult]:
     """Commit the groups that still hold on the newest head; outputs of the others are removed, unless they may be live.
+
+    Returns:
+        What landed, and what the last attempt decided about the groups.
 
     Raises:
         CommitStateUnknown: the outcome could not be found out; the outputs stay.
@@ -74,4 +71,4 @@ def commit_rewrite(context: OperationContext, rewrite: Rewrite, replacement_on: 
     committed = context.commit_outputs(rewrite.loaded, attempts.prepare, outputs)
     rebased = attempts.rebased[-1]
     context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))
-    return CommittedRewrite(committed, rebased)
+    return committed, rebased

@@ -126,8 +126,8 @@ class Item(_Event):
     warehouse: str
     table: str
     uuid: str
-    location: str = ""
-    """The table's location, normalised; empty in items of earlier versions."""
+    location: str
+    """The table's location, normalised."""
     reasons: tuple[str, ...] = ()
     priority: float = 0.0
     forced: bool = False

@@ -17,9 +17,6 @@ from icekeeper.pipeline.events import Item, Route
 
 __all__ = ["PlanDocument", "PlannedSchedule", "read_plan"]
 
-# Fields that earlier versions wrote and nothing ever read.
-_FORMER_FIELDS = frozenset({"bounds"})
-
 
 class PlannedSchedule(BaseModel):
     """A schedule that the pass carries out."""
@@ -48,7 +45,7 @@ class PlanDocument(BaseModel):
     metadata_location: str
     """The metadata file that was planned on; empty: there is nothing to do, because of ``needless``."""
     needless: str = ""
-    """Why the table needs no pass any more; in plans of earlier versions empty, for one that was dropped."""
+    """Why the table needs no pass any more."""
     head_id: int | None
     """The snapshot at the head of the maintained branch; ``None`` for an empty branch."""
     fingerprint: str
@@ -76,13 +73,11 @@ class PlanDocument(BaseModel):
 
 
 def read_plan(document: Any) -> PlanDocument:
-    """Check the JSON document of a plan; one that an earlier version wrote is read without its former fields.
+    """Check the JSON document of a plan.
 
     Raises:
         PlanStale: another version of Icekeeper wrote it, and this one cannot read it: plan again.
     """
-    if isinstance(document, Mapping):
-        document = {name: value for name, value in document.items() if name not in _FORMER_FIELDS}
     try:
         return PlanDocument.model_validate(document)
     except ValidationError as error:

@@ -61,8 +61,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
     documents = deployment.documents(event.run_id, item)
     plan = documents.plan(event.plan)
     if not plan.metadata_location:
-        needless = plan.needless or f"{table} was dropped or replaced since it was detected"
-        return TableReport(table, "skipped", needless, None)
+        return TableReport(table, "skipped", plan.needless, None)
     remember_outgrown(deployment.control, item, plan.routes, event.failures)
     folder = table_folder(event.run_id, item.identity.spelling)
     told = told_by_jobs(deployment.control, folder, plan.routes, event.failures)

@@ -35,8 +35,6 @@ class RewriteReason(StrEnum):
     """No Bloom filter on a column that has one by the table's properties."""
     SPEC = "spec"
     """An older partition spec, where all rows of the file belong to one partition of the current spec."""
-    FOOTER = "footer"
-    """A footer that mixes the habits of several writers, in a file that Icekeeper made by copying."""
 
 
 class OutputSpec(StrEnum):

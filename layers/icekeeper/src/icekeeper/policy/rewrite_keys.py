@@ -123,7 +123,7 @@ class RewriteKeys(BaseModel):
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size", tighter=FALSE)
     rewrite_reason: RewriteReasons = key(
         (),
-        "comma-separated: files are also rewritten for codec, bloom (filters), spec or (mixed) footer; reads footers",
+        "comma-separated: files are also rewritten for codec, bloom (filters) or spec; reads footers",
         tighter=FEWER,
     )
     max_files_to_rewrite: OptionalCount = key(

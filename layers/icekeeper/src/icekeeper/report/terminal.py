@@ -270,11 +270,9 @@ def _size(amount: int | float) -> str:
     return size_text(amount) if amount else "0 bytes"
 
 
-def _setting_text(setting: object) -> str:
-    """A value with its source, as the documents have it, in words; earlier versions remembered text."""
-    if setting is None:
-        return "not set"
-    return f"{_value_text(setting['value'])} ({setting['source']})" if isinstance(setting, Mapping) else str(setting)
+def _setting_text(setting: Mapping[str, Any] | None) -> str:
+    """A value with its source, as the documents have it, in words."""
+    return "not set" if setting is None else f"{_value_text(setting['value'])} ({setting['source']})"
 
 
 def _value_text(value: object) -> str:

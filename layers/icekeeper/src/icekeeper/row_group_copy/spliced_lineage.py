@@ -16,7 +16,7 @@ from icekeeper.row_group_copy.new_lineage import LineageChunks
 from icekeeper.row_group_copy.page_structs import OffsetIndex
 from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
 
-__all__ = ["SplicedLineage", "WrittenLineage", "spliced"]
+__all__ = ["WrittenLineage", "spliced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,13 @@ class WrittenLineage:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class SplicedLineage:
-    """An input with new lineage columns: its placement, and what is known of the columns' pages by their places."""
-
-    placement: Placement
-    indexes: dict[Piece, bytes]
-    pages: dict[Piece, list[Piece]]
-
-
 def spliced(
     placement: Placement, groups: Sequence[RowGroup], written: Sequence[WrittenLineage | None]
-) -> SplicedLineage:
-    """The placement of an input with new lineage columns; ``groups``, what is copied of it, are given these.
+) -> tuple[Placement, dict[Piece, bytes], dict[Piece, list[Piece]]]:
+    """Give the row groups that are copied of an input their new lineage columns.
+
+    Returns:
+        The placement of the input with these columns, their page indexes and their pages, each by its place.
 
     ``written`` has the new columns of each of them, ``None`` where the row group is copied whole.
     """
@@ -62,7 +56,7 @@ def spliced(
         _add(group, columns)
         base += new.footer.file_size
     file = replace(placement.file, ranges=tuple(ranges))
-    return SplicedLineage(replace(placement, file=file, starts=tuple(starts)), indexes, pages)
+    return replace(placement, file=file, starts=tuple(starts)), indexes, pages
 
 
 def _moved(piece: Piece, by: int) -> Piece:

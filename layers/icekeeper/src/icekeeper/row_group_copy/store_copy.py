@@ -76,13 +76,9 @@ def copy_in_store(
     made = assemble(storage, path, planned)
     if isinstance(made, NotAssembled):
         return NotCopyable(made.path, made.reason) if made.source_changed else None
-    written = WrittenCopy(
-        path,
-        made.size,
-        tuple(group for one in tail.inputs for group in one.complete_row_groups),
-        tail.split_offsets,
-    )
-    return StoredCopy(written, made, planned)
+    complete, split_offsets = tail
+    row_groups = tuple(group for one in complete for group in one.complete_row_groups)
+    return StoredCopy(WrittenCopy(path, made.size, row_groups, split_offsets), made, planned)
 
 
 def _is_worth_it(layout: Layout) -> bool:

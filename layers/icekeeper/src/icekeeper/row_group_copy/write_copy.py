@@ -59,8 +59,9 @@ def write_copy(
     if isinstance(tail, NotCopyable):
         storage.delete([path])
         return tail
-    row_groups = tuple(group for one in tail.inputs for group in one.complete_row_groups)
-    return WrittenCopy(path, size, row_groups, tail.split_offsets)
+    inputs, split_offsets = tail
+    row_groups = tuple(group for one in inputs for group in one.complete_row_groups)
+    return WrittenCopy(path, size, row_groups, split_offsets)
 
 
 def _copy_input(

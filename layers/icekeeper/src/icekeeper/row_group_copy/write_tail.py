@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from icekeeper.row_group_copy.copied_input import CopiedInput
@@ -18,23 +18,16 @@ from icekeeper.row_group_copy.spliced_lineage import spliced
 from icekeeper.row_group_copy.write_lineage import write_lineage
 from icekeeper.storage.storage import Storage
 
-__all__ = ["Tail", "write_tail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What was written."""
-
-    inputs: tuple[CopiedInput, ...]
-    """The inputs with their new lineage columns."""
-    split_offsets: tuple[int, ...]
-    """Where each row group begins in the new file."""
+__all__ = ["write_tail"]
 
 
 def write_tail(
     sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
-) -> Tail | NotCopyable:
+) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
     """Write the end of the new file to ``sink``, which is at the end of the data.
+
+    Returns:
+        The inputs with their new lineage columns, and where each row group begins in the new file.
 
     Raises:
         StorageError: row ids of an input cannot be read, or the file not written.
@@ -55,7 +48,7 @@ def write_tail(
         _write_end(sink, copied, parts, schema)
     except CannotCopy as error:
         return NotCopyable(current.placement.file.path, str(error))
-    return Tail(tuple(copied), tuple(offset for moved in parts for offset in moved.split_offsets))
+    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
 
 
 def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
@@ -67,9 +60,8 @@ def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks
 def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
     """The row groups of an input in the new file, with their new lineage columns."""
     groups = copied.placement.file.carried()
-    new = spliced(copied.placement, groups, copied.lineage)
-    indexes, pages = copied.indexes | new.indexes, copied.pages | new.pages
-    return move_row_groups(groups, new.placement, starts, lacks, indexes, pages)
+    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
+    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
 
 
 def _write_end(

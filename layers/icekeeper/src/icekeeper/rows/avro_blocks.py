@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from pydantic_core import from_json
 from icekeeper.errors import MaintenanceError
 from icekeeper.foreign_bytes import CODECS, FileLimits, require_fitting
 
-__all__ = ["AvroBlock", "AvroContainer"]
+__all__ = ["AvroContainer"]
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -26,14 +25,6 @@ _LONGEST_HEADER = 8 * 1024 * 1024
 _BLOCK = "a block of it"
 # Numbers are read byte by byte, and each read of an object store's stream is a request.
 _BUFFER_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class AvroBlock:
-    """A block of ``count`` records; ``payload()`` returns their bytes, decompressed."""
-
-    count: int
-    payload: Callable[[], bytes]
 
 
 class AvroContainer:
@@ -60,8 +51,8 @@ class AvroContainer:
             raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(CODECS))}")
         self._codec = codec
 
-    def blocks(self) -> Iterator[AvroBlock]:
-        """Every block in file order.
+    def blocks(self) -> Iterator[tuple[int, Callable[[], bytes]]]:
+        """Of every block in file order: its number of records, and what returns their bytes, decompressed.
 
         Raises:
             pa.ArrowInvalid: the file is damaged or truncated.
@@ -73,7 +64,7 @@ class AvroContainer:
             data = self._exactly(size)
             if self._exactly(_SYNC_BYTES) != self._sync:
                 raise pa.ArrowInvalid("damaged Avro file: a block does not end with the file's sync marker")
-            yield AvroBlock(count, partial(self._decompressed, data))
+            yield count, partial(self._decompressed, data)
 
     def _decompressed(self, data: bytes) -> bytes:
         try:

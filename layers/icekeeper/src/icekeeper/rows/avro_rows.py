@@ -86,10 +86,10 @@ class AvroRows:
         )
         rows: list[Any] = []
         size = 0
-        for block in self._container.blocks():
-            data, at, end = block.payload(), 0, 0
+        for count, payload in self._container.blocks():
+            data, at, end = payload(), 0, 0
             with _telling_damage("rows"):
-                count = require_possible(block.count, len(data))
+                require_possible(count, len(data))
             for _ in range(count):
                 try:
                     row, end = read(data, at)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -60,16 +59,9 @@ def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[s
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoded:
-    inputs: list[InputRows]
-    row_bytes: float | None
-    """Of a row in memory; ``None``: no row is in memory yet."""
-
-
 def _by_threads(inputs: Iterator[InputRows], row_bytes: float, pool: WorkThreads) -> Iterator[InputRows]:
     """``row_bytes`` is what a row is likely to take in memory, until some are decoded."""
-    portions: deque[tuple[float, Future[_Decoded]]] = deque()
+    portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
     while True:
         while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:
             portion, size = _portion(inputs, row_bytes)
@@ -78,9 +70,9 @@ def _by_threads(inputs: Iterator[InputRows], row_bytes: float, pool: WorkThreads
             portions.append((size, pool.submit(_decoded, portion)))
         if not portions:
             return
-        decoded = portions[0][1].result()
-        row_bytes = decoded.row_bytes or row_bytes
-        yield from decoded.inputs
+        decoded, measured = portions[0][1].result()
+        row_bytes = measured or row_bytes
+        yield from decoded
         del decoded
         portions.popleft()
 
@@ -97,8 +89,11 @@ def _portion(inputs: Iterator[InputRows], row_bytes: float) -> tuple[list[InputR
     return portion, size
 
 
-def _decoded(portion: list[InputRows]) -> _Decoded:
-    """Small files with their rows, as long as these take little memory; an error waits until its file's turn."""
+def _decoded(portion: list[InputRows]) -> tuple[list[InputRows], float | None]:
+    """Small files with their rows, as long as these take little memory; an error waits until its file's turn.
+
+    Also the bytes of a row in memory; ``None``: no row is in memory yet.
+    """
     found: list[InputRows] = []
     rows = size = 0
     with on_cores(1):  # Arrow's threads would wait for one another
@@ -114,7 +109,7 @@ def _decoded(portion: list[InputRows]) -> _Decoded:
             rows += sum(batch.num_rows for batch in held)
             size += sum(batch.nbytes for batch in held)
             found.append((source, chain(held, batches)))
-    return _Decoded(found, size / rows if rows else None)
+    return found, size / rows if rows else None
 
 
 def _is_small(source: InputFile) -> bool:

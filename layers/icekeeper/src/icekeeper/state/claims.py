@@ -156,7 +156,7 @@ class CatalogLook:
             looked_ms=looked_ms,
             unseen=unseen,
             failure=document["failure"],
-            hidden=tuple(tuple(map(str, namespace)) for namespace in document.get("hidden", ())),
+            hidden=tuple(tuple(map(str, namespace)) for namespace in document["hidden"]),
         )
 
 

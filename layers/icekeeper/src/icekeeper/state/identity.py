@@ -9,11 +9,11 @@ only records that spare files are filed under the UUID alone; all others, leases
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from icekeeper.model import TableName
 
-__all__ = ["EarlierIdentity", "TableIdentity"]
+__all__ = ["TableIdentity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +30,20 @@ class TableIdentity:
     uuid: str
     """In lower case; empty for v1 tables without one."""
     location: str = ""
-    """The table's location, normalised; empty where an earlier version did not record it."""
+    """The table's location, normalised; empty where nobody has read the table."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uuid", self.uuid.strip().lower())
 
     @property
     def spelling(self) -> str:
-        """Names and UUID as JSON text, under which earlier versions filed what they recorded."""
+        """Names and UUID as JSON text."""
         return _text(self.catalog, self.warehouse, str(self.table), self.uuid)
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys under which pins and staged loads of this table are found; new ones go under the first.
-
-        The UUID alone.  For a table without one, its location and the spelling of earlier versions.
-        """
-        if self.uuid:
-            return (self.uuid,)
-        return (self.location, self.spelling) if self.location else (self.spelling,)
-
-    @property
     def key(self) -> str:
-        """The first of :attr:`keys`, under which new pins and staged loads are filed: they only spare."""
-        return self.keys[0]
+        """The key of pins and staged loads, which only spare files: the UUID, for a table without one its place."""
+        return self.uuid or self.place
 
     @property
     def lease_key(self) -> str:
@@ -64,17 +54,9 @@ class TableIdentity:
         return _text(self.uuid, self.place)
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """What tells this copy of the table from others, for journal and memory; new records go under the first.
-
-        The location, and the spelling of earlier versions, which recorded no location.
-        """
-        return (self.location, self.spelling) if self.location else (self.spelling,)
-
-    @property
     def place(self) -> str:
-        """The first of :attr:`places`, under which new records of journal and memory are filed."""
-        return self.places[0]
+        """What tells this copy of the table from others: its location, and the names of a table that nobody read."""
+        return self.location or self.spelling
 
     @property
     def copy(self) -> tuple[str, str]:
@@ -83,43 +65,11 @@ class TableIdentity:
 
     def is_same_table(self, other: TableIdentity) -> bool:
         """Whether both are the same table, or copies of one."""
-        return not set(self.keys).isdisjoint(other.keys)
+        return self.key == other.key
 
     def is_same_copy(self, other: TableIdentity) -> bool:
-        """Whether both are the same copy of the same table, whatever catalogs call it (rule 270).
-
-        Where a record of an earlier version has no location, the UUID decides.
-        """
-        return self.is_same_table(other) and (not (self.location and other.location) or self.location == other.location)
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierIdentity:
-    """The identity of a table as earlier versions recorded it; ``table`` may be text that is no table name now."""
-
-    catalog: str
-    warehouse: str
-    table: str
-    uuid: str
-
-    @classmethod
-    def parse(cls, text: str) -> EarlierIdentity | None:
-        """Parse the key of an earlier version; ``None`` for any other text."""
-        try:
-            parts = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        return cls(*map(str, parts)) if isinstance(parts, list) and len(parts) == len(fields(cls)) else None
-
-    @property
-    def spelling(self) -> str:
-        """The :attr:`TableIdentity.spelling` of this table."""
-        return _text(self.catalog, self.warehouse, self.table, self.uuid.strip().lower())
-
-    @property
-    def key(self) -> str:
-        """The :attr:`TableIdentity.key` of this table."""
-        return self.uuid.strip().lower() or self.spelling
+        """Whether both are the same copy of the same table, whatever catalogs call it (rule 270)."""
+        return self.lease_key == other.lease_key
 
 
 def _text(*parts: str) -> str:

@@ -78,7 +78,7 @@ def stored_request(record: Mapping[str, object], is_filed_under: Callable[[str],
     if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
         raise ValueError("its requested_ms is no time in milliseconds")
     identity = TableIdentity(catalog, warehouse, requested_table(table), uuid, location)
-    if not any(map(is_filed_under, (identity.lease_key, *identity.keys))):
+    if not is_filed_under(identity.lease_key):
         raise ValueError("it is not filed under the key of its table")
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=_settings(settings))
 

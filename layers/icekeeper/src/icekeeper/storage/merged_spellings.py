@@ -2,7 +2,7 @@
 
 SeaweedFS takes a backslash for a slash; macOS takes a letter with an accent for a letter and an accent behind it
 (Unicode Standard Annex 15); Hadoop resolves ``.`` and ``..`` before it asks (RFC 3986, 5.2.4).  Only references are
-compared so: keys of the state stay as earlier versions wrote them.
+compared so; keys of the state are not.
 """
 
 from __future__ import annotations

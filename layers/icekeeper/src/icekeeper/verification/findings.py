@@ -25,7 +25,6 @@ class ProblemKind(StrEnum):
     DELETION_VECTOR = "deletion_vector"
     DELETE_SCOPE = "delete_scope"
     STATISTICS = "statistics"
-    MIXED_FOOTER = "mixed_footer"
     NOT_ALLOWED = "not_allowed"
 
 
@@ -40,7 +39,6 @@ REMEDIES: Mapping[ProblemKind, str] = {
     ProblemKind.DELETE_SCOPE: (
         "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete"
     ),
-    ProblemKind.MIXED_FOOTER: "readers in Rust refuse it or miss rows; one pass with `rewrite_reason=footer`",
     ProblemKind.NOT_ALLOWED: (
         "it was not looked at, and may be sound: admit its folder by `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
         "own, else drop it from the table"

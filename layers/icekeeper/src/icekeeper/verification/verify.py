@@ -14,14 +14,12 @@ from icekeeper.metadata.reachability import statistics_files
 from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, FileContent, ManifestFile
+from icekeeper.model import ManifestFile
 from icekeeper.request_count import WorkThreads
-from icekeeper.row_group_copy.mixed_footers import may_be_mixed
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems
 from icekeeper.verification.findings import Problem, ProblemKind, Verification
-from icekeeper.verification.footer_checks import footer_problems
 from icekeeper.verification.lineage_checks import (
     duplicate_vector_problems,
     manifest_row_id_problems,
@@ -50,8 +48,6 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     """Path → size that the metadata states, ``None`` where it states none."""
     manifests: dict[str, ManifestFile] = {}
     per_snapshot: list[list[ManifestFile]] = []
-    of_heads: set[str] = set()
-    """Paths of the manifests of branches and tags."""
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
     for snapshot in metadata.snapshots.values():
         try:
@@ -63,8 +59,6 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
         if snapshot.manifest_list is not None:
             sizes[snapshot.manifest_list] = None
         per_snapshot.append(found)
-        if snapshot.snapshot_id in heads:
-            of_heads.update(manifest.manifest_path for manifest in found)
         problems += summary_problems(
             found, dict(snapshot.summary), snapshot.snapshot_id, snapshot.manifest_list or loaded.metadata_location
         )
@@ -77,12 +71,8 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     live: dict[str, set[tuple[str, int | None]]] = {}
     vectors: dict[str, list[str]] = {}
     """Manifest path → paths of the data files of the live deletion vectors in it."""
-    copied: dict[str, DataFile] = {}
-    """Data files whose footers are read: a rewrite mends heads, and expiry takes the snapshots before."""
     for manifest in manifests.values():
-        looked_at = copied if manifest.manifest_path in of_heads else {}
-        problems += _check_manifest(reader, storage, manifest, sizes, live, vectors, looked_at)
-    problems += footer_problems((file for path, file in copied.items() if storage.allows(path)), storage)
+        problems += _check_manifest(reader, storage, manifest, sizes, live, vectors)
     problems += _duplicates(per_snapshot, live)
     for listed in per_snapshot:
         problems += duplicate_vector_problems(path for m in listed for path in vectors.get(m.manifest_path, ()))
@@ -105,7 +95,6 @@ def _check_manifest(
     sizes: dict[str, int | None],
     live: dict[str, set[tuple[str, int | None]]],
     vectors: dict[str, list[str]],
-    copied: dict[str, DataFile],
 ) -> list[Problem]:
     keys = live.setdefault(manifest.manifest_path, set())
     problems: list[Problem] = []
@@ -121,8 +110,6 @@ def _check_manifest(
                     keys.add(entry.file.key)
                     if entry.file.content_offset is not None and entry.file.referenced_data_file is not None:
                         vectors.setdefault(manifest.manifest_path, []).append(entry.file.referenced_data_file)
-                    if entry.file.content is FileContent.DATA and may_be_mixed(entry.file):
-                        copied[entry.file.file_path] = entry.file
                     sizes[entry.file.file_path] = entry.file.file_size_in_bytes
     except MetadataUnreadable as error:
         sizes.pop(manifest.manifest_path, None)

@@ -108,14 +108,14 @@ def commit_results(
         )
         return replacement, rebased.affected
 
-    result = commit_rewrite(context, rewrite, replacement_on)
-    outcomes.dropped |= result.rebased.dropped
-    if isinstance(result.committed, Nothing):
-        outcomes.nothing = result.committed.reason
+    committed, rebased = commit_rewrite(context, rewrite, replacement_on)
+    outcomes.dropped |= rebased.dropped
+    if isinstance(committed, Nothing):
+        outcomes.nothing = committed.reason
         return
-    _note(outcomes, result.committed, result.rebased, groups, done)
+    _note(outcomes, committed, rebased, groups, done)
     outcomes.depth = depth
-    if plan.recipe is not None and result.rebased.kept and not context.dry_run:
+    if plan.recipe is not None and rebased.kept and not context.dry_run:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
 

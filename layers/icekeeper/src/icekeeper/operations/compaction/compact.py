@@ -15,7 +15,7 @@ from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
@@ -153,38 +153,22 @@ def _entries(
     They are only held where footers are read before the plan; files in other formats than Parquet have no footer.
     """
     entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
-    reasons = frozenset(context.policy.rewrite_reason)
-    asked, asks_mixed = reasons & BY_FOOTER, RewriteReason.FOOTER in reasons
-    if not asked and not asks_mixed:
+    asked = BY_FOOTER.intersection(context.policy.rewrite_reason)
+    if not asked:
         return entries, {}
     held = tuple(entries)
     files = [live.entry.file for live in held if in_scope(live.entry.file, live.manifest.partition_spec_id)]
-    lacking = {f.file_path: asked for f in files if asked and f.file_format.upper() != "PARQUET"}
-    written = [f for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
-    if asked:
-        paths = [file.file_path for file in written]
-        loaded.allowed.require(paths)
-        found = files_lacking(
-            paths,
-            wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
-            context.storage(loaded),
-            lambda done: context.progress("footers", done, len(paths)),
-        )
-        lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
-    for path in _with_mixed_footers(context, loaded, written) if asks_mixed else ():
-        lacking[path] = lacking.get(path, frozenset()) | {RewriteReason.FOOTER}
-    return held, lacking
-
-
-def _with_mixed_footers(context: OperationContext, loaded: LoadedTable, files: Iterable[DataFile]) -> Iterable[str]:
-    """The paths of the files whose footers mix habits of several writers."""
-    from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_footers  # with Thrift
-
-    ours = [file for file in files if may_be_mixed(file)]
-    loaded.allowed.require(file.file_path for file in ours)
-    return mixed_footers(
-        ours, context.storage(loaded), lambda done: context.progress("footers of copies", done, len(ours))
+    lacking = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
+    paths = [f.file_path for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
+    loaded.allowed.require(paths)
+    found = files_lacking(
+        paths,
+        wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
+        context.storage(loaded),
+        lambda done: context.progress("footers", done, len(paths)),
     )
+    lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
+    return held, lacking
 
 
 def _told(

@@ -106,9 +106,9 @@ def files_until_paid(files: Iterable[Candidate], policy: Policy) -> int | None:
     return max(1, math.ceil(lacking / gain)) if gain > 0 else None
 
 
-def rewrite_price(size: int, policy: Policy, *, copied: bool = False) -> float:
-    """US dollars to rewrite, or to copy, so many bytes, without requests."""
-    return float(_price(size, policy.price_per_gb_copied if copied else policy.price_per_gb_rewritten))
+def rewrite_price(size: int, policy: Policy) -> float:
+    """US dollars to rewrite so many bytes, without requests."""
+    return float(_price(size, policy.price_per_gb_rewritten))
 
 
 def _price_of_file(candidate: Candidate, policy: Policy) -> Fraction:

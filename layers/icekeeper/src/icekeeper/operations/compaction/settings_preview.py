@@ -11,7 +11,6 @@ from icekeeper.operations.compaction.candidates import Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.written_settings import WantedSettings, files_lacking
 from icekeeper.policy import Policy, Strategy
-from icekeeper.policy.choices import RewriteReason
 from icekeeper.storage.storage import Storage
 
 __all__ = ["FileSample", "order_document", "settings_document"]
@@ -23,11 +22,8 @@ def settings_document(
     sample: FileSample, wanted: WantedSettings, storage: Storage, policy: Policy
 ) -> list[dict[str, Any]]:
     """``settings`` of a plan in ``plan --json``: one entry per reason that sampled files give; sums are estimates."""
-    from icekeeper.row_group_copy.mixed_footers import may_be_mixed, mixed_footers  # with Thrift
-
     chosen = sample.paths()
     counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
-    counts[RewriteReason.FOOTER] = len(mixed_footers([f for f in sample.chosen() if may_be_mixed(f)], storage))
     return [
         {
             "reason": reason.value,
@@ -35,15 +31,11 @@ def settings_document(
             "lacking": count,
             "files": round(sample.count * count / len(chosen)),
             "bytes": round(sample.bytes * count / len(chosen)),
-            "cost_usd": round(_cost(reason, round(sample.bytes * count / len(chosen)), policy), 9),
+            "cost_usd": round(rewrite_price(round(sample.bytes * count / len(chosen)), policy), 9),
             "how": f"rewrite_reason={reason.value}",
         }
-        for reason, count in sorted((+counts).items())
+        for reason, count in sorted(counts.items())
     ]
-
-
-def _cost(reason: RewriteReason, size: int, policy: Policy) -> float:
-    return rewrite_price(size, policy, copied=reason is RewriteReason.FOOTER)
 
 
 def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
@@ -82,7 +74,7 @@ class FileSample:
         """How many of them have rows that are not in the table's sort order."""
         self.count = 0
         self.bytes = 0
-        self._kept: list[DataFile] = []
+        self._kept: list[str] = []
         self._step = 1
 
     def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
@@ -94,15 +86,12 @@ class FileSample:
                 self._add(live.entry.file)
             yield live
 
-    def chosen(self) -> list[DataFile]:
-        return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
-
     def paths(self) -> list[str]:
-        return [file.file_path for file in self.chosen()]
+        return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
 
     def _add(self, file: DataFile) -> None:
         if self.count % self._step == 0:
-            self._kept.append(file)
+            self._kept.append(file.file_path)
         self.count += 1
         self.bytes += file.file_size_in_bytes
         if len(self._kept) > 2 * _SAMPLE:

@@ -173,9 +173,10 @@ def _commit(
         )
         return replacement, {rebased.delete_manifests[key] for key in replacement.removed}
 
-    result = commit_rewrite(context, Rewrite(loaded, planned, _claims(loaded, groups, done), outputs), replacement_on)
-    landed = [group for group in groups if group.group_id in result.rebased.kept]
-    return _outcome(plan, result.committed, landed, result.rebased.dropped, errors, done)
+    rewrite = Rewrite(loaded, planned, _claims(loaded, groups, done), outputs)
+    committed, rebased = commit_rewrite(context, rewrite, replacement_on)
+    landed = [group for group in groups if group.group_id in rebased.kept]
+    return _outcome(plan, committed, landed, rebased.dropped, errors, done)
 
 
 def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:

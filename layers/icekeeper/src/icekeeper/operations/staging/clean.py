@@ -99,15 +99,15 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     unfinished: set[str] = set()
     for load in failed:
         if load.origin is LoadOrigin.USER and load.prefixes:
-            inside = files_in_folders(
+            inside, are_more = files_in_folders(
                 storage,
                 loaded.metadata,
                 load.prefixes,
                 older_than_ms=now_ms - grace_ms,
                 protected=context.policy.orphan_protected_prefixes,
             )
-            files[load.name] += inside.paths
-            unfinished.update([load.name] if inside.more else ())
+            files[load.name] += inside
+            unfinished.update([load.name] if are_more else ())
     paths = list(dict.fromkeys(path for some in files.values() for path in some))
     unneeded, needs = unneeded_files(context, loaded, paths)
     if context.dry_run:

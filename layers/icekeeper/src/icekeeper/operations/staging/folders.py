@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged
@@ -11,14 +10,7 @@ from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-__all__ = ["FolderFiles", "files_in_folders"]
-
-
-class FolderFiles(NamedTuple):
-    """Files that may be deleted, and whether others remain for a later pass."""
-
-    paths: tuple[str, ...]
-    more: bool
+__all__ = ["files_in_folders"]
 
 
 def files_in_folders(
@@ -28,12 +20,15 @@ def files_in_folders(
     *,
     older_than_ms: int,
     protected: Iterable[str] = (),
-) -> FolderFiles:
+) -> tuple[tuple[str, ...], bool]:
     """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
 
     A younger file may be of a writer that reuses the folder without a record, and one of unknown age counts as young.
     A folder that all writers of the table share is no load's own, whoever declared it: what lies there is left to the
     removal of orphans.
+
+    Returns:
+        The files that may be deleted, and whether others remain for a later pass.
 
     Raises:
         StorageError: a folder cannot be listed.
@@ -52,4 +47,4 @@ def files_in_folders(
                 more = True
             else:
                 paths.append(found.path)
-    return FolderFiles(tuple(dict.fromkeys(paths)), more)
+    return tuple(dict.fromkeys(paths)), more

@@ -162,8 +162,8 @@ def _write(context: OperationContext, loaded: LoadedTable, reader: TableReader, 
 
 def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work: _Work, written: _Written) -> None:
     plan = work.plan
-    sketches = computed_sketches(context, loaded, plan, work.bases)
-    file = statistics_file(plan, work.carried, sketches.by_column)
+    sketches, rows = computed_sketches(context, loaded, plan, work.bases)
+    file = statistics_file(plan, work.carried, sketches)
     # Java's name for it; SeaweedFS takes no other ending.  This process alone writes it, once: attempts need no number.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
@@ -173,9 +173,9 @@ def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work
     # Outside the entry the id is deprecated, but servers of before 1.8 know no other.
     written.updates[path] = {"action": "set-statistics", "snapshot-id": plan.snapshot_id, "statistics": entry}
     written.metrics |= {
-        "compute_statistics.columns": len(sketches.by_column),
+        "compute_statistics.columns": len(sketches),
         "compute_statistics.blobs_carried": len(plan.carried),
-        "compute_statistics.rows_read": sketches.rows,
+        "compute_statistics.rows_read": rows,
         "compute_statistics.files_read": len(plan.files),
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -14,19 +13,11 @@ from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob
 from icekeeper.operations.statistics.task import sketch_rows, sketch_tasks
 from icekeeper.pass_context.context import OperationContext
 
-__all__ = ["Sketches", "computed_sketches"]
+__all__ = ["computed_sketches"]
 
 _WHAT = "compute_statistics: file groups"
 # Results held at once: of a hundred columns with 32 KB each they are 200 MB.
 _WAVE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Sketches:
-    """By field id, with the type that was hashed; ``rows`` that were read for them."""
-
-    by_column: Mapping[int, tuple[str, ThetaSketch]]
-    rows: int
 
 
 def computed_sketches(
@@ -34,8 +25,11 @@ def computed_sketches(
     loaded: LoadedTable,
     plan: StatisticsPlan,
     bases: Mapping[StoredBlob, ThetaSketch],
-) -> Sketches:
+) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
     """Run the work unit over all files; a single one that cannot be read makes all of it worthless, and is remembered.
+
+    Returns:
+        By field id the type that was hashed and its sketch; and how many rows were read for them.
 
     Raises:
         FileUnreadable: a file cannot be read.
@@ -63,7 +57,7 @@ def computed_sketches(
             for field_id, data in result.sketches.items():
                 merged[field_id] = union((merged[field_id], decode_theta(data, "a result")))
     types = {field_id: kind for reading in plan.readings for field_id, kind in reading.types.items()}
-    return Sketches({field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows)
+    return {field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows
 
 
 def _tell(context: OperationContext, total: int, before: int, done: int) -> None:

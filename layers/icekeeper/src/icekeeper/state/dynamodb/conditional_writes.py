@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -53,14 +53,14 @@ class ConditionalWrites:
         """
         request = {"TableName": self._name, "Item": encoded(item), **_unless_changed(found)}
         if found is None:
-            return self.transact([{"Put": request}])
-        there = self._sent(self._client.put_item, request)
-        return there.is_written or (there.item is not None and there.item["version"] == item["version"])
+            return self._transact([{"Put": request}])
+        is_written, there = self._sent(self._client.put_item, request)
+        return is_written or (there is not None and there["version"] == item["version"])
 
     def delete(self, pk: str, sk: str, found: Item | None) -> bool:
         """Remove an item if it is still as it was found; whether it was."""
         key = encoded({"pk": pk, "sk": sk})
-        return self.transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
+        return self._transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
 
     def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
         """As :meth:`DynamoTable.set_where`."""
@@ -73,10 +73,9 @@ class ConditionalWrites:
             "ExpressionAttributeValues": encoded({**{f":new_{k}": v for k, v in given.items()}, **compared}),
             "ReturnValues": "ALL_NEW",
         }
-        there = self._sent(self._client.update_item, request)
-        return there.is_written, there.item
+        return self._sent(self._client.update_item, request)
 
-    def transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
+    def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
         """Carry all actions out, or none when a condition does not hold; returns which."""
         token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
         for attempt in range(_ATTEMPTS):
@@ -93,29 +92,22 @@ class ConditionalWrites:
             self._pause(attempt)
         raise StorageError(f"the state table {self._name} does not keep up: a write met others each time")
 
-    def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> _There:
-        """Send a conditional write of one item; one that meets others is sent again."""
+    def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
+        """Send a conditional write of one item, again where it met others; whether it was written, and the item now."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translated():
                     answer = send(**request, ReturnValuesOnConditionCheckFailure="ALL_OLD")
-                return _There(True, decoded(answer["Attributes"]) if "Attributes" in answer else None)
+                return True, decoded(answer["Attributes"]) if "Attributes" in answer else None
             except StorageError as error:
                 code = error_code(error.__cause__)
                 if code == CONDITION_FAILED and isinstance(error.__cause__, ClientError):
                     kept: Any = error.__cause__.response
-                    return _There(False, decoded(kept["Item"]) if "Item" in kept else None)
+                    return False, decoded(kept["Item"]) if "Item" in kept else None
                 if code not in _MET_OTHERS:
                     raise
             self._pause(attempt)
         raise StorageError(f"the state table {self._name} does not keep up: a write met others each time")
-
-
-class _There(NamedTuple):
-    """What a conditional write came to, and the item that is there."""
-
-    is_written: bool
-    item: Item | None
 
 
 def _unless_changed(found: Item | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ __all__ = ["open_table"]
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
 _EMPTY = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem")
 # What each answer has (API reference, "Response Syntax").
-_MEMBERS = {**dict.fromkeys(_EMPTY, ""), "BatchGetItem": "Responses", "Query": "Items", "Scan": "Items"}
+_MEMBERS = {**dict.fromkeys(_EMPTY, ""), "BatchGetItem": "Responses", "Query": "Items"}
 
 
 def open_table(address: TableAddress) -> DynamoTable:

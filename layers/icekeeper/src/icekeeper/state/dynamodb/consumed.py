@@ -13,7 +13,7 @@ from icekeeper.metering import Amount, Meter, process_meter
 __all__ = ["count_consumed"]
 
 _UNITS: Mapping[str, Amount] = {
-    **dict.fromkeys(("GetItem", "BatchGetItem", "Query", "Scan"), Amount.STATE_READ_UNITS),
+    **dict.fromkeys(("GetItem", "BatchGetItem", "Query"), Amount.STATE_READ_UNITS),
     **dict.fromkeys(
         ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"), Amount.STATE_WRITE_UNITS
     ),

@@ -52,7 +52,7 @@ class DynamoLakeStats:
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         for item in self._table.query(catalog_key("lake", catalog, warehouse)):
             with understood(item):
-                table, location = TableName.recorded(item["table_name"]), item.get("location", "")
+                table, location = TableName.recorded(item["table_name"]), item["location"]
             identity = TableIdentity(catalog, warehouse, table, item["uuid"], location)
             yield _stats(identity, item)
 

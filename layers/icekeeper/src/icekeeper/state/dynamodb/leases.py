@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icekeeper.clock import HOUR_MS
-from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.held_lease import of_the_living
@@ -25,12 +24,10 @@ _SORT_KEY = "lease"
 class DynamoLeases:
     """A :class:`icekeeper.state.leases.LeaseStore`."""
 
-    def __init__(self, table: DynamoTable, earlier: EarlierPartitions) -> None:
+    def __init__(self, table: DynamoTable) -> None:
         self._table = table
-        self._earlier = earlier
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
-        self._earlier.opened()  # its scan copies the leases that runs of an earlier version hold
         taken = Lease(key=key, holder=holder, expires_ms=0, name=name)
 
         def decide(item: Item | None) -> Item:
@@ -44,7 +41,6 @@ class DynamoLeases:
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        self._earlier.opened()
         # One request, without a look beforehand: DynamoDB's time is that of its answer to whoever took the lease.
         expires_ms = self._table.to_table_clock(now_ms) + ttl_ms
         wanted = self._item(replace(lease, expires_ms=expires_ms))
@@ -59,7 +55,6 @@ class DynamoLeases:
         return renewed_lease(found, lease, expires_ms=0 if found is None else found.expires_ms)
 
     def release(self, lease: Lease) -> bool:
-        self._earlier.opened()
 
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
@@ -67,7 +62,6 @@ class DynamoLeases:
         return self._table.change(_pk(lease.key), _SORT_KEY, decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        self._earlier.opened()
         found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
         return found if found is not None and found.holds_at(self._table.to_table_clock(now_ms)) else None
 

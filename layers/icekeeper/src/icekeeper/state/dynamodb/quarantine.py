@@ -2,8 +2,7 @@
 
 Sightings are counted by reading and writing items, without a condition: DynamoDB has none for many items at once.  The
 lease lets one run at a time count for a table; if two counted together, a sighting would be lost, and the orphan
-deleted a pass later.  Counts of earlier versions, filed under the names of tables, are not read: the quarantine begins
-anew.
+deleted a pass later.
 """
 
 from __future__ import annotations

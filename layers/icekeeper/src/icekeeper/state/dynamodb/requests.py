@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import REQUESTS, Item, damaged, json_text, sort_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
@@ -21,16 +20,14 @@ log = logging.getLogger(__name__)
 class DynamoRequests:
     """A :class:`icekeeper.state.requests.RequestStore`."""
 
-    def __init__(self, table: DynamoTable, earlier: EarlierPartitions) -> None:
+    def __init__(self, table: DynamoTable) -> None:
         self._table = table
-        self._earlier = earlier
 
     def file(self, request: MaintenanceRequest) -> None:
         pk, sk = _key(request.identity)
         self._table.put({"pk": pk, "sk": sk, **_item(request)})
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        self._earlier.opened()
         return tuple(sorted(self._understood(), key=_in_turn))
 
     def _understood(self) -> Iterator[MaintenanceRequest]:
@@ -47,8 +44,7 @@ class DynamoRequests:
         def decide(found: Item | None) -> Item | None:
             return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
 
-        keys = ((REQUESTS, sort_key("", key)) for key in (request.identity.lease_key, *request.identity.keys))
-        return any(self._table.change(*key, decide) for key in keys)
+        return self._table.change(*_key(request.identity), decide)
 
 
 def _is_filed_under(item: Item, key: str) -> bool:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb.earlier import EarlierPartitions
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key, understood
 from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
@@ -27,29 +25,15 @@ LOADS = "now#load#"
 class DynamoStaging:
     """A :class:`icekeeper.state.staging.StagingStore`."""
 
-    def __init__(self, table: DynamoTable, earlier: EarlierPartitions) -> None:
+    def __init__(self, table: DynamoTable) -> None:
         self._table = table
-        self._earlier = earlier
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        own, *others = self._keys(load.identity, load.name)
-        # A load that an earlier version began stays in its partition; new loads never go there.
-        for key in others:
-            if (recorded := self._stage(key, load, files, is_new=False)) is not None:
-                return recorded
-        recorded = self._stage(own, load, files, is_new=True)
-        assert recorded is not None
-        return recorded
-
-    def _stage(
-        self, key: tuple[str, str], load: StagedLoad, files: Iterable[str], *, is_new: bool
-    ) -> StagedLoad | None:
+        key = _key(load.identity, load.name)
         record: Item = {}
 
-        def begin(found: Item | None) -> Item | None:
+        def begin(found: Item | None) -> Item:
             nonlocal record
-            if found is None and not is_new:
-                return None
             before = found or {"file_count": 0, "list_id": new_list_id(), "turn": 0}
             record = {
                 **_fields(load),
@@ -60,8 +44,7 @@ class DynamoStaging:
             }
             return record
 
-        if not self._table.change(*key, begin):
-            return None
+        self._table.change(*key, begin)
         list_id = record["list_id"]
         count = write_paths(self._table, list_id, files, call=record["turn"])
         if not count:
@@ -79,13 +62,12 @@ class DynamoStaging:
         return load_of(load.identity, record)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        partitions = (table_key(identity), *self._earlier.of(identity))
-        items = (item for partition in partitions for item in self._table.query(partition, LOADS))
+        items = self._table.query(table_key(identity), LOADS)
         return tuple(sorted((load_of(identity, item) for item in items), key=lambda load: load.name.encode()))
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        found = (self._table.get(*key) for key in self._keys(identity, name))
-        return chain.from_iterable(read_paths(self._table, item["list_id"]) for item in found if item is not None)
+        found = self._table.get(*_key(identity, name))
+        return iter(()) if found is None else read_paths(self._table, found["list_id"])
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         def decide(found: Item | None) -> Item | None:
@@ -94,7 +76,7 @@ class DynamoStaging:
             times = {"changed_ms": after.changed_ms, "run_out_ms": after.expires_ms}
             return {**found, "state": after.state.value, **times}
 
-        return any(self._table.change(*key, decide) for key in self._keys(before.identity, before.name))
+        return self._table.change(*_key(before.identity, before.name), decide)
 
     def forget(self, load: StagedLoad) -> bool:
         list_id = ""
@@ -106,15 +88,10 @@ class DynamoStaging:
             list_id = found["list_id"]
             return REMOVED
 
-        gone = any(self._table.change(*key, decide) for key in self._keys(load.identity, load.name))
+        gone = self._table.change(*_key(load.identity, load.name), decide)
         if gone:  # last: paths without a record belong to no load, since the next record has another list
             delete_paths(self._table, list_id)
         return gone
-
-    def _keys(self, identity: TableIdentity, name: str) -> tuple[tuple[str, str], ...]:
-        """The keys under which the record may be; a new one goes to the first."""
-        partitions = (table_key(identity), *self._earlier.of(identity))
-        return tuple((partition, sort_key(LOADS, name)) for partition in partitions)
 
 
 def load_of(identity: TableIdentity, item: Item) -> StagedLoad:
@@ -130,6 +107,10 @@ def load_of(identity: TableIdentity, item: Item) -> StagedLoad:
             expires_ms=item.get("run_out_ms"),
             file_count=item["file_count"],
         )
+
+
+def _key(identity: TableIdentity, name: str) -> tuple[str, str]:
+    return table_key(identity), sort_key(LOADS, name)
 
 
 def _fields(load: StagedLoad) -> Item:

@@ -8,16 +8,15 @@ in partitions of their own: in a table with a local secondary index, a partition
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeVar
 
 from icekeeper.clock import HOUR_MS
 from icekeeper.state.dynamodb.claims import DynamoClaims
 from icekeeper.state.dynamodb.cut_offs import DynamoCutOffs
-from icekeeper.state.dynamodb.earlier import EarlierPartitions, earlier_partition
 from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key, understood
 from icekeeper.state.dynamodb.lake_stats import DynamoLakeStats
 from icekeeper.state.dynamodb.leases import DynamoLeases
@@ -27,7 +26,6 @@ from icekeeper.state.dynamodb.requests import DynamoRequests
 from icekeeper.state.dynamodb.schedules import DynamoSchedules, schedules_of
 from icekeeper.state.dynamodb.staging import LOADS, DynamoStaging, load_of
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
-from icekeeper.state.dynamodb.take_over import EARLIER_SEEN, take_over
 from icekeeper.state.dynamodb.unreadable_files import DynamoUnreadableFiles, unreadable_files_of
 from icekeeper.state.dynamodb.usage import DynamoUsage
 from icekeeper.state.identity import TableIdentity
@@ -53,12 +51,11 @@ class DynamoStateStore:
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
-        self._earlier = EarlierPartitions(table)
-        self.staging = DynamoStaging(table, self._earlier)
-        self.pending_deletions = DynamoPendingDeletions(table, self._earlier)
+        self.staging = DynamoStaging(table)
+        self.pending_deletions = DynamoPendingDeletions(table)
         self.quarantine = DynamoQuarantine(table)
-        self.leases = DynamoLeases(table, self._earlier)
-        self.requests = DynamoRequests(table, self._earlier)
+        self.leases = DynamoLeases(table)
+        self.requests = DynamoRequests(table)
         self.lake_stats = DynamoLakeStats(table)
         self.schedules = DynamoSchedules(table)
         self.claims = DynamoClaims(table)
@@ -70,12 +67,12 @@ class DynamoStateStore:
         return nullcontext()  # the client keeps its connections as it is
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        items = [item for partition in self._partitions(identity) for item in self._table.query(partition, _NOW)]
-        places = self._seen_keys(identity)
-        seen = sorted((item for item in items if (item["pk"], item["sk"]) in places), key=lambda item: item["seen_ms"])
+        items = list(self._table.query(table_key(identity), _NOW))
+        _, seen_sk = seen_key(identity)
+        seen = next((item for item in items if item["sk"] == seen_sk), None)
         return Glance(
             _in_order(_pin(identity, item) for item in items if _holds(item, now_ms)),
-            _last_seen(seen[-1]) if seen else None,
+            None if seen is None else _last_seen(seen),
             _in_order(load_of(identity, item) for item in items if item["sk"].startswith(LOADS)),
             schedules_of(identity, items),
             unreadable_files_of(identity, items),
@@ -105,14 +102,10 @@ class DynamoStateStore:
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         if limit < 1:
             return ()
-        found = list(islice(self._table.newest(copy_key("copy", identity), limit), limit))
-        if len(found) < limit and self._earlier.may_have_journal():
-            found += islice(self._table.newest(earlier_partition(identity), limit), limit)
-            found.sort(key=lambda item: item["finished_ms"], reverse=True)
-        return tuple(_pass(identity, item) for item in found[:limit])
+        found = islice(self._table.newest(copy_key("copy", identity), limit), limit)
+        return tuple(_pass(identity, item) for item in found)
 
     def add_pin(self, pin: Pin) -> None:
-        self._earlier.opened()
         self._table.put(
             {
                 "pk": table_key(pin.identity),
@@ -128,16 +121,14 @@ class DynamoStateStore:
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        items = (item for partition in self._partitions(identity) for item in self._table.query(partition, _PINS))
+        items = self._table.query(table_key(identity), _PINS)
         return _in_order(_pin(identity, item) for item in items if _holds(item, now_ms))
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         def decide(found: Item | None) -> Item | None:
             return None if found is None else REMOVED
 
-        sk = sort_key(_PINS, name)
-        removed = [self._table.change(partition, sk, decide) for partition in self._partitions(identity)]
-        return any(removed)
+        return self._table.change(table_key(identity), sort_key(_PINS, name), decide)
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         def decide(found: Item | None) -> Item | None:
@@ -151,7 +142,6 @@ class DynamoStateStore:
                 "slack": slack_text(seen.slack),
             }
 
-        take_over(self._table, self._earlier, identity)
         self._table.change(*seen_key(identity), decide)
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
@@ -165,21 +155,12 @@ class DynamoStateStore:
         )
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
-        partitions, prefix = (copy_key("copy", identity), *self._earlier.of_namesake(identity)), _clusterings(recipe)
-        found = (self._table.query(partition, prefix, attributes=("snapshot_id",)) for partition in partitions)
-        return frozenset(item["snapshot_id"] for item in chain.from_iterable(found))
+        found = self._table.query(copy_key("copy", identity), _clusterings(recipe), attributes=("snapshot_id",))
+        return frozenset(item["snapshot_id"] for item in found)
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        found = [item for key in self._seen_keys(identity) if (item := self._table.get(*key)) is not None]
-        return _last_seen(max(found, key=lambda item: item["seen_ms"])) if found else None
-
-    def _partitions(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The partitions that may hold pins and loads of a table; new ones go into the first."""
-        return table_key(identity), *self._earlier.of(identity)
-
-    def _seen_keys(self, identity: TableIdentity) -> Sequence[tuple[str, str]]:
-        """The keys under which may stand what the last pass over this copy saw."""
-        return [seen_key(identity), *((one, EARLIER_SEEN) for one in self._earlier.of_namesake(identity))]
+        found = self._table.get(*seen_key(identity))
+        return None if found is None else _last_seen(found)
 
 
 def _clusterings(recipe: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -98,36 +98,6 @@ class DynamoTable:
             "Limit": limit,
         }
         return self._pages(asked)
-
-    def scan(
-        self, condition: str, values: Mapping[str, Any], after: Mapping[str, Any] | None
-    ) -> Iterator[tuple[Sequence[Item], Mapping[str, Any] | None]]:
-        """The items that fulfil a condition, page by page, each page with the key after which the next one begins.
-
-        Reads the whole table, a megabyte per page; only upgrades need it.
-        """
-        request: dict[str, Any] = {"FilterExpression": condition, "ExpressionAttributeValues": encoded(values)}
-        while True:
-            if after is not None:
-                request["ExclusiveStartKey"] = after
-            with self.translated():
-                answer = self.client.scan(TableName=self.name, ConsistentRead=True, **request)
-            after = answer.get("LastEvaluatedKey")
-            yield [decoded(item) for item in answer["Items"]], after
-            if after is None:
-                return
-
-    def move(self, item: Item, moved: Item) -> bool:
-        """Replace an item by one under another key, atomically; false when it was changed, or that key is taken."""
-        gone = {
-            "Key": encoded({"pk": item["pk"], "sk": item["sk"]}),
-            "ConditionExpression": "version = :version",
-            "ExpressionAttributeValues": encoded({":version": item["version"]}),
-        }
-        put = {"Item": encoded(versioned(moved)), "ConditionExpression": "attribute_not_exists(pk)"}
-        return self._writes.transact(
-            [{"Delete": {"TableName": self.name, **gone}}, {"Put": {"TableName": self.name, **put}}]
-        )
 
     def put(self, item: Item) -> None:
         """Write an item, replacing one under its key."""

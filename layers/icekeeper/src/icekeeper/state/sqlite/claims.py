@@ -9,9 +9,11 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, Entry, TableClaims, folders_around
 from icekeeper.state.sqlite.file import SqliteFile
-from icekeeper.state.sqlite.schema import NO_LOOK
 
 __all__ = ["SqliteClaims"]
+
+_NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": "", "hidden": []}'
+"""The look of a catalog that no run has looked at yet."""
 
 _COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots, seen_sequence_number, seen_ms"
 _ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
@@ -38,7 +40,7 @@ class SqliteClaims:
             )
             connection.executemany(
                 "INSERT OR IGNORE INTO catalog_looks VALUES (?, ?, ?)",
-                {(one.catalog, one.warehouse, NO_LOOK) for one in claims},
+                {(one.catalog, one.warehouse, _NO_LOOK) for one in claims},
             )
 
     def looks(self) -> Sequence[CatalogLook]:

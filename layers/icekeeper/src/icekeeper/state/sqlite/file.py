@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.schema import SCHEMA_VERSION, upgrade
+from icekeeper.state.sqlite.schema import SCHEMA_VERSION, create_tables
 
-__all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns", "table_columns"]
+__all__ = ["THIS_COPY", "THIS_TABLE", "Read", "SqliteFile", "copy_columns"]
 
 BUSY_TIMEOUT_S = 30.0
 # What SQLite says of bytes that are no text, and of pages that are none.
@@ -39,9 +39,9 @@ _ADVICE = {
     "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
 }
-THIS_TABLE = "table_key IN (?, ?)"
-"""The condition that :func:`table_columns` fills."""
-THIS_COPY = f"{THIS_TABLE} AND place IN (?, ?)"
+THIS_TABLE = "table_key = ?"
+"""The condition that :attr:`.TableIdentity.key` fills."""
+THIS_COPY = f"{THIS_TABLE} AND place = ?"
 """The condition that :func:`copy_columns` fills."""
 
 
@@ -198,34 +198,33 @@ class SqliteFile:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         version = _schema_version(connection)
-        if version < SCHEMA_VERSION:
-            connection.execute("BEGIN IMMEDIATE")
-            # Asked again under the lock: another process may have been faster.
-            version = _schema_version(connection)
-            is_ours_to_create = version == 0
-            if is_ours_to_create and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                raise StorageError(f"the file {self.path} is a database of another application, not a state file")
-            if version < SCHEMA_VERSION:
-                upgrade(connection, version)
-                version = SCHEMA_VERSION
-            connection.execute("COMMIT")
-            if is_ours_to_create:
-                _use_write_ahead_log(connection)
+        if version == 0:
+            version = self._create(connection)
         if version != SCHEMA_VERSION:
             raise StorageError(
-                f"the state file {self.path} has schema version {version}, this Icekeeper knows {SCHEMA_VERSION}; "
-                "upgrade, or name another file with ICEKEEPER_STATE"
+                f"the state file {self.path} has schema version {version}, and this Icekeeper reads only "
+                f"{SCHEMA_VERSION}; use the Icekeeper that wrote it, or name another file with ICEKEEPER_STATE, where "
+                "pins and staged loads must be made again before anything is deleted"
             )
 
+    def _create(self, connection: sqlite3.Connection) -> int:
+        """Create the tables of an empty file, and return the version that the file has then."""
+        connection.execute("BEGIN IMMEDIATE")
+        # Read again under the lock: another process may have been faster.
+        version = _schema_version(connection)
+        if version == 0:
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                raise StorageError(f"the file {self.path} is a database of another application, not a state file")
+            create_tables(connection)
+        connection.execute("COMMIT")
+        if version == 0:
+            _use_write_ahead_log(connection)
+        return version or SCHEMA_VERSION
 
-def table_columns(identity: TableIdentity) -> tuple[str, str]:
-    """The values for :data:`THIS_TABLE`: the keys under which a table's rows may be filed."""
-    return identity.keys[0], identity.keys[-1]
 
-
-def copy_columns(identity: TableIdentity) -> tuple[str, str, str, str]:
-    """The values for :data:`THIS_COPY`: the keys and places under which rows of one copy may be filed."""
-    return *table_columns(identity), identity.places[0], identity.places[-1]
+def copy_columns(identity: TableIdentity) -> tuple[str, str]:
+    """The values for :data:`THIS_COPY`."""
+    return identity.key, identity.place
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

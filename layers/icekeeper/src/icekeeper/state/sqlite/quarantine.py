@@ -24,14 +24,7 @@ class SqliteQuarantine:
         self._file = file
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        columns = identity.key, identity.place
-        # Counts of earlier versions, filed under the table's names, move to the key of this version.
-        self._file.write(
-            f"UPDATE OR REPLACE quarantine SET table_key = ?, place = ? WHERE {THIS_COPY} AND NOT place = ?",
-            *columns,
-            *copy_columns(identity),
-            identity.place,
-        )
+        columns = copy_columns(identity)
         for batch in _batches(paths, _BATCH):
             with self._file.transaction() as connection:
                 connection.executemany(

@@ -10,7 +10,7 @@ from operator import eq
 from typing import Any
 
 from icekeeper.state.requests import MaintenanceRequest, stored_request
-from icekeeper.state.sqlite.file import SqliteFile, table_columns
+from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteRequests"]
 
@@ -42,10 +42,8 @@ class SqliteRequests:
         return tuple(_understood(rows))
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        identity = request.identity
-        statement = "DELETE FROM requests WHERE table_key IN (?, ?, ?) AND requested_ms = ? AND settings = ?"
-        columns = identity.lease_key, *table_columns(identity)  # the latter as earlier versions filed it
-        return self._file.write(statement, *columns, request.requested_ms, _text(request)) > 0
+        statement = "DELETE FROM requests WHERE table_key = ? AND requested_ms = ? AND settings = ?"
+        return self._file.write(statement, request.identity.lease_key, request.requested_ms, _text(request)) > 0
 
 
 def _understood(rows: Sequence[Sequence[Any]]) -> Iterator[MaintenanceRequest]:

@@ -44,7 +44,7 @@ def read_schedules(read: Read, identity: TableIdentity) -> dict[str, ScheduleRun
     """The records of one copy of a table, by schedule."""
     rows = read(
         "SELECT schedule, counted_ms, finished_ms, snapshot_id, fingerprint, idle FROM schedule_runs "
-        f"WHERE {THIS_COPY} ORDER BY finished_ms",
+        f"WHERE {THIS_COPY}",
         *copy_columns(identity),
     )
     return {

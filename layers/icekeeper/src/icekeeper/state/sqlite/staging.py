@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile, table_columns
+from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile
 from icekeeper.state.sqlite.path_lists import read_paths, write_paths
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
@@ -26,14 +26,9 @@ class SqliteStaging:
         self._file = file
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        key, this_load = (load.identity.key, load.name), (*table_columns(load.identity), load.name)
+        key = load.identity.key, load.name
         with self._file.transaction() as connection:
-            for table in (
-                "staged_loads",
-                "staged_files",
-            ):  # a load that was begun under an earlier key moves to the new
-                connection.execute(f"UPDATE {table} SET table_key = ? WHERE {_THIS_LOAD}", (key[0], *this_load))
-            last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", this_load).fetchone()[0]
+            last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", key).fetchone()[0]
             count = write_paths(connection, "staged_files", key, files, 0 if last is None else last + 1)
             connection.execute(
                 "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
@@ -50,7 +45,7 @@ class SqliteStaging:
                     count,
                 ),
             )
-            row = connection.execute(f"SELECT {_COLUMNS} FROM staged_loads WHERE {_THIS_LOAD}", this_load).fetchone()
+            row = connection.execute(f"SELECT {_COLUMNS} FROM staged_loads WHERE {_THIS_LOAD}", key).fetchone()
             return _load(load.identity, row)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
@@ -58,7 +53,7 @@ class SqliteStaging:
             return read_loads(read, identity)
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        return read_paths(self._file, "staged_files", _THIS_LOAD, *table_columns(identity), name)
+        return read_paths(self._file, "staged_files", _THIS_LOAD, identity.key, name)
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         statement = f"UPDATE staged_loads SET state = ?, changed_ms = ?, expires_ms = ? WHERE {_UNCHANGED}"
@@ -69,14 +64,14 @@ class SqliteStaging:
         with self._file.transaction() as connection:
             gone = connection.execute(f"DELETE FROM staged_loads WHERE {_UNCHANGED}", _unchanged(load)).rowcount > 0
             if gone:
-                key = (*table_columns(load.identity), load.name)
+                key = load.identity.key, load.name
                 connection.execute(f"DELETE FROM staged_files WHERE {_THIS_LOAD}", key)
             return gone
 
 
 def read_loads(read: Read, identity: TableIdentity) -> tuple[StagedLoad, ...]:
     """Every load of a table that is not forgotten, by name."""
-    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", *table_columns(identity))
+    rows = read(f"SELECT {_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", identity.key)
     return tuple(_load(identity, row) for row in rows)
 
 
@@ -97,7 +92,7 @@ def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:
 def _unchanged(load: StagedLoad) -> tuple[Any, ...]:
     """The values for :data:`_UNCHANGED`: a record as it was read."""
     return (
-        *table_columns(load.identity),
+        load.identity.key,
         load.name,
         load.state.value,
         load.changed_ms,

@@ -10,7 +10,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.sqlite.claims import SqliteClaims
 from icekeeper.state.sqlite.cut_offs import SqliteCutOffs
-from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns, table_columns
+from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns
 from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
 from icekeeper.state.sqlite.leases import SqliteLeases
 from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
@@ -116,7 +116,7 @@ class SqliteStateStore:
             return _pins(read, identity, now_ms=now_ms)
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
-        return self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", *table_columns(identity), name) > 0
+        return self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", identity.key, name) > 0
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         self._file.write(
@@ -161,7 +161,7 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
     rows = read(
         "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
         f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
-        *table_columns(identity),
+        identity.key,
         now_ms,
     )
     return tuple(
@@ -180,8 +180,7 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
 
 def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
     rows = read(
-        f"SELECT snapshot_id, fingerprint, finished_ms, idle, slack FROM last_seen WHERE {THIS_COPY} "
-        "ORDER BY finished_ms DESC LIMIT 1",
+        f"SELECT snapshot_id, fingerprint, finished_ms, idle, slack FROM last_seen WHERE {THIS_COPY}",
         *copy_columns(identity),
     )
     if not rows:

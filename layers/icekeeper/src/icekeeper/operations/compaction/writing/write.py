@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,10 +63,9 @@ def write_data_file(
         return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
 
     memory = _row_group_memory(path, task, storage)
-    sizes = _RowGroupSizes(row_group_bytes(task.table_properties), memory)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    with _Output(path, schema, options, sizes, storage) as output:
+    with _Output(path, schema, options, row_group_bytes(task.table_properties), memory, storage) as output:
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -114,13 +113,6 @@ def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCou
     )
 
 
-class _RowGroupSizes(NamedTuple):
-    encoded: int
-    """Bytes of the file that a row group aims at."""
-    memory: int
-    """Most bytes in memory that it may be made of: rows take several times as much there as in the file."""
-
-
 class _Output:
     """The file being written; it is opened with the first row group, so that no rows leave no file."""
 
@@ -129,17 +121,22 @@ class _Output:
         path: str,
         schema: pa.Schema,
         options: Callable[[pa.Table], Mapping[str, Any]],
-        sizes: _RowGroupSizes,
+        row_group_bytes: int,
+        row_group_memory: int,
         storage: Storage,
     ) -> None:
-        """``options`` gives the writer's options, by the rows of the first row group."""
+        """``options`` returns the writer's options, by the rows of the first row group.
+
+        ``row_group_bytes`` of the file are what a row group aims at, ``row_group_memory`` the most bytes in memory that
+        it may be made of: rows take several times as much there as in the file.
+        """
         self.schema = schema
         self.size = 0
         self.footer: pq.FileMetaData | None = None
         self._path = path
         self._options = options
         self._storage = storage
-        self._sizes = sizes
+        self._row_group_bytes, self._row_group_memory = row_group_bytes, row_group_memory
         self._arrow_bytes = 0
         self._opened = ExitStack()
         self._sink: Any = None
@@ -148,13 +145,13 @@ class _Output:
     @property
     def row_group_arrow_bytes(self) -> int:
         """Arrow bytes to collect for a row group of the wanted encoded size, judged by the row groups so far."""
-        wanted = self._sizes.encoded
+        wanted = self._row_group_bytes
         if self._arrow_bytes:
             # However small the table wants them, a file has some thousand row groups at most, which fit into its footer
             # and into the memory of its readers (rule 261).
             wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
-        return min(wanted, self._sizes.memory)
+        return min(wanted, self._row_group_memory)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
         """Write the batches as one row group; the list is emptied."""

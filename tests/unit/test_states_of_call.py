@@ -1,37 +1,15 @@
-"""A run whose definition has one map only, of the version before: its events are understood (rule 148)."""
+"""The states that each call of a run enters, and what of a map is a result."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from icekeeper.pipeline.events import PlanEvent, ReportRunEvent, parse_event
+from icekeeper.pipeline.events import ReportRunEvent, parse_event
 from icekeeper.pipeline.transitions import states_of_call
-from icekeeper.pipeline.wave_document import WaveEvent
-from icekeeper.pipeline.whole_pass import WholePassEvent
-from support.lambda_functions import sample
 
-ITEM = sample("maintain_small")["item"]
 RESULT = {"table": "sales.orders", "status": "succeeded", "summary": "compact: done"}
 WAITING = {**RESULT, "status": "waiting", "plan": {"key": "k", "digest": "d"}}
 PLACE = {"bucket": "b", "key": "k"}
-
-
-@pytest.mark.parametrize(
-    ("model", "event"),
-    [
-        (WholePassEvent, {"run_id": "r", "item": ITEM}),
-        (PlanEvent, {"run_id": "r", "item": ITEM, "attempt": 1, "waves": True}),
-        (WaveEvent, {"run_id": "r", "wave": [{"key": "k", "digest": "d"}]}),
-        (ReportRunEvent, {"run_id": "r", "tables": [RESULT], "earlier": [RESULT, WAITING]}),
-    ],
-)
-def test_its_events_are_understood(model: type[Any], event: dict[str, Any]) -> None:
-    parsed = parse_event(model, event)
-    assert getattr(parsed, "hands_on", False) is False
-    assert getattr(parsed, "call", None) is None
-    assert getattr(parsed, "in_one_call", ()) == ()
 
 
 def test_what_waits_is_no_result_in_either_map() -> None:
@@ -58,6 +36,6 @@ def test_the_second_map_is_counted_once(left: int, rest: int, states: int) -> No
     assert states_of_call("plan", event, {**PLACE, "count": rest}) == states
 
 
-def test_one_call_is_one_state_and_that_of_the_version_before_its_own() -> None:
+def test_a_call_that_hands_on_is_one_state_and_another_three() -> None:
     assert states_of_call("maintain_small", {"hands_on": True}, RESULT) == 1
     assert states_of_call("maintain_small", {}, {"report": RESULT}) == 3
