@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.escaping import escaped
 from icekeeper.health.totals import lake_totals
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
@@ -29,6 +28,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.report.request_metrics import REQUESTS
 from icekeeper.state.lake_stats import LakeStats
+from icekeeper.text import escaped
 from observability import SERVICE, logger
 from usage import note_metrics
 

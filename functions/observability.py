@@ -13,11 +13,10 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.escaping import escaped
-from icekeeper.masking import MaskingFormatter, masked
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.job_log import json_line
+from icekeeper.text import MaskingFormatter, escaped, masked
 from usage import metered, note_log_bytes
 
 __all__ = ["SERVICE", "about", "deployment", "function", "logger"]

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from icekeeper.cli.console import people, print_error, progress_bar, tell, waiting
 from icekeeper.engines import spark
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
-from icekeeper.escaping import escaped
+from icekeeper.text import escaped
 from support.command import Command
 
 FORGED = "error: all tables lost"

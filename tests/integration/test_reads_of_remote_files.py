@@ -102,7 +102,7 @@ def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, m
 def test_no_more_is_held_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes long over a file does not have all others fetched meanwhile."""
     inputs = [made(tmp_path, number) for number in range(10)]
-    monkeypatch.setattr(opened_inputs, "_AHEAD_BYTES", 2 * inputs[0].file_size_in_bytes)
+    monkeypatch.setattr(opened_inputs, "_OPENED_AHEAD_BYTES", 2 * inputs[0].file_size_in_bytes)
     storage = Far(tmp_path)
     reading = read_rows(task(SCHEMA, inputs, tmp_path), storage, Tally())
     next(reading)

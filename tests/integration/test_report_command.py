@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.amounts import size_text
 from icekeeper.cli.app import main
+from icekeeper.text import size_text
 
 
 @pytest.fixture

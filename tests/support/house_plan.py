@@ -223,7 +223,7 @@ PURE = (
     "icekeeper.health.examine",
     "icekeeper.health.totals",
     "icekeeper.health.warnings",
-    "icekeeper.amounts",
+    "icekeeper.text",
     "icekeeper.metadata.overlap_depth",
     "icekeeper.metadata.table_digest",
     "icekeeper.operation_facts",

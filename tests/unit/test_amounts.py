@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.amounts import size_text, usd_text
+from icekeeper.text import size_text, usd_text
 
 
 @pytest.mark.parametrize(

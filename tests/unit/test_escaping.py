@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import StorageError
-from icekeeper.escaping import escaped, escaped_document, escaped_lines, printable_json
-from icekeeper.masking import MaskingFormatter
 from icekeeper.pipeline.glue_job import start_logging
 from icekeeper.pipeline.job_log import JsonLines
+from icekeeper.text import MaskingFormatter, escaped, escaped_document, escaped_lines, printable_json
 from local_stack.functions import LambdaContext
 from support.lambda_functions import give_up_package_logger
 

@@ -16,7 +16,9 @@ import pytest
 
 from icekeeper.detection.proposal import FleetSkip, Skip
 from icekeeper.errors import CommitConflict, StorageError
-from icekeeper.masking import (
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import failed
+from icekeeper.text import (
     MaskingFormatter,
     address_to_show,
     mask,
@@ -25,8 +27,6 @@ from icekeeper.masking import (
     remember_secrets,
     secrets_of,
 )
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import failed
 
 SECRET = "v3ry/S3cret+key="
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from icekeeper.masking import masked_sentence
+from icekeeper.text import masked_sentence
 
 __all__ = [
     "CatalogBusy",

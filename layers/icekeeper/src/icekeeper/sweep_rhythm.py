@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 
-from icekeeper.amounts import age_text
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.values import rounded_down, text_of
 from icekeeper.state.schedules import ScheduleRun
+from icekeeper.text import age_text
 
 __all__ = [
     "FIRST_SWEEP",

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from icekeeper.advice.sql import drop_field, replace_field
 from icekeeper.advice.summary import GB, MB, Advice, PartitionField, TableSummary
-from icekeeper.amounts import counted, size_text
 from icekeeper.model import PartitionValue
+from icekeeper.text import counted, size_text
 
 __all__ = ["bucket_advice", "fitting_buckets", "partition_advice"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from icekeeper.advice.sql import set_properties
 from icekeeper.advice.summary import Advice, TableSummary
-from icekeeper.amounts import counted, size_text
+from icekeeper.text import counted, size_text
 
 __all__ = ["delete_advice", "format_advice", "metadata_advice", "statistics_advice"]
 

@@ -29,7 +29,7 @@ from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, ident
 from icekeeper.aws.timestamps import told_moment
 from icekeeper.aws.vended import vendor_of
 from icekeeper.clock import steady_s
-from icekeeper.masking import remember_secrets
+from icekeeper.text import remember_secrets
 
 __all__ = ["AwsSession", "Keys", "aws_session", "client_config", "session_of"]
 

@@ -21,12 +21,12 @@ from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn, is_table_bucket
 from icekeeper.catalogs.throttles import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
-from icekeeper.masking import mask
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.bucket_jobs import BucketJobs, Job
 from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
 from icekeeper.storage.failures import describe_failure, is_transient
+from icekeeper.text import mask
 
 __all__ = [
     "S3TABLES_PREFIXES",

@@ -10,8 +10,8 @@ from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError
-from icekeeper.masking import remember_secrets
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
+from icekeeper.text import remember_secrets
 
 __all__ = ["connect", "known_catalogs", "open_catalog", "served_catalog"]
 

@@ -35,7 +35,6 @@ from icekeeper.catalogs.server_settings import (
 from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.foreign_bytes import FileLimits, parsed_json
-from icekeeper.masking import address_to_show, mask, remember_secrets
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
 from icekeeper.metadata.requirements import same_table
@@ -48,6 +47,7 @@ from icekeeper.pyiceberg_private.rest import (
     rest_request,
 )
 from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.text import address_to_show, mask, remember_secrets
 
 __all__ = ["RestCatalog"]
 

@@ -30,8 +30,8 @@ from icekeeper.aws.settings import (
     without_keys,
 )
 from icekeeper.errors import StorageError
-from icekeeper.masking import mask
 from icekeeper.origins import is_link_local, origin_of, own_origin
+from icekeeper.text import mask
 
 __all__ = ["FileSettings", "ServerSettings", "file_settings", "log_ignored", "server_settings"]
 

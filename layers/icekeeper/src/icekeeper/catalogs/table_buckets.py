@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.aws_service import AWS_ERRORS
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
-from icekeeper.masking import remember_secrets
+from icekeeper.text import remember_secrets
 
 __all__ = ["TableBucket", "find_table_buckets"]
 

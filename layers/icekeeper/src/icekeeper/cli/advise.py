@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.amounts import counted
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, people, print_failed, print_json
 from icekeeper.errors import PolicyError
+from icekeeper.text import counted
 
 if TYPE_CHECKING:
     from icekeeper.advice.summary import Advice

@@ -17,7 +17,6 @@ from typing import Annotated
 
 import typer
 
-from icekeeper.amounts import counted
 from icekeeper.cli.advise import advise
 from icekeeper.cli.arguments import (
     AsJson,
@@ -65,7 +64,7 @@ from icekeeper.cli.run import run, run_worker
 from icekeeper.cli.stage import stage_app
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.masking import MaskingFormatter
+from icekeeper.text import MaskingFormatter, counted
 
 __all__ = ["app", "main"]
 

@@ -19,8 +19,7 @@ import typer
 
 from icekeeper.activity import Progress as ProgressCallback
 from icekeeper.activity import silent
-from icekeeper.escaping import escaped, printable_json
-from icekeeper.masking import masked, masked_document
+from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console

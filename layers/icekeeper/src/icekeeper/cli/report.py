@@ -34,9 +34,9 @@ def report(
     It looks at every table as detect does, and changes none.  Tables that cannot be read are on the page, too; the
     command then ends as a failed one.
     """
-    from icekeeper.amounts import counted
     from icekeeper.report.page import render_page
     from icekeeper.runtime import Runtime
+    from icekeeper.text import counted
 
     page = _page(Runtime.open(catalog), overrides(settings, about="one detection"))
     _write(output, render_page(page))

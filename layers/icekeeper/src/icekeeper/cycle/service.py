@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 
-from icekeeper.amounts import counted
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.clock import Clock, iso_utc, system_clock
@@ -34,6 +33,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
+from icekeeper.text import counted
 
 __all__ = ["Service", "ServiceOptions"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from icekeeper.clock import iso_utc
-from icekeeper.masking import masked
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
+from icekeeper.text import masked
 
 __all__ = ["TableResult", "what_was_done"]
 

@@ -28,9 +28,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.amounts import size_text
 from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST, reserved_ports
 from icekeeper.errors import StorageError
+from icekeeper.text import size_text
 
 __all__ = ["SeaweedFSServer", "running_seaweedfs", "weed_binary"]
 

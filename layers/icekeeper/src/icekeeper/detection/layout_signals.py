@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icekeeper.amounts import counted
 from icekeeper.clock import HOUR_MS
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.signals import Signal
@@ -18,6 +17,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import text_of
+from icekeeper.text import counted
 
 __all__ = ["clustering_signals", "partition_signals", "wanted_clustering"]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from icekeeper.amounts import counted, size_text
 from icekeeper.detection.came_since import Came, came_since
 from icekeeper.detection.moving_scope import partitions_came_into_scope
 from icekeeper.detection.signals import Signal, rewrites_are_blocked
@@ -23,6 +22,7 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 from icekeeper.state.slack import Slack
 from icekeeper.state.store import LastSeen
+from icekeeper.text import counted, size_text
 
 __all__ = ["Outlook", "outlook", "time_has_come"]
 

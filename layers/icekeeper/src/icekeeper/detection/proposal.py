@@ -8,9 +8,9 @@ from typing import Any
 
 from icekeeper.detection.next_run import NextRun
 from icekeeper.errors import StorageError
-from icekeeper.masking import masked_sentence
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
+from icekeeper.text import masked_sentence
 
 __all__ = ["REQUESTED", "CatalogReport", "FleetProposal", "FleetReport", "FleetSkip", "Proposal", "Skip"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from icekeeper.amounts import counted, size_text
 from icekeeper.health.counters import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.large_files import large_from
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
+from icekeeper.text import counted, size_text
 
 __all__ = [
     "Signal",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icekeeper.amounts import counted
 from icekeeper.detection.signals import Signal
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.operations.statistics.staleness import staleness
 from icekeeper.policy import Policy
+from icekeeper.text import counted
 
 __all__ = ["statistics_signals"]
 

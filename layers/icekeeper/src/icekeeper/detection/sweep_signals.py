@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from icekeeper.amounts import age_text
 from icekeeper.detection.signals import Signal
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
@@ -20,6 +19,7 @@ from icekeeper.sweep_rhythm import (
     next_proposal_ms,
     sweep_interval_ms,
 )
+from icekeeper.text import age_text
 
 __all__ = ["due_sweep", "sweep_signals"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icekeeper.amounts import size_text
 from icekeeper.engines.names import EngineName
 from icekeeper.engines.spark_master import is_elsewhere
+from icekeeper.text import size_text
 
 __all__ = ["Choice", "Surroundings", "choose", "choose_for_sort"]
 

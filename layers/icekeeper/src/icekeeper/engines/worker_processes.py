@@ -26,7 +26,7 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.garbage import search_cycles_seldom
-from icekeeper.masking import MaskingFormatter
+from icekeeper.text import MaskingFormatter
 
 __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
 

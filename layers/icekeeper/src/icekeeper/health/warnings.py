@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from icekeeper.amounts import counted, size_text
 from icekeeper.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import PREVIOUS_VERSIONS_MAX_DEFAULT
 from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
 from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.text import counted, size_text
 
 __all__ = ["deletes_old_metadata", "lake_warnings", "metadata_log_limit", "unreadable_warning"]
 

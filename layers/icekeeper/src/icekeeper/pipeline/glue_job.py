@@ -15,8 +15,6 @@ from types import TracebackType
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
-from icekeeper.escaping import escaped_lines
-from icekeeper.masking import masked
 from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run
 from icekeeper.pipeline.deployment import Deployment
@@ -32,6 +30,7 @@ from icekeeper.pipeline.wave_document import read_wave, wave_key
 from icekeeper.policy import Operation
 from icekeeper.runtime import open_engine
 from icekeeper.state.address import STATE_VARIABLE, parse_address
+from icekeeper.text import escaped_lines, masked
 
 __all__ = ["run_job", "start_logging"]
 

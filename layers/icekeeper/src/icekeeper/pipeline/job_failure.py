@@ -11,9 +11,9 @@ import logging
 from collections.abc import Mapping
 
 from icekeeper.errors import StorageError
-from icekeeper.masking import masked
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import MAX_SENTENCE, Failure, Route
+from icekeeper.text import masked
 
 __all__ = ["told_by_jobs", "write_job_failure"]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from icekeeper.escaping import escaped, escaped_document, escaped_lines
-from icekeeper.masking import masked, masked_document
+from icekeeper.text import escaped, escaped_document, escaped_lines, masked, masked_document
 
 __all__ = ["JsonLines", "json_line", "lines_about"]
 

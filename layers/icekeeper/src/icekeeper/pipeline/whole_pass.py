@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from icekeeper.catalogs.table_bucket_arn import is_table_bucket
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PlanStale
-from icekeeper.masking import masked
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
 from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.deployment import Deployment
@@ -26,6 +25,7 @@ from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, 
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
+from icekeeper.text import masked
 
 __all__ = ["CallLimits", "WholePass", "WholePassEvent", "run_whole_pass"]
 

@@ -30,9 +30,9 @@ from urllib3.util import Retry
 from icekeeper.clock import steady_s
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.foreign_bytes import FileLimits, hold_values, require_fitting
-from icekeeper.masking import address_to_show
 from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.request_count import RequestKind, note_request
+from icekeeper.text import address_to_show
 
 __all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_credentials", "rest_request"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from icekeeper.amounts import counted
+from icekeeper.text import counted
 
 __all__ = ["next_run_lines"]
 

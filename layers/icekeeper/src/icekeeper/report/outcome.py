@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from icekeeper.masking import masked_sentence
 from icekeeper.policy import Operation
 from icekeeper.report.listings import ListingWriter, files_json
 from icekeeper.state.slack import Slack
+from icekeeper.text import masked_sentence
 
 __all__ = [
     "EngineTaken",

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
-from icekeeper.escaping import escaped
 from icekeeper.report.outcome import PassStatus
 from icekeeper.report.plain_words import in_plain_words, lines_of
+from icekeeper.text import counted, escaped, size_text
 
 __all__ = ["ORPHANS", "LastPass", "Page", "TableOnPage", "render_page"]
 

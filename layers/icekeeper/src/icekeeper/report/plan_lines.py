@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from icekeeper.amounts import size_text, usd_text
+from icekeeper.text import size_text, usd_text
 
 __all__ = ["plan_lines"]
 

@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from icekeeper.amounts import counted, size_text
 from icekeeper.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.next_run_lines import next_run_lines
@@ -21,6 +20,7 @@ from icekeeper.report.plain_words import in_plain_words, lines_of, told_once
 from icekeeper.report.planned_order import in_turn, told_anew, told_order
 from icekeeper.report.rows import print_rows
 from icekeeper.state.store import UNTIL_REMOVED_MS
+from icekeeper.text import counted, size_text
 
 __all__ = [
     "print_bucket",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.masking import mask
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
+from icekeeper.text import mask
 
 if TYPE_CHECKING:
     from icekeeper.storage.s3 import FailedKeys

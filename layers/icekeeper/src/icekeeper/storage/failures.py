@@ -16,7 +16,7 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
-from icekeeper.masking import masked
+from icekeeper.text import masked
 
 __all__ = [
     "TRANSIENT_CODES",

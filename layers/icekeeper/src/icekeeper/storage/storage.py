@@ -25,7 +25,6 @@ from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.clock import ServerClock
 from icekeeper.errors import LocationRefused, StorageError
 from icekeeper.foreign_bytes import require_fitting
-from icekeeper.masking import mask, remember_secrets
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, end_of
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
@@ -55,6 +54,7 @@ from icekeeper.storage.s3_reads import (
     read_end,
     read_object,
 )
+from icekeeper.text import mask, remember_secrets
 
 __all__ = ["Storage"]
 

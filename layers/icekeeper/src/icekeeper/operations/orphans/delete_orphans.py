@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from icekeeper.amounts import counted
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
@@ -41,6 +40,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.storage import Storage
 from icekeeper.sweep_rhythm import FORMER_TABLES
+from icekeeper.text import counted
 
 __all__ = ["TableCandidates", "delete_orphans"]
 

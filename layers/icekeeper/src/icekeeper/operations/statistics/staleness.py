@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from icekeeper.amounts import counted
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
@@ -20,6 +19,7 @@ from icekeeper.operations.statistics.plan import (
 )
 from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
+from icekeeper.text import counted
 
 __all__ = ["Staleness", "staleness", "why_not_planned", "why_not_yet"]
 

@@ -1,12 +1,4 @@
-"""Masks secrets in text.  Values of the properties on a list may be shown to people; every other value is a secret.
-
-A list of secret properties would miss the next one that PyIceberg or a header brings; a list of those that may be shown
-at worst hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in them.
-
-Errors, exceptions of libraries and log lines are made far from the properties whose values they must not show.  So code
-that connects by properties calls :func:`remember_secrets`, and all text for people passes through :func:`masked`: every
-:class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and what the command prints.
-"""
+"""Text for people and logs: secrets masked, control characters escaped, amounts with units."""
 
 from __future__ import annotations
 
@@ -20,18 +12,92 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from icekeeper.escaping import escaped, escaped_lines
+# Counts, sizes and times as text for people (pure).
 
-__all__ = [
-    "MaskingFormatter",
-    "address_to_show",
-    "mask",
-    "masked",
-    "masked_document",
-    "masked_sentence",
-    "remember_secrets",
-    "secrets_of",
-]
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_UNITS = (("TB", 1024**4), ("GB", 1024**3), ("MB", 1024**2), ("KB", 1024), ("B", 1))
+_LEAST_USD = 0.0001
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: ``1 snapshot``, ``2 snapshots``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes in B, KB (2^10), MB (2^20), GB or TB, with two digits below 100."""
+    unit, divisor = next((u for u in _UNITS if size >= u[1]), _UNITS[-1])
+    number = size / divisor
+    return f"{number:.0f} {unit}" if number >= 100 or divisor == 1 else f"{number:.2g} {unit}"
+
+
+def age_text(age_ms: int) -> str:
+    """Milliseconds as whole minutes below an hour, as hours below three days, then as days."""
+    if age_ms < _HOUR_MS:
+        return counted(age_ms // _MINUTE_MS, "minute")
+    return counted(age_ms // _HOUR_MS, "hour") if age_ms < 3 * _DAY_MS else counted(age_ms // _DAY_MS, "day")
+
+
+def usd_text(amount: float) -> str:
+    """An amount of US dollars to a hundredth of a cent."""
+    if amount <= 0:
+        return "$0"
+    return f"${amount:.4f}" if amount >= _LEAST_USD else f"less than ${_LEAST_USD}"
+
+
+# Text as people and readers of logs may see it: what a terminal, a browser or a log would act on is spelled out.
+#
+# Names, paths, properties and the messages that quote them come from whoever may write a table.  Raw, they clear a
+# screen (ESC, C1), show another text than they hold (bidi marks, zero-width characters) or begin a line that looks like
+# ours (line breaks).  So text is escaped where it leaves for people: the command's console and JSON, log lines, the
+# report page, metric dimensions (rule 285).  Everywhere else, and for whoever parses the JSON, it stays as it is.
+
+_INDENT = "    "
+
+
+def escaped(text: str) -> str:
+    r"""One line of printable characters: all others are spelled as Python does, ``\n``, ``\x1b`` and ``\u202e``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def escaped_lines(text: str) -> str:
+    """As :func:`escaped`, but lines, as those of a traceback, stay lines: all but the first are indented."""
+    return f"\n{_INDENT}".join(map(escaped, text.split("\n")))
+
+
+def escaped_document(document: Any) -> Any:
+    """A JSON document whose texts are all :func:`escaped`, keys too; numbers and the rest stay."""
+    if isinstance(document, str):
+        return escaped(document)
+    if isinstance(document, Mapping):
+        return {escaped_document(key): escaped_document(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [escaped_document(value) for value in document]
+    return document
+
+
+def printable_json(text: str) -> str:
+    r"""The same JSON document in printable characters and line breaks; a parser reads what it would have read before.
+
+    Others stand in strings only, where JSON spells any character as ``\u202e``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+# Masks secrets in text.  Values of the properties on a list may be shown to people; every other value is a secret.
+#
+# A list of secret properties would miss the next one that PyIceberg or a header brings; a list of those that may be
+# shown at worst hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in
+# them.
+#
+# Errors, exceptions of libraries and log lines are made far from the properties whose values they must not show.  So
+# code that connects by properties calls :func:`remember_secrets`, and all text for people passes through
+# :func:`masked`: every :class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and what the command
+# prints.
 
 _MASK = "***"
 # A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, shown and kept
