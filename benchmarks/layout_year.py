@@ -24,8 +24,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.signals import summary_signals
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
 from icekeeper.policy import ResolvedPolicy, resolve
 from icekeeper.policy.layers import Layer

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from icekeeper.metering import Amount, process_meter
+from icekeeper.machine.metering import Amount, counting, process_meter
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.transitions import states_of_call
 from icekeeper.pipeline.usage import STORE_AMOUNTS, record_use
-from icekeeper.request_count import counting
 
 __all__ = ["metered", "note_log_bytes", "note_metrics"]
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from icekeeper.clock import iso_utc, system_clock
+from icekeeper.machine.clock import iso_utc, system_clock
 
 __all__ = ["KEY_VARIABLES", "CredentialServer", "running_credential_server"]
 

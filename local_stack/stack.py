@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state

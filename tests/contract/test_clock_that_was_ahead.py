@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.errors import LeaseHeld
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.served_request import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state.requests import MaintenanceRequest

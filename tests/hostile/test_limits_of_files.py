@@ -11,9 +11,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from icekeeper import foreign_bytes
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
-from icekeeper.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_unpacked
+from icekeeper.machine import foreign_bytes
+from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_unpacked
 from icekeeper.metadata.avro_types import AvroTypes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
@@ -56,7 +56,7 @@ def test_the_parts_of_one_file_are_counted_together(monkeypatch: pytest.MonkeyPa
 def test_the_default_is_an_eighth_of_the_memory(monkeypatch: pytest.MonkeyPatch, memory_mb: int, most_mb: int) -> None:
     monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", str(memory_mb))
-    monkeypatch.setattr("icekeeper.machine.os.sysconf", lambda name: 2**20)
+    monkeypatch.setattr("icekeeper.machine.resources.os.sysconf", lambda name: 2**20)
     foreign_bytes._default.cache_clear()
     try:
         assert most_unpacked() == most_mb * MB

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, StorageError
-from icekeeper.foreign_bytes import MAX_UNPACKED_MB
+from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import HostileRest, hostile_rest
 

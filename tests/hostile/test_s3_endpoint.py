@@ -21,7 +21,7 @@ from icekeeper.catalogs.pointer import load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.new_manifests import read_new_manifests
 from icekeeper.errors import MaintenanceError, StorageError
-from icekeeper.foreign_bytes import MAX_UNPACKED_MB
+from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.s3_reads import read_beginning, read_end

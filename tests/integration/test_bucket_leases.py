@@ -9,8 +9,8 @@ import pytest
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state

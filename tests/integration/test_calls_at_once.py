@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icekeeper.clock import Clock, system_clock
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.storage.store_clock import store_now_ms
 from support.moments import Moment, at

@@ -13,8 +13,8 @@ from pyiceberg.catalog import load_catalog
 from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.model import TableName
-from icekeeper.request_count import RequestKind, counting
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage

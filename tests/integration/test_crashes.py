@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import CommitStateUnknown, StorageError
+from icekeeper.machine.clock import HOUR_MS
 from support.counted_steps import counted_steps
 from support.files_on_disk import files_below
 from support.maintained_table import MaintainedTable, maintained_table

@@ -12,12 +12,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import system_clock
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
+from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve

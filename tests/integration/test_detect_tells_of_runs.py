@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from icekeeper.clock import system_clock
+from icekeeper.machine.clock import system_clock
 from icekeeper.state.open import open_state
 from icekeeper.state.slots import take_slot
 from support.command import Command

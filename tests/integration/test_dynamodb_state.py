@@ -10,8 +10,8 @@ from itertools import chain
 
 import pytest
 
-from icekeeper.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.errors import LeaseHeld, StorageError
+from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import TableName
 from icekeeper.state.address import TableAddress
 from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists

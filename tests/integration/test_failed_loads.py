@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.loads import declare_load, list_loads, stage_load
-from icekeeper.clock import HOUR_MS
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime

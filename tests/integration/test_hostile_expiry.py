@@ -12,8 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.administration.pins import list_pins, remove_pin
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.kept_documents import reading_anew
-from icekeeper.clock import system_clock
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PlanStale
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.jobs import running_job
 from icekeeper.report.outcome import Status

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.staging import LoadState

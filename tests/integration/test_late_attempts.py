@@ -16,10 +16,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from icekeeper.clock import system_clock
 from icekeeper.engines.attempts import WritesFiles
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import system_clock
 from icekeeper.model import ManifestContent
 from icekeeper.operations.compaction.clustering.task import LaneTask, SplitTask
 from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import CommitConflict, CommitStateUnknown
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.files_on_disk import files_below

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from pyiceberg.table import Table
 
-from icekeeper.clock import system_clock
+from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.state.cut_offs import CutOff, CutWork
 from icekeeper.state.open import open_state

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import FleetBusy, LeaseHeld
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease, renew_table_lease
 from icekeeper.state.detection_mark import is_scheduled
 from icekeeper.state.requests import MaintenanceRequest

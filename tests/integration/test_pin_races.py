@@ -11,8 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import add_pin, list_pins, remove_pin
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.errors import CommitStateUnknown, OperationRefused
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

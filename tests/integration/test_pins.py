@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS, iso_utc, system_clock
+from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from support.command import ABOUT, EVERYTHING_IS_OLD, Command, one_sentence
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 

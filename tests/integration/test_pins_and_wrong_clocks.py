@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import add_pin
-from icekeeper.clock import HOUR_MS, Clock
+from icekeeper.machine.clock import HOUR_MS, Clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.clock import system_clock
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import (
     Failure,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import system_clock
 from icekeeper.detection.proposal import FleetReport
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.events import (
     ReportRunEvent,
 )

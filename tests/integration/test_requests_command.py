@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.open import open_state
 from icekeeper.state.requests import MaintenanceRequest

@@ -17,11 +17,11 @@ import pytest
 
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.cli.console import OutputLost
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime

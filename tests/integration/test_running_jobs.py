@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.clock import system_clock
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import CommitStateUnknown, StorageError
+from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

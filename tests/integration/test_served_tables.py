@@ -12,10 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.served_tables import know_every_table
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status

@@ -8,8 +8,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.report.outcome import OperationOutcome, Status

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
 from icekeeper.model import TableName
 from icekeeper.policy import Operation

@@ -10,8 +10,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.settings import reset_settings, set_settings, unset_settings
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.clock import system_clock
 from icekeeper.errors import CommitRefused, CommitStateUnknown, PolicyError, StorageError, TableUnsupported
+from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence

@@ -13,10 +13,9 @@ import pytest
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import system_clock
 from icekeeper.cycle import supervisor
 from icekeeper.deletion import limited_looks
-from icekeeper.limited_time import in_limited_time
+from icekeeper.machine.clock import in_limited_time, system_clock
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.cut_offs import CutWork, waiting_cuts

@@ -11,7 +11,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.engines.spark_master import local_cores
-from icekeeper.machine import this_machine
+from icekeeper.machine.resources import this_machine
 from support.worker_work import Reads, cores_of, cores_of_both, cores_of_split
 
 

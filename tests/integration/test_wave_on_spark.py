@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from icekeeper.engines.pools import in_pool
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job
-from icekeeper.request_count import WorkThreads
 from support.pipeline_deployment import RUN, Pipeline
 from support.pool_work import pool_of
 from support.wave_deployment import Wave, files_of, ids_of

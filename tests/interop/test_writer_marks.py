@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.report.outcome import PassStatus
 from support.java_writer import JavaTable, JavaTables
 from support.shared_table import SharedTable

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
 from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, NothingToCompact
 from icekeeper.operations.compaction.recipe import choose_recipe

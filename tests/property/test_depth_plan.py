@@ -12,7 +12,7 @@ import hypothesis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, LiveEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState

@@ -14,10 +14,10 @@ from unittest import mock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata import writer_marks
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.document_files import parse_document

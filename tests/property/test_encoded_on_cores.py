@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icekeeper.machine.resources import on_cores
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.writing import row_group_writer, side_by_side
 from icekeeper.operations.compaction.writing.column_runs import column_runs
@@ -27,7 +28,6 @@ from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
-from icekeeper.task_cores import on_cores
 from support.examples import examples
 from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct, task

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import MEGABYTE, Layer, Policy, layers_for, resolve
 from icekeeper.policy.values import text_of
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import (

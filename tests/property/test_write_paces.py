@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
 from support.paper_table import MB, Arrival, PaperTable
 from support.plans import policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.storage.storage import Storage
 
 __all__ = ["ahead", "same_clock", "store_at"]

@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.engine import Engine
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document

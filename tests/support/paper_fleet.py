@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import DonePart, record_outcome
 from icekeeper.metadata.document import TableMetadata

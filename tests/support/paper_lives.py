@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Policy
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
 from support.tables import new_document

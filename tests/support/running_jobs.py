@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from icekeeper.clock import HOUR_MS, system_clock
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.staging import StagedLoad

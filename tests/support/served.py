@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.clock import HOUR_MS
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime

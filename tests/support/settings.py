@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Layer, ResolvedPolicy, layers_for, resolve
 

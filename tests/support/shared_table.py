@@ -8,8 +8,8 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
-from icekeeper.clock import system_clock
 from icekeeper.errors import CommitConflict
+from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable

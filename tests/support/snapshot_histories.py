@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.writer_marks import COMMITTED_KEY
 from icekeeper.model import Nothing

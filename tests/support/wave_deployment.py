@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from icekeeper.clock import system_clock
 from icekeeper.engines.engine import Engine
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, parse_event
 from icekeeper.pipeline.gather_wave import gather_wave

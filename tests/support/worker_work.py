@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from icekeeper.task_cores import task_cores
+from icekeeper.machine.resources import task_cores
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.ageing import urgency, waited_ms
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from icekeeper.arrow_memory import choose_allocator
+from icekeeper.machine.resources import choose_allocator
 
 GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 

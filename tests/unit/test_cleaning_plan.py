@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.cli.arguments import ttl_ms
-from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged, plan_cleaning, require_stageable

@@ -8,7 +8,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from icekeeper.metering import Amount, Meter
+from icekeeper.machine.metering import Amount, Meter
 from icekeeper.state.dynamodb.consumed import count_consumed
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}

@@ -11,7 +11,7 @@ import pytest
 from icekeeper.costs.given_prices import priced_anew
 from icekeeper.costs.month import MONTH_HOURS, Bill, month_of
 from icekeeper.errors import PolicyError
-from icekeeper.metering import Amount, Meter
+from icekeeper.machine.metering import Amount, Meter
 from icekeeper.prices import US_EAST_1, Prices
 from icekeeper.state.usage import HourOfUse, hours_between
 

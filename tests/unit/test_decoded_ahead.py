@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import FileUnreadable, MaintenanceError
+from icekeeper.machine.resources import on_cores
 from icekeeper.operations.compaction.proven_write import write_proven
 from icekeeper.rows import decoded_ahead as decoding
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage
-from icekeeper.task_cores import on_cores
 from support.rewrites import task
 
 ROWS = 10

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from icekeeper.freed_blocks import give_back_freed_blocks
+from icekeeper.machine.resources import give_back_freed_blocks
 
 _CODE = """
 import ctypes, sys

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import StorageError
 from icekeeper.health.lake_log import LakeLog
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore

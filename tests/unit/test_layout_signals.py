@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen

@@ -12,7 +12,7 @@ import pytest
 from icekeeper.deletion import limited_looks
 from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.errors import StorageError
-from icekeeper.limited_time import in_limited_time
+from icekeeper.machine.clock import in_limited_time
 from icekeeper.model import TableName
 from icekeeper.state.cut_offs import CutOff
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.machine import limited_cores, limited_memory, this_machine
+from icekeeper.machine.resources import limited_cores, limited_memory, this_machine
 
 
 @pytest.mark.parametrize(

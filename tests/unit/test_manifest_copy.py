@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.machine.resources import on_cores
 from icekeeper.metadata import manifest_copy
 from icekeeper.metadata.avro_block_writer import avro_long
 from icekeeper.metadata.avro_files import open_avro, structure, write_avro
@@ -24,7 +25,6 @@ from icekeeper.metadata.manifest_copy import EntryCopier
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.task_cores import on_cores
 from support.plans import data_file, table
 
 SPEC = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from icekeeper.clock import ServerClock
+from icekeeper.machine.clock import ServerClock
 from icekeeper.operations.orphans.inventory_rows import file_rows
 from icekeeper.storage.storage import Storage
 
@@ -68,7 +68,7 @@ def test_a_time_without_a_zone_is_utc(text: str, past_ms: int) -> None:
 
 @pytest.mark.usefixtures("zone")
 def test_a_date_without_a_zone_is_gmt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icekeeper.clock.steady_s", lambda: 1.0)
+    monkeypatch.setattr("icekeeper.machine.clock.steady_s", lambda: 1.0)
     for date in ("Fri, 20 Nov 2026 00:00:00", "Fri, 20 Nov 2026 00:00:00 GMT"):
         clock = ServerClock()
         clock.hear(date)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.table_digest import table_digest
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.paper_fleet import START_MS, PaperFleet
 from support.paper_lives import LIVES

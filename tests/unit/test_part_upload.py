@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from icekeeper.machine.resources import with_spare_bytes
 from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage
-from icekeeper.task_memory import with_spare_bytes
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
 TO = "s3://bucket/t/new"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState

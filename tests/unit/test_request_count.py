@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from icekeeper.engines.local import LocalEngine
+from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joined_count, note_request
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.report.request_metrics import request_metrics
-from icekeeper.request_count import RequestKind, WorkThreads, counting, joined_count, note_request
 from support.source_tree import MODULES
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
 # They begin work of their own, such as a pass, which counts for itself.
-OWN_WORK = {"icekeeper.request_count", "icekeeper.cycle.service"}
+OWN_WORK = {"icekeeper.machine.metering", "icekeeper.cycle.service"}
 
 
 def sends(number: int) -> int:

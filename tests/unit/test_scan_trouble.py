@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection import scan
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.proposal import FleetSkip
 from icekeeper.detection.scan import Scanner
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime

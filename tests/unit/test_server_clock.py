@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.clock import ServerClock, ahead_ms, system_clock
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import ServerClock, ahead_ms, system_clock
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 
 
 def test_a_date_header_tells_the_time_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, steady = ServerClock(), [100.0]
-    monkeypatch.setattr("icekeeper.clock.steady_s", lambda: steady[0])
+    monkeypatch.setattr("icekeeper.machine.clock.steady_s", lambda: steady[0])
     assert clock.now_ms() is None
     clock.hear("Sun, 06 Nov 1994 08:49:37 GMT")  # the example of RFC 9110, 5.6.7
     assert clock.now_ms() == 784_111_777_000

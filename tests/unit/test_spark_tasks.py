@@ -9,8 +9,8 @@ from importlib import invalidate_caches
 import pytest
 
 from icekeeper.engines.spark_tasks import SparkTasks
+from icekeeper.machine.resources import on_cores, task_cores
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
-from icekeeper.task_cores import on_cores, task_cores
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.engines.local import LocalEngine
-from icekeeper.task_memory import spare_bytes, with_spare_bytes
+from icekeeper.machine.resources import spare_bytes, with_spare_bytes
 
 
 def spare_of(task: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.clock import system_clock
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.policy.asked import REQUESTS_MAY
 from icekeeper.state.requests import MaintenanceRequest

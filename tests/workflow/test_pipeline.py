@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.clock import HOUR_MS, system_clock
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.state.slots import slot_keys, take_slot
 from local_stack.executions import Execution

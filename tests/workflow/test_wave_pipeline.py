@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.clock import system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.engines.pools import current_pool
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline import run_wave as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment

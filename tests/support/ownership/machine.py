@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from icekeeper.administration.loads import declare_load, stage_load
 from icekeeper.administration.pins import add_pin, remove_pin
-from icekeeper.clock import system_clock
 from icekeeper.errors import MaintenanceError
+from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState

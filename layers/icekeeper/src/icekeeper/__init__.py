@@ -1,4 +1,4 @@
-"""Keeps Apache Iceberg tables in S3 table buckets healthy."""
+"""Keeps Apache Iceberg tables in S3 table buckets healthy: plan, rewrite, commit, clean, report."""
 
-from icekeeper import arrow_memory as arrow_memory
-from icekeeper import freed_blocks as freed_blocks
+# Sets what Arrow and the C library read when they are loaded.
+from icekeeper.machine import resources as resources

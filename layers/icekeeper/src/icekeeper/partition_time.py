@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import iso_utc
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.layers import OVERRIDE_SOURCE
 from icekeeper.policy.values import did_you_mean

@@ -18,9 +18,9 @@ from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import Clock, steady_s, system_clock
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts

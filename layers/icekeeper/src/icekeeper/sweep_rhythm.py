@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.values import rounded_down, text_of

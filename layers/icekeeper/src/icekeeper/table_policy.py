@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.resources import variables_set
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve

@@ -14,7 +14,7 @@ from botocore.credentials import (
 
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.aws.vended import EARLY_S, Vended, Vendor
-from icekeeper.clock import system_clock
+from icekeeper.machine.clock import system_clock
 
 __all__ = ["AssumedRole", "SameAs", "VendedKeys"]
 

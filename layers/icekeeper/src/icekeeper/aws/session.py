@@ -28,7 +28,7 @@ from icekeeper.aws.providers import AssumedRole, SameAs, VendedKeys
 from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
 from icekeeper.aws.timestamps import told_moment
 from icekeeper.aws.vended import vendor_of
-from icekeeper.clock import steady_s
+from icekeeper.machine.clock import steady_s
 from icekeeper.text import remember_secrets
 
 __all__ = ["AwsSession", "Keys", "aws_session", "client_config", "session_of"]

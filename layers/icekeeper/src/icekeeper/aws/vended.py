@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from icekeeper.clock import system_clock
 from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.machine.clock import system_clock
 
 __all__ = ["EARLY_S", "Vended", "Vendor", "current_properties", "remember_vendor", "vendor_of"]
 

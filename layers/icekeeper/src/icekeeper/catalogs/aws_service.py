@@ -24,8 +24,8 @@ from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
 from icekeeper.catalogs.throttles import outlast_throttles
 from icekeeper.errors import CommitConflict, MaintenanceError, PolicyError, StorageError
+from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.model import TableName
-from icekeeper.request_count import RequestKind, note_request
 from icekeeper.storage.failures import describe_failure
 from icekeeper.text import mask
 

@@ -23,8 +23,8 @@ from icekeeper.catalogs.kind import CatalogKind
 from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
 from icekeeper.catalogs.table_bounds import TableBounds
-from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
 

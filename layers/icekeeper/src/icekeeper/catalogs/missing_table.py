@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from icekeeper.clock import steady_s
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.clock import steady_s
 from icekeeper.model import TableName
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.io_properties import file_io_properties
 from icekeeper.catalogs.kept_documents import keep_document, kept_document
 from icekeeper.catalogs.table_bounds import TableBounds
-from icekeeper.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
@@ -27,6 +26,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     StorageError,
 )
+from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ahead_ms
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.requirements import check_requirements

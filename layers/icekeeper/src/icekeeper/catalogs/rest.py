@@ -34,7 +34,7 @@ from icekeeper.catalogs.server_settings import (
 )
 from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
-from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
 from icekeeper.metadata.requirements import same_table

@@ -19,8 +19,8 @@ from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
 from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.catalogs.table_bucket_arn import TableBucketArn
-from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 
 __all__ = ["S3_TABLES", "S3TablesCatalog"]

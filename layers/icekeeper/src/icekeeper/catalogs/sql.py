@@ -17,8 +17,8 @@ from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
 from icekeeper.catalogs.sqlite_file import why_no_database
 from icekeeper.catalogs.table_bounds import TableBounds
-from icekeeper.clock import Clock, system_clock
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask

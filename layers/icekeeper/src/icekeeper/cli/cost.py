@@ -36,10 +36,10 @@ def cost(
     as_json: AsJson = False,
 ) -> int:
     """Say what this deployment costs a month, by what its functions and jobs recorded; changes nothing."""
-    from icekeeper.clock import HOUR_MS, system_clock
     from icekeeper.costs.given_prices import priced_anew
     from icekeeper.costs.month import month_of
-    from icekeeper.environment import variables_set
+    from icekeeper.machine.clock import HOUR_MS, system_clock
+    from icekeeper.machine.resources import variables_set
     from icekeeper.prices import US_EAST_1
     from icekeeper.report.bill import print_bill
     from icekeeper.state.open import open_state

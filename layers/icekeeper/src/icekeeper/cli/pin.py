@@ -9,7 +9,7 @@ import typer
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name, ttl_ms
 from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, answer
-from icekeeper.clock import iso_utc
+from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
     from icekeeper.state.store import Pin

@@ -124,7 +124,7 @@ def _profile() -> str | None:
 
 
 def _is_scheduled() -> bool:
-    from icekeeper.clock import system_clock
+    from icekeeper.machine.clock import system_clock
     from icekeeper.state.detection_mark import is_scheduled
     from icekeeper.state.open import open_state
 

@@ -10,7 +10,7 @@ import typer
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, answer
-from icekeeper.clock import iso_utc
+from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
     from icekeeper.state.requests import MaintenanceRequest
@@ -30,7 +30,7 @@ def requests_list(
     as_json: AsJson = False,
 ) -> int:
     """Print the requests that are pending, oldest first: the order in which runs take them."""
-    from icekeeper.clock import system_clock
+    from icekeeper.machine.clock import system_clock
     from icekeeper.state.detection_mark import SEEN_FOR_HOURS, is_scheduled
     from icekeeper.state.open import open_state
 

@@ -10,8 +10,8 @@ import typer
 from icekeeper.cli.arguments import AsJson, CatalogName, Table, table_name
 from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import EXIT_OK, about, answer
-from icekeeper.clock import iso_utc
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
     from icekeeper.state.staging import StagedLoad

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from icekeeper.activity import swap_lost
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.clock import steady_s
 from icekeeper.commit.attempt import PreparedCommit, shows
 from icekeeper.commit.resolve_outcome import SLOW, OutcomeResolver, Traces, Undecided, backoff_seconds
 from icekeeper.errors import (
@@ -29,6 +28,7 @@ from icekeeper.errors import (
     PolicyError,
     StorageError,
 )
+from icekeeper.machine.clock import steady_s
 from icekeeper.model import Nothing
 
 __all__ = ["CommitTerms", "Committed", "commit_with_retries", "patience_of"]

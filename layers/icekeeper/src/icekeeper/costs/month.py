@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icekeeper.metering import Amount
+from icekeeper.machine.metering import Amount
 from icekeeper.prices import Prices
 from icekeeper.state.usage import HourOfUse
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
-from icekeeper.at_work import at_work
-from icekeeper.clock import Clock, system_clock
 from icekeeper.cycle.settings import CycleSettings
 from icekeeper.cycle.told import TableResult, what_was_done
 from icekeeper.detection.proposal import FleetProposal
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale
+from icekeeper.machine.clock import Clock, at_work, system_clock
 from icekeeper.maintenance.attempts import AttemptLimits, attempted
 from icekeeper.maintenance.served_request import why_needless
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn

@@ -18,7 +18,6 @@ from threading import Event
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.clock import Clock, iso_utc, system_clock
 from icekeeper.cycle.last_good import LastGood
 from icekeeper.cycle.maintain_proposal import Work, maintain_proposal
 from icekeeper.cycle.settings import CycleSettings
@@ -28,6 +27,7 @@ from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.machine.clock import Clock, iso_utc, system_clock
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.runtime import Runtime
 from icekeeper.state.detection_mark import note_detection

@@ -20,10 +20,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from icekeeper.at_work import AtWork, read_board
-from icekeeper.clock import system_clock
 from icekeeper.cycle.told import TableResult
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.machine.clock import AtWork, read_board, system_clock
 from icekeeper.state.cut_offs import CutWork, cut_again
 from icekeeper.state.open import open_state
 from icekeeper.storage.scratch_folder import scratch_folder

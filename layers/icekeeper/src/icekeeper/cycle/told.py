@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icekeeper.clock import iso_utc
+from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.report.plain_words import in_plain_words
 from icekeeper.text import masked

@@ -12,11 +12,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from icekeeper.at_work import Board, show_on
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import STOP
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.clock import Board, show_on
 from icekeeper.runtime import open_engine
 from icekeeper.state.open import open_state
 

@@ -16,8 +16,8 @@ from typing import TypeAlias
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.resolve_outcome import backoff_seconds
 from icekeeper.deletion.file_needs import FileNeeds
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from icekeeper.at_work import at_work
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.errors import StorageError
-from icekeeper.limited_time import in_limited_time
+from icekeeper.machine.clock import at_work, in_limited_time
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import Entry

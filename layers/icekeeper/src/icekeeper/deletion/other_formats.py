@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.pass_context.footprint import spelled_root
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 

@@ -20,9 +20,9 @@ from icekeeper.deletion.neighbours import TableFolders, table_folders
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.deletion.served_tables import is_lost, know_every_table, lost_entries
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import TableClaims, UnseenEntry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.path_set import may_be_under

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import cache, partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.clock import HOUR_MS
 from icekeeper.deletion.claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import has_its_own_bucket
@@ -32,9 +31,10 @@ from icekeeper.errors import (
     StorageError,
     is_gone,
 )
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.request_count import WorkThreads
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry, folders_around, store_of, touches
 from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES

@@ -8,11 +8,11 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_heads import StrayMetadata, is_past
 from icekeeper.errors import MetadataUnreadable, OperationRefused, is_gone
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import References, metadata_files, statistics_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
 
-from icekeeper.limited_time import in_daemon_thread
+from icekeeper.machine.clock import in_daemon_thread
 
 __all__ = ["Reached", "within_budget"]
 

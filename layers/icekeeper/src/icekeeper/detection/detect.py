@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.clock import Clock, system_clock
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.empty_scan import why_empty
@@ -15,7 +14,8 @@ from icekeeper.detection.next_run import NextRun
 from icekeeper.detection.proposal import CatalogReport, FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
 from icekeeper.errors import StorageError
-from icekeeper.garbage import search_cycles_seldom
+from icekeeper.machine.clock import Clock, system_clock
+from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.state.gathered import Gathered
 from icekeeper.state.slots import taken_slots
 from icekeeper.state.store import StateStore

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.signals import Signal
 from icekeeper.errors import TableUnsupported
 from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Policy, Strategy

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import parse_relative

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icekeeper.activity import scan_finished, scan_started
-from icekeeper.at_work import at_work
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import HOUR_MS
 from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget
@@ -25,6 +23,7 @@ from icekeeper.detection.seen_tables import SeenTables, note_unopened
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog, Twins
+from icekeeper.machine.clock import HOUR_MS, at_work
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.claims import Entry

@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 
 from icekeeper.engines.task_size import total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
-from icekeeper.machine import this_machine
+from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
 from icekeeper.storage.scratch_folder import scratch_folder
-from icekeeper.task_cores import on_cores
-from icekeeper.task_memory import with_spare_bytes
 
 __all__ = ["SMALL_WORK_BYTES", "LocalEngine"]
 

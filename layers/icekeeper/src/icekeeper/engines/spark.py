@@ -29,7 +29,7 @@ from icekeeper.engines.spark_master import is_elsewhere, local_cores
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
 from icekeeper.errors import StorageError
-from icekeeper.machine import this_machine
+from icekeeper.machine.resources import this_machine
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
 __all__ = ["LOCAL_SETTINGS", "SparkEngine", "local_session"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from icekeeper.engines.attempts import in_attempt
-from icekeeper.task_cores import on_cores
+from icekeeper.machine.resources import on_cores
 
 __all__ = ["RunningTask", "SparkTasks"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from icekeeper.engines.choose import Surroundings
 from icekeeper.engines.names import EngineName
 from icekeeper.engines.spark_master import named_master
-from icekeeper.machine import this_machine
+from icekeeper.machine.resources import this_machine
 
 __all__ = ["UNDER_SUBMIT", "product_engine", "spark_is_installed", "spark_settings_master", "surroundings"]
 

@@ -25,7 +25,7 @@ from functools import cache
 from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.garbage import search_cycles_seldom
+from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.text import MaskingFormatter
 
 __all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]

@@ -20,13 +20,13 @@ from icekeeper.errors import (
     PolicyError,
     TableUnsupported,
 )
+from icekeeper.machine.metering import counting
 from icekeeper.maintenance.take_over import take_over
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
 from icekeeper.report.request_metrics import request_metrics
-from icekeeper.request_count import counting
 
 __all__ = ["OPERATIONS", "run_guarded", "run_operation"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.kept_documents import keeping_documents
+from icekeeper.machine.metering import RequestCount, joined_count
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
 from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
@@ -23,7 +24,6 @@ from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_n
 from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, skipped
 from icekeeper.report.planned_order import looks_at_the_table
 from icekeeper.report.request_metrics import request_metrics
-from icekeeper.request_count import RequestCount, joined_count
 from icekeeper.state.schedules import ScheduleRun
 
 __all__ = ["run_pass"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from icekeeper.clock import Clock
 from icekeeper.errors import LeaseHeld
+from icekeeper.machine.clock import Clock
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.leases import Lease, LeaseStore

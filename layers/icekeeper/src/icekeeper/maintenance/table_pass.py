@@ -11,7 +11,8 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.kept_documents import keeping_documents
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import PlanStale, PolicyError, StorageError, TableUnsupported
-from icekeeper.garbage import search_cycles_seldom
+from icekeeper.machine.metering import counting
+from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.maintenance.served_request import served_request
 from icekeeper.maintenance.table_lease import Turn, leased
@@ -19,7 +20,6 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.request_count import counting
 from icekeeper.state.cut_offs import CutWork, forget_cut
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore

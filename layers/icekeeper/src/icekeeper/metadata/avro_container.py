@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from icekeeper.foreign_bytes import FileLimits
+from icekeeper.machine.foreign_bytes import FileLimits
 from icekeeper.metadata.avro_values import read_bytes, read_long, read_string, require_possible
 
 __all__ = ["SYNC_BYTES", "AvroContainer", "open_container"]

@@ -8,7 +8,7 @@ import re
 import zlib
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_shape import require_shape
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.avro_block_writer import BLOCK_BYTES, avro_block, container_of
 from icekeeper.metadata.avro_container import SYNC_BYTES
 from icekeeper.metadata.document import TableMetadata
@@ -16,8 +18,6 @@ from icekeeper.metadata.manifest_entries import entry_encoder
 from icekeeper.metadata.manifest_write import EncodedManifest, empty_manifest, partition_types
 from icekeeper.metadata.partition_summaries import summarise_partitions
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
-from icekeeper.request_count import WorkThreads
-from icekeeper.task_cores import task_cores
 
 __all__ = ["EntryBlock", "ManifestAssembler", "entry_blocks"]
 

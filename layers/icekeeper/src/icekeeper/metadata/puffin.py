@@ -17,7 +17,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 
 __all__ = [
     "DELETION_VECTOR",

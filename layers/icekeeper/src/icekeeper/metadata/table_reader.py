@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
     decode_identities,
@@ -28,7 +29,6 @@ from icekeeper.model import (
     ManifestEntry,
     ManifestFile,
 )
-from icekeeper.request_count import WorkThreads
 
 __all__ = ["ReadBytes", "TableReader"]
 

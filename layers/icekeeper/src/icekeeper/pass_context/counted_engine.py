@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from icekeeper.engines.auto import AutoEngine
 from icekeeper.engines.engine import Engine
-from icekeeper.request_count import RequestCount, RequestKind, counting, current_count
+from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
 
 __all__ = ["CountedEngine"]
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.errors import OperationRefused
+from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.pass_context.shared_reads import SharedReads
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.listing import LISTING_THREADS

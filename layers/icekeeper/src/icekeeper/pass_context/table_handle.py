@@ -9,9 +9,9 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import Clock
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
+from icekeeper.machine.clock import Clock
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Policy

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from icekeeper.errors import OperationRefused, StorageError
-from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.report.listings import ListingWriter
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage

@@ -14,9 +14,9 @@ import icekeeper.state.dynamodb.store  # noqa: F401 - imported for later and not
 from icekeeper.catalogs.addresses import CatalogAddress
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address
-from icekeeper.clock import Clock, system_clock
-from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
+from icekeeper.machine.resources import variables_set
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.table_identity import identity_of
-from icekeeper.clock import Clock, system_clock
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.begin_pass import begin
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event

@@ -28,7 +28,8 @@ from icekeeper.errors import (
     PlanStale,
     StorageError,
 )
-from icekeeper.limited_time import in_limited_time
+from icekeeper.machine.clock import in_limited_time
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import OperationEvent
@@ -40,7 +41,6 @@ from icekeeper.pipeline.wave_limits import longest_s, may_begin, tables_at_once
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import failed, refused
 from icekeeper.report.outcome_document import operation_document
-from icekeeper.request_count import WorkThreads
 from icekeeper.state.cut_offs import CutWork, cut_again
 
 __all__ = ["End", "run_wave"]

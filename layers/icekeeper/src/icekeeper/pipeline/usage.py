@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.metering import Amount, process_meter
+from icekeeper.machine.metering import Amount, RequestKind, process_meter
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.transitions import states_of_job
 from icekeeper.policy import Operation
 from icekeeper.prices import GLUE_SHORTEST_S
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.report.request_metrics import request_key
-from icekeeper.request_count import RequestKind
 from icekeeper.state.usage import HourOfUse, hour_of
 
 __all__ = ["STORE_AMOUNTS", "note_job", "note_pass", "record_use"]

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias, cast
 
 from pydantic import BeforeValidator
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy.choices import Ownership
 from icekeeper.policy.rewrite_keys import RewriteKeys, key
 from icekeeper.policy.tighter import FALSE, FEWER, HIGHER, LOWER, MORE, KeyFacts, first_of

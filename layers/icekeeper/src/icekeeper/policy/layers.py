@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from icekeeper.clock import HOUR_MS
-from icekeeper.environment import variables_set
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.resources import variables_set
 from icekeeper.policy.foreign_names import name_here
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, POLICY_KEYS
 from icekeeper.policy.rewrite_keys import MEGABYTE

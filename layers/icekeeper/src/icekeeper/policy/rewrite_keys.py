@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.operation_facts import ALL_OPERATIONS
 from icekeeper.policy.choices import JobOrder, OutputSpec, Proof, Strategy
 from icekeeper.policy.tighter import (

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.operation_facts import Operation
 from icekeeper.policy.check_layer import check_keys, parse_values
 from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, OWN_SCHEDULES, Policy

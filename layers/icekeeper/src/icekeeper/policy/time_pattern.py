@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 
 __all__ = ["DAY_MS", "TimePattern", "days_of", "parse_time_pattern"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from icekeeper.clock import iso_utc
+from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import PassStatus
 from icekeeper.report.plain_words import in_plain_words, lines_of
 from icekeeper.text import counted, escaped, size_text

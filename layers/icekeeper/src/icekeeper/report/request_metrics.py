@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from icekeeper.request_count import RequestKind
+from icekeeper.machine.metering import RequestKind
 
 __all__ = ["REQUESTS", "request_key", "request_metrics"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from icekeeper.clock import iso_utc
+from icekeeper.machine.clock import iso_utc
 from icekeeper.report.bucket_outcome import BucketOutcome
 from icekeeper.report.next_run_lines import next_run_lines
 from icekeeper.report.outcome import PassOutcome, Status

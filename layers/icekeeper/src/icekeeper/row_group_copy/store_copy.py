@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.row_group_copy.copied_input import (
     CopiedInput,
     CopiedRowGroup,

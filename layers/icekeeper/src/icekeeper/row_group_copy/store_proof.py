@@ -21,7 +21,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.row_group_copy.copied_input import CopiedRowGroup
 from icekeeper.row_group_copy.evidence import RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer import MAGIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from icekeeper.task_cores import task_cores
+from icekeeper.machine.resources import task_cores
 
 __all__ = ["arrow_threads"]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.foreign_bytes import CODECS, FileLimits, require_fitting
+from icekeeper.machine.foreign_bytes import CODECS, FileLimits, require_fitting
 
 __all__ = ["AvroContainer"]
 

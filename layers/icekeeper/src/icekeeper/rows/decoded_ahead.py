@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import on_cores, task_cores
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.rows.row_memory import likely_row_bytes
-from icekeeper.task_cores import on_cores, task_cores
 
 __all__ = ["InputRows", "decoded_ahead"]
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.rows.file_rows import reading
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import is_local

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.errors import FileUnreadable, StorageError
+from icekeeper.machine.resources import task_cores
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of, read_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.lineage import resolved_lineage
@@ -17,7 +18,6 @@ from icekeeper.rows.opened_inputs import opened_inputs
 from icekeeper.rows.parts import Part, portions
 from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage
-from icekeeper.task_cores import task_cores
 
 __all__ = ["Tally", "read_rows", "unreadable_files"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from icekeeper.clock import HOUR_MS, iso_utc
+from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.state.claims import Entry
 
 __all__ = [

@@ -5,7 +5,7 @@ The mark is a lease that all of them share, so it needs no store of its own.
 
 from __future__ import annotations
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.leases import LONGEST_LEASE_MS, LeaseStore
 
 __all__ = ["SEEN_FOR_HOURS", "is_scheduled", "note_detection"]

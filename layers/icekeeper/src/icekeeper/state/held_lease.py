@@ -19,8 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from icekeeper.clock import Clock
 from icekeeper.errors import LeaseLost, StorageError
+from icekeeper.machine.clock import Clock
 from icekeeper.state.leases import PROCESS_MARK, Lease, LeaseStore
 
 __all__ = ["HeldLease", "has_died", "holder_name", "kept_alive", "of_the_living"]

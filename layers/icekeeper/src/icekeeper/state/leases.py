@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from icekeeper.clock import HOUR_MS, iso_utc
 from icekeeper.errors import LeaseHeld, LeaseLost
+from icekeeper.machine.clock import HOUR_MS, iso_utc
 
 __all__ = [
     "LONGEST_LEASE_MS",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.claims import ClaimStore
 from icekeeper.state.cut_offs import CutOffStore
 from icekeeper.state.identity import TableIdentity

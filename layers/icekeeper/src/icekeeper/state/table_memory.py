@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from icekeeper.clock import Clock
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import Clock
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin, StateStore

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.identity import TableIdentity
 
 __all__ = ["RETRY_MS", "UnreadableFile", "UnreadableFileStore"]

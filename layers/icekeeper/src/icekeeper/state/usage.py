@@ -17,7 +17,7 @@ class HourOfUse:
     hour: str
     """Its beginning in UTC: ``2026-11-22T15``."""
     amounts: Mapping[str, int]
-    """By the values of :class:`icekeeper.metering.Amount`."""
+    """By the values of :class:`icekeeper.machine.metering.Amount`."""
     metrics: frozenset[str] = frozenset()
     """The names of CloudWatch's metrics without a table that were written; each is billed once an hour."""
 

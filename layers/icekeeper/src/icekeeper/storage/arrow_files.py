@@ -19,7 +19,7 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, S3_RETRY_STR
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.errors import StorageError
-from icekeeper.request_count import RequestKind, note_request
+from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
 from icekeeper.storage.uploads import counted_upload
 from icekeeper.storage.whole_reads import etag_of, whole_reads

@@ -11,7 +11,7 @@ from queue import Full, Queue
 from threading import Event
 from typing import NamedTuple, TypeVar
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 
 __all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel", "known_ms"]
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import spare_bytes
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.uploads import WriteOnly
-from icekeeper.task_memory import spare_bytes
 
 __all__ = ["LEAST_ROOM", "bounded_output"]
 

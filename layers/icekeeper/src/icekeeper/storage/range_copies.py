@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.storage.failures import describe_failure, is_refused, is_transient
 from icekeeper.storage.part_etags import PartEtag
 from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-from icekeeper.request_count import WorkThreads
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.storage import Storage

@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
-from icekeeper.request_count import RequestKind, WorkThreads, note_request
+from icekeeper.machine.metering import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 from icekeeper.storage.s3_answers import BoundedClient, require_own_answers
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from icekeeper.aws.settings import identity_in, is_anonymous
-from icekeeper.foreign_bytes import most_unpacked, require_fitting
+from icekeeper.machine.foreign_bytes import most_unpacked, require_fitting
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 

@@ -22,9 +22,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from icekeeper.aws.settings import S3_ENDPOINT, region_of, with_endpoint
 from icekeeper.aws.worker_keys import properties_for_workers
-from icekeeper.clock import ServerClock
 from icekeeper.errors import LocationRefused, StorageError
-from icekeeper.foreign_bytes import require_fitting
+from icekeeper.machine.clock import ServerClock
+from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, end_of
 from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
@@ -141,7 +141,7 @@ class Storage:
 
         Raises:
             StorageError: it does not exist, or the store failed.
-            MetadataUnreadable: it is larger than one file may be (:mod:`icekeeper.foreign_bytes`).
+            MetadataUnreadable: it is larger than one file may be (:mod:`icekeeper.machine.foreign_bytes`).
         """
         with self.translated(path):
             if self.uses_boto3(path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.request_count import RequestKind, current_count
+from icekeeper.machine.metering import RequestKind, current_count
 
 __all__ = ["UPLOAD_PART_BYTES", "WriteOnly", "counted_upload", "upload_requests"]
 

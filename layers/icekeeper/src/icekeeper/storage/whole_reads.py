@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from icekeeper.request_count import RequestKind, current_count
+from icekeeper.machine.metering import RequestKind, current_count
 from icekeeper.storage.failures import ShortAnswer
 
 __all__ = ["Opener", "etag_of", "whole_reads"]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import LocationRefused, MetadataUnreadable, StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.reachability import statistics_files
@@ -15,7 +16,6 @@ from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.document_checks import document_problems

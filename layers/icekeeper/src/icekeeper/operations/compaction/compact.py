@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import stopwatch
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
+from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.read_deletes import delete_index

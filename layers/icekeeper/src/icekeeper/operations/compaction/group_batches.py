@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from icekeeper.clock import HOUR_MS
 from icekeeper.commit.history import RUN_ID_KEY
 from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 
 __all__ = ["RewriteHistory"]

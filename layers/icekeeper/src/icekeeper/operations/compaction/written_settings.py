@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.errors import MaintenanceError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.compaction.writing.parquet_options import writer_options
 from icekeeper.policy.choices import RewriteReason
-from icekeeper.request_count import WorkThreads
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.parquet_footer import read_parquet_footer
 from icekeeper.storage.storage import Storage

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED
+from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts

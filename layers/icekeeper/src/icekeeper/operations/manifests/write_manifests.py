@@ -15,7 +15,7 @@ from typing import Any
 
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
-from icekeeper.machine import this_machine
+from icekeeper.machine.resources import on_cores, this_machine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_portions import portions
 from icekeeper.metadata.table_reader import ReadBytes
@@ -27,7 +27,6 @@ from icekeeper.operations.manifests.plan import ManifestGroup, ManifestKind, Man
 from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
 from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
 from icekeeper.storage.storage import Storage
-from icekeeper.task_cores import on_cores
 
 __all__ = ["PlannedRewrite", "RewrittenManifests", "write_planned"]
 

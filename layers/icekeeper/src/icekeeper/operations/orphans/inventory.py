@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 
 from icekeeper.errors import PolicyError
-from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.operations.orphans.inventory_rows import Columns, file_rows
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_local, is_under, split_path

@@ -17,7 +17,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
-from icekeeper.foreign_bytes import GZIP_MAGIC
+from icekeeper.machine.foreign_bytes import GZIP_MAGIC
 from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage

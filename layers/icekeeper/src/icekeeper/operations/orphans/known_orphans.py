@@ -15,13 +15,13 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MaintenanceError, StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 

@@ -15,11 +15,11 @@ from itertools import chain, islice
 
 from icekeeper.deletion.referenced_paths import Hashes, UnlistedPaths, path_hash
 from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.reachability import manifests_of
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import LiveFile, ManifestFile
-from icekeeper.request_count import WorkThreads
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.storage import Storage

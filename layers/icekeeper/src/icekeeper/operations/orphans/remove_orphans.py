@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import stopwatch
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.errors import OperationRefused
+from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.reachability import References, documents
 from icekeeper.operations.orphans.compare_listing import (

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import HOUR_MS, stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import OperationRefused
+from icekeeper.machine.clock import HOUR_MS, stopwatch
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable

@@ -9,11 +9,11 @@ from functools import partial
 
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import stopwatch
 from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
+from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable

@@ -13,13 +13,13 @@ from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.staging.folders import files_in_folders
 from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.operations.staging.unneeded import unneeded_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
-from icekeeper.request_count import WorkThreads
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked

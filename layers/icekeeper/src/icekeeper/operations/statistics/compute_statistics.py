@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.clock import stopwatch
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
+from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.puffin import PuffinBlob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.foreign_bytes import FileLimits
+from icekeeper.machine.foreign_bytes import FileLimits
 from icekeeper.metadata.puffin import PuffinBlob, decode_footer
 from icekeeper.metadata.statistics import blob_metadata
 from icekeeper.metadata.theta import ThetaSketch, decode_theta

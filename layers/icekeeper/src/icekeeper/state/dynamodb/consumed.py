@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from icekeeper.metering import Amount, Meter, process_meter
+from icekeeper.machine.metering import Amount, Meter, process_meter
 
 __all__ = ["count_consumed"]
 

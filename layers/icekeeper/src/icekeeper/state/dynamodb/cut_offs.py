@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.claims import Entry
 from icekeeper.state.cut_offs import CutOff, CutWork
 from icekeeper.state.dynamodb.items import Item, catalog_key, sort_key, understood

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb.batches import put_all
 from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key, understood

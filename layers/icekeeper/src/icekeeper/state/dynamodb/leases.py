@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.items import Item, named_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.held_lease import of_the_living

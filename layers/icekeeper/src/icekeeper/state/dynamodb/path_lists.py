@@ -11,7 +11,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from icekeeper.foreign_bytes import FileLimits, parsed_json
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.state.dynamodb.batches import delete_all, put_all
 from icekeeper.state.dynamodb.items import Item, understood
 from icekeeper.state.dynamodb.table import DynamoTable

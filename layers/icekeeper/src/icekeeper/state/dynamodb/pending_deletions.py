@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.items import Item, copy_key, sort_key
 from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable

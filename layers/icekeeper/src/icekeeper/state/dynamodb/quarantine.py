@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
 from icekeeper.state.dynamodb.items import copy_key, sort_key
 from icekeeper.state.dynamodb.table import DynamoTable

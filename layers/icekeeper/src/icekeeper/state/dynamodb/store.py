@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import TypeVar
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.claims import DynamoClaims
 from icekeeper.state.dynamodb.cut_offs import DynamoCutOffs
 from icekeeper.state.dynamodb.items import Item, copy_key, json_text, seen_key, sort_key, table_key, understood

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from icekeeper.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.state.dynamodb.conditional_writes import CONDITION_FAILED, ConditionalWrites, error_code, versioned
 from icekeeper.state.dynamodb.items import Item, decoded, encoded
 from icekeeper.state.dynamodb.schema import JOURNAL_INDEX

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.batches import delete_all, put_all
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key
 from icekeeper.state.dynamodb.table import DynamoTable

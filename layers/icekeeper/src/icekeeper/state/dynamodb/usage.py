@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icekeeper.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.usage import HourOfUse
 

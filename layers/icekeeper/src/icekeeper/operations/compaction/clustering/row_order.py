@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import task_cores
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
 from icekeeper.operations.compaction.clustering.zorder import ZOrderCurve, fit_curve
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
-from icekeeper.request_count import WorkThreads
-from icekeeper.task_cores import task_cores
 
 __all__ = ["RowOrder", "RowTaker", "fitted_curve", "row_taker"]
 

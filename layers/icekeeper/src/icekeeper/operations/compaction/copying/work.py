@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from icekeeper.errors import RowsNotKept
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copying.live_row_groups import without_deleted_rows
 from icekeeper.operations.compaction.copying.outputs import CopyableInput, PlannedOutput, plan_outputs
@@ -21,7 +22,6 @@ from icekeeper.operations.compaction.writing.parquet_options import codec_name, 
 from icekeeper.operations.compaction.writing.write import write_data_file
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.choices import RewriteReason
-from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files

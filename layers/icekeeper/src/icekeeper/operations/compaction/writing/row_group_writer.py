@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.machine.resources import task_cores
 from icekeeper.storage.uploads import WriteOnly
-from icekeeper.task_cores import task_cores
 
 __all__ = ["RowGroupWriter", "row_group_writer"]
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.errors import StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.compaction.writing.column_runs import column_runs
 from icekeeper.operations.compaction.writing.encoded_columns import (
     EncodedColumns,
@@ -27,7 +28,6 @@ from icekeeper.operations.compaction.writing.encoded_columns import (
     chunk_facts,
     encoded_columns,
 )
-from icekeeper.request_count import WorkThreads
 from icekeeper.row_group_copy.chunk_checks import data_pages
 from icekeeper.row_group_copy.footer import MAGIC, Footer, framed
 from icekeeper.row_group_copy.footer_structs import FileMetaData, RowGroup

@@ -19,18 +19,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from icekeeper.errors import MetadataUnreadable, PolicyError
-from icekeeper.machine import this_machine
-
-__all__ = [
-    "CODECS",
-    "GZIP_MAGIC",
-    "MAX_UNPACKED_MB",
-    "FileLimits",
-    "hold_values",
-    "most_unpacked",
-    "parsed_json",
-    "require_fitting",
-]
+from icekeeper.machine.resources import this_machine
 
 MAX_UNPACKED_MB = "ICEKEEPER_MAX_UNPACKED_MB"
 """The variable with the most megabytes that one file may have after decompression."""
