@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import declare_load, list_loads, stage_load
+from icekeeper.administration.pins import declare_load, list_loads, stage_load
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS

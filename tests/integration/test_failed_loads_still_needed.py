@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import stage_load
+from icekeeper.administration.pins import stage_load
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

@@ -69,7 +69,7 @@ def test_many_staged_files_are_listed_beside_the_document(command: Command, monk
     table = command.table()
     staged = f"{table.location()}/data/loaded.parquet"
     assert command("stage", "add", "ns.t", "--name", "open", "--file", staged).code == 0
-    monkeypatch.setattr("icekeeper.administration.safety_bounds.MAX_INLINE_PATHS", 0)
+    monkeypatch.setattr("icekeeper.administration.settings.MAX_INLINE_PATHS", 0)
     found = command("plan", "ns.t", *LOCAL, "--json").json["bounds"]["staged"]
     assert (found["prefixes"], found["files_count"]) == ([], 1)
     assert json.loads(Path(found["listing"]).read_text()) == {"staged": [staged]}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from icekeeper.administration.loads import declare_load, list_loads, stage_load
-from icekeeper.administration.pins import add_pin, list_pins
+from icekeeper.administration.pins import add_pin, declare_load, list_loads, list_pins, stage_load
 from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError

@@ -16,8 +16,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from icekeeper.administration.loads import declare_load, stage_load
-from icekeeper.administration.pins import add_pin, list_pins, remove_pin
+from icekeeper.administration.pins import add_pin, declare_load, list_pins, remove_pin, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.duckdb_reader import read_checksum, read_rows
 from icekeeper.engines.names import EngineName

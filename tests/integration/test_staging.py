@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
 from icekeeper.engines.local import LocalEngine

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from icekeeper.administration.loads import stage_load
+from icekeeper.administration.pins import stage_load
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
 from icekeeper.policy import Operation

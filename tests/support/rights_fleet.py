@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
-from icekeeper.administration.loads import declare_load, stage_load
+from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.catalog import Catalog as OurCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.model import TableName

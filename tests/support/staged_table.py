@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.administration.loads import declare_load, list_loads, stage_load
+from icekeeper.administration.pins import declare_load, list_loads, stage_load
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome, StagedOutcome

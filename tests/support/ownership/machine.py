@@ -12,8 +12,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from icekeeper.administration.loads import declare_load, stage_load
-from icekeeper.administration.pins import add_pin, remove_pin
+from icekeeper.administration.pins import add_pin, declare_load, remove_pin, stage_load
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.table_handle import TableHandle

@@ -402,7 +402,7 @@ class Runtime:
             PolicyError: unknown table or schedule, or settings that are wrong.
             StorageError: the catalog or the state store does not answer, or a list cannot be written.
         """
-        from icekeeper.administration.safety_bounds import safety_bounds
+        from icekeeper.administration.settings import safety_bounds
         from icekeeper.pass_context.stores import Stores
         from icekeeper.state.table_memory import TableMemory
 

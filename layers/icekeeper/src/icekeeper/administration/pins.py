@@ -1,29 +1,40 @@
-"""Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule 74).
-
-A pin may also be written as an Iceberg tag, for engines that do not know Icekeeper's state store.
-"""
+"""Pins keep snapshots for readers, and records of staged loads keep files for writers (rule 74)."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PolicyError
+from icekeeper.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    MaintenanceError,
+    OperationRefused,
+    PolicyError,
+    StorageError,
+)
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.requirements import ref_at, same_table
-from icekeeper.model import Nothing
+from icekeeper.model import Nothing, TableName
+from icekeeper.operation_facts import BuiltIn
+from icekeeper.operations.staging.plan import require_stageable
 from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.policy.ownership import why_bucket_expires
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
-__all__ = ["CURRENT", "add_pin", "list_pins", "remove_pin", "require_name"]
+# Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule 74).
+#
+# A pin may also be written as an Iceberg tag, for engines that do not know Icekeeper's state store.
 
 CURRENT = "current"
 # Names of jobs' pins contain a colon, so that no name of a person's pin is the same.
@@ -211,3 +222,88 @@ def _ref_commit(
 ) -> PreparedCommit:
     requirements = [*same_table(metadata), ref_at(name, at)]
     return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
+
+
+# What writers declare about their loads: files are staged, a commit has adopted them, or the load has failed.
+
+
+def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes: Collection[str]) -> StagedLoad:
+    """Record files that await adoption, or folders whose files all belong to this load; adds to a pending load.
+
+    Raises:
+        PolicyError: no such table, a path that is not below its location, or the load has ended; nothing was changed.
+        StorageError: catalog or state store failed.
+    """
+    require_name(name, "load")
+    if not files and not prefixes:
+        raise PolicyError("a load has files or prefixes; none were given")
+    loaded = handle.load()
+    require_stageable(loaded.metadata, files, prefixes)
+    memory = handle.memory(loaded)
+    before = next((load for load in memory.staged_loads() if load.name == name), None)
+    known: set[str] = set()
+    if before is not None:
+        if before.state is not LoadState.PENDING:
+            raise PolicyError(f"load '{name}' is {before.state.value} already; choose another name")
+        known.update(memory.staged_files(before))
+    load = StagedLoad(
+        identity=memory.identity,
+        name=name,
+        prefixes=tuple(dict.fromkeys((*(() if before is None else before.prefixes), *prefixes))),
+        changed_ms=memory.clock(),
+    )
+    return handle.state.staging.stage(load, (path for path in dict.fromkeys(files) if path not in known))
+
+
+def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad:
+    """Record that a commit adopted a load, or that the load failed; a repetition changes nothing.
+
+    Raises:
+        PolicyError: no such table or user's load, or the load has failed before, so that its files may be deleted.
+        CommitConflict: somebody else changed the record at this moment.
+        StorageError: catalog or state store failed.
+    """
+    memory = handle.memory(handle.load())
+    loads = {load.name: load for load in memory.staged_loads() if load.origin is LoadOrigin.USER}
+    before = loads.get(name)
+    if before is None:
+        raise PolicyError(f"there is no load '{name}' on {handle.table}; loads are: {', '.join(loads) or 'none'}")
+    if before.state is state:
+        return before
+    if before.state is LoadState.FAILED:
+        raise PolicyError(f"load '{name}' failed, so its files may be deleted already; stage them under another name")
+    after = replace(before, state=state, changed_ms=memory.clock())
+    if not handle.state.staging.change(before, after):
+        raise CommitConflict(f"load '{name}' was changed by somebody else at this moment; look at it and try again")
+    return after
+
+
+def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
+    """Every load that is on record, those of running and dead jobs too, ordered by name.
+
+    Raises:
+        PolicyError: no such table.
+        StorageError: catalog or state store failed.
+    """
+    return handle.memory(handle.load()).staged_loads()
+
+
+# Whether a pin holds against the table bucket's own expiry, which knows nothing of pins (rule 140).
+
+
+def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:
+    """Why a pinned snapshot may expire all the same; empty where nobody but Icekeeper expires snapshots.
+
+    Never raises: the pin is there, whatever the bucket answers.
+    """
+    built_in = catalog.built_in_maintenance
+    if built_in is None:
+        return ()
+    try:
+        bucket = built_in.read(table)
+        if bucket.does(BuiltIn.SNAPSHOT_MANAGEMENT):
+            bucket = replace(bucket, jobs=built_in.jobs(table))
+    except StorageError as error:
+        return (f"whether the table bucket expires snapshots itself is not known ({error}): no pin keeps it from that",)
+    why = why_bucket_expires(bucket)
+    return () if why is None else (why,)

@@ -1,30 +1,35 @@
-"""Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).
-
-One commit of properties alone changes them.  It is prepared anew on every head, so that changes of other writers stay,
-and the policy that is checked is the one that will hold.
-"""
+"""Settings kept with one table (rule 116), its safety bounds now, and withdrawn requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.metadata.requirements import same_table
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
-from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy
+from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled
 from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
+from icekeeper.report.listings import MAX_INLINE_PATHS, ListingWriter
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.table_memory import TableMemory
 
-__all__ = ["ResolvePolicy", "reset_settings", "set_settings", "unset_settings"]
+# Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).
+#
+# One commit of properties alone changes them.  It is prepared anew on every head, so that changes of other writers
+# stay, and the policy that is checked is the one that will hold.
 
 ResolvePolicy = Callable[[LoadedTable], ResolvedPolicy]
 
@@ -132,3 +137,75 @@ def _updates(changed: Mapping[str, str], gone: Sequence[str]) -> list[dict[str, 
 def _shows(now: TableMetadata, changed: Mapping[str, str], gone: Iterable[str]) -> bool:
     properties = now.properties
     return all(properties.get(name) == value for name, value in changed.items()) and properties.keys().isdisjoint(gone)
+
+
+# Requests for a pass that are pending: withdraw the one for a table, also when the table or its catalog is gone.
+
+
+def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
+    """Take back the request that is pending for a table: by its identity, or by the name under which it was filed.
+
+    Raises:
+        PolicyError: none is pending, or a run has taken it just now.
+        StorageError: the state does not answer.
+    """
+    pending = handle.state.requests.pending()
+    for request in _meant(handle, pending):
+        if handle.state.requests.claim(request):
+            return request
+    raise PolicyError(
+        f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper requests list shows them"
+    )
+
+
+def _meant(handle: TableHandle, pending: Sequence[MaintenanceRequest]) -> list[MaintenanceRequest]:
+    try:
+        identity: TableIdentity | None = identity_of(handle.catalog, handle.load())
+    except MaintenanceError:  # a table that is gone, or cannot be loaded, is known by its name alone
+        identity = None
+    if identity is not None:
+        return [request for request in pending if request.identity.is_same_copy(identity)]
+    name = handle.catalog.name, str(handle.table)
+    return [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
+
+
+# The safety bounds that hold for a table now, for another engine that carries a plan out.
+#
+# What a plan names was judged at one moment.  Until it is carried out readers may pin a snapshot and loads may stage
+# files; whoever deletes or expires asks for these bounds again, and honours them.
+
+
+def safety_bounds(
+    loaded: LoadedTable, resolved: ResolvedPolicy, memory: TableMemory, now_ms: int, listing: ListingWriter
+) -> dict[str, Any]:
+    """``bounds`` in ``plan --json``: what no deletion may touch; times are epoch milliseconds by the store's clock.
+
+    ``listing`` stores the staged files where they are too many for the document.
+
+    Raises:
+        StorageError: the state store cannot be read, or the list cannot be written.
+    """
+    metadata, policy = loaded.metadata, resolved.policy
+    pins, loads = memory.pins(), [load for load in memory.staged_loads() if load.is_protected(now_ms)]
+    there = [metadata.snapshots[pin.snapshot_id] for pin in pins if pin.snapshot_id in metadata.snapshots]
+    oldest = min(there, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number), default=None)
+    files = list(chain.from_iterable(map(memory.staged_files, loads)))
+    staged: dict[str, Any] = {"prefixes": sorted({prefix for load in loads for prefix in load.prefixes})}
+    if len(files) <= MAX_INLINE_PATHS:
+        staged["files"] = files
+    else:
+        name = f"{loaded.name}-staged"
+        staged |= {"files_count": len(files), "listing": listing(name, {"staged": files})}
+    return {
+        "now_ms": now_ms,
+        "metadata_location": loaded.metadata_location,
+        "gc_enabled": gc_enabled(metadata),
+        "oldest_pinned_snapshot_id": None if oldest is None else oldest.snapshot_id,
+        "pinned_metadata": sorted({pin.metadata_location for pin in pins}),
+        "staged": staged,
+        "protected_prefixes": list(policy.orphan_protected_prefixes),
+        "allowed_prefixes": list(loaded.allowed.prefixes),
+        "orphans_modified_before_ms": now_ms - policy.orphan_older_than_ms,
+        "snapshots_committed_before_ms": now_ms - policy.snapshot_retention_ms,
+        "snapshots_kept": policy.max_snapshots_to_keep,
+    }

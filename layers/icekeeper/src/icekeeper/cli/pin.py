@@ -34,8 +34,7 @@ def pin_add(
     as_json: AsJson = False,
 ) -> int:
     """Pin a snapshot until its time is over."""
-    from icekeeper.administration.pin_warnings import pin_warnings
-    from icekeeper.administration.pins import add_pin
+    from icekeeper.administration.pins import add_pin, pin_warnings
     from icekeeper.report.terminal import print_pins, print_warnings
     from icekeeper.runtime import Runtime
 

@@ -52,7 +52,7 @@ def requests_list(
 @requests_app.command("withdraw")
 def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Take back the request for a table; a pass that has begun goes on."""
-    from icekeeper.administration.requests import withdraw_request
+    from icekeeper.administration.settings import withdraw_request
     from icekeeper.runtime import Runtime
 
     withdrawn = withdraw_request(Runtime.open(catalog).table(table_name(table)))

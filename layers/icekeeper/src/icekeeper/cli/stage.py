@@ -42,7 +42,7 @@ def stage_add(
     as_json: AsJson = False,
 ) -> int:
     """Record files that must not be deleted, because a commit is going to name them."""
-    from icekeeper.administration.loads import stage_load
+    from icekeeper.administration.pins import stage_load
     from icekeeper.runtime import Runtime
 
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
@@ -54,7 +54,7 @@ def stage_add(
 @stage_app.command("adopted")
 def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a commit names the files of a load."""
-    from icekeeper.administration.loads import declare_load
+    from icekeeper.administration.pins import declare_load
     from icekeeper.runtime import Runtime
     from icekeeper.state.staging import LoadState
 
@@ -66,7 +66,7 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
 @stage_app.command("failed")
 def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a load failed: its files are deleted after the grace period, unless something references them."""
-    from icekeeper.administration.loads import declare_load
+    from icekeeper.administration.pins import declare_load
     from icekeeper.runtime import Runtime
     from icekeeper.state.staging import LoadState
 
@@ -78,7 +78,7 @@ def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: As
 @stage_app.command("list")
 def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print the loads that are not settled, those of running and dead jobs too."""
-    from icekeeper.administration.loads import list_loads
+    from icekeeper.administration.pins import list_loads
     from icekeeper.report.terminal import print_loads
     from icekeeper.runtime import Runtime
 
