@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from icekeeper.advice.summary import MB, Advice, ColumnFacts, StatisticsFacts, TableSummary
+from icekeeper.advice.advise import MB, Advice, ColumnFacts, StatisticsFacts, TableSummary
 from icekeeper.metadata.overlap_depth import OverlapDepth
 
 __all__ = ["Rule", "column", "one", "summary"]

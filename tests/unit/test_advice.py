@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.advice.advise import advise, advise_all
-from icekeeper.advice.layout import bloom_advice
-from icekeeper.advice.partitioning import bucket_advice, fitting_buckets, partition_advice
-from icekeeper.advice.summary import (
+from icekeeper.advice.advise import (
     GB,
     MB,
     ColumnFacts,
@@ -19,8 +16,14 @@ from icekeeper.advice.summary import (
     PartitionField,
     PartitionTotals,
     TableSummary,
+    advise,
+    advise_all,
+    bloom_advice,
+    bucket_advice,
+    fitting_buckets,
+    metadata_advice,
+    partition_advice,
 )
-from icekeeper.advice.upkeep import metadata_advice
 from support.advised import column, one, summary
 
 DAY = PartitionField("ts_day", "ts", "timestamptz", "day")

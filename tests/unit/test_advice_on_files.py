@@ -6,8 +6,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from icekeeper.advice.layout import bloom_advice, sort_advice
-from icekeeper.advice.summary import (
+from icekeeper.advice.advise import (
     GB,
     MB,
     Advice,
@@ -15,8 +14,13 @@ from icekeeper.advice.summary import (
     PartitionTotals,
     StatisticsFacts,
     TableSummary,
+    bloom_advice,
+    delete_advice,
+    format_advice,
+    metadata_advice,
+    sort_advice,
+    statistics_advice,
 )
-from icekeeper.advice.upkeep import delete_advice, format_advice, metadata_advice, statistics_advice
 from support.advised import column, one, summary
 
 # -- order of rows

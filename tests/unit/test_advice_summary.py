@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from icekeeper.advice.summarise import summarise
-from icekeeper.advice.summary import ColumnFacts, DeleteFacts, PartitionField, PartitionTotals, TableSummary
+from icekeeper.advice.advise import ColumnFacts, DeleteFacts, PartitionField, PartitionTotals, TableSummary
+from icekeeper.advice.read_tables import summarise
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, LiveEntry
 from icekeeper.policy import Policy

@@ -1,21 +1,218 @@
-"""Reads what advice goes by, of one table or of all: documents and manifests, no data file."""
+"""Reads documents and manifests of one table or of all, and sums them up for advice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from icekeeper.advice.advise import advise_all
-from icekeeper.advice.summarise import summarise
-from icekeeper.advice.summary import Advice, TableSummary
+from icekeeper.advice.advise import (
+    MANY_VALUES,
+    Advice,
+    ColumnFacts,
+    DeleteFacts,
+    PartitionField,
+    PartitionTotals,
+    StatisticsFacts,
+    TableSummary,
+    advise_all,
+)
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.errors import MaintenanceError, PolicyError, TableUnsupported
+from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.health.examine import health_head
+from icekeeper.health.warnings import deletes_old_metadata, metadata_log_limit
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.overlap_depth import Extent, column_extent, measure_depth, total_depth
+from icekeeper.metadata.puffin import THETA_SKETCH
+from icekeeper.metadata.statistics import statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import ManifestContent, TableName
+from icekeeper.model import DataFile, LiveEntry, ManifestContent, PartitionValue, TableName
+from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.storage.storage import Storage
 
-__all__ = ["advise_catalog", "advise_table"]
+# Sums up one table for advice, from its metadata document and the live entries of its manifests (pure).
+
+_Partition = tuple[int, tuple[PartitionValue, ...]]
+
+
+def summarise(
+    table: str,
+    metadata: TableMetadata,
+    head: Snapshot | None,
+    policy: Policy,
+    *,
+    deletes: Callable[[], Iterable[LiveEntry]],
+    data: Callable[[], Iterable[LiveEntry]],
+) -> TableSummary:
+    """The numbers of a table at ``head``; ``deletes`` and ``data`` give its live entries, each read once."""
+    history = [] if head is None else list(metadata.ancestors(head.snapshot_id))
+    leaves = {leaf.field_id: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
+    keys = {int(i) for i in metadata.current_schema.get("identifier-field-ids") or ()}
+    keys |= {i for live in deletes() for i in live.entry.file.equality_ids or ()}
+    distinct = _distinct_values(metadata, history)
+    clustered_by = _clustered_by(metadata, policy, leaves)
+    measured = {i for i, leaf in leaves.items() if i in keys or leaf.name in clustered_by}
+    measured |= {i for i in leaves if distinct.get(i, 0) >= MANY_VALUES}
+    files = _Files({i: leaves[i].iceberg_type for i in measured})
+    for live in data():
+        files.add(live.entry.file, live.manifest.partition_spec_id)
+    fields = _fields(metadata, leaves)
+    return TableSummary(
+        table=table,
+        format_version=metadata.format_version,
+        target_bytes=policy.target_file_size_bytes,
+        small_bytes=policy.min_file_size_bytes,
+        depth_limit=policy.max_clustering_depth,
+        files=sum(files.count.values()),
+        size=sum(files.size.values()),
+        records=files.records,
+        bytes_by_format=dict(files.by_format),
+        fields=tuple(found for _, found in fields),
+        partitions=files.totals(metadata.default_spec_id, [position for position, _ in fields]),
+        columns=tuple(_column(files, leaves[i], distinct, keys, metadata) for i in sorted(measured)),
+        clustered_by=clustered_by,
+        deletes=_delete_facts(history),
+        statistics=_statistics_facts(metadata, history),
+        metadata_log=len(metadata.metadata_log),
+        metadata_log_limit=metadata_log_limit(metadata),
+        drops_old_metadata=deletes_old_metadata(metadata),
+    )
+
+
+@dataclass(slots=True)
+class _Files:
+    """What data files add up to, and where their values lie in the measured columns (field id → type)."""
+
+    types: Mapping[int, str]
+    records: int = 0
+    count: Counter[_Partition] = field(default_factory=Counter)
+    size: Counter[_Partition] = field(default_factory=Counter)
+    by_format: Counter[str] = field(default_factory=Counter)
+    value_bytes: Counter[int] = field(default_factory=Counter)
+    values: Counter[int] = field(default_factory=Counter)
+    extents: defaultdict[int, defaultdict[_Partition, list[Extent]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def add(self, file: DataFile, spec_id: int) -> None:
+        partition = spec_id, file.partition
+        self.records += file.record_count
+        self.count[partition] += 1
+        self.size[partition] += file.file_size_in_bytes
+        self.by_format[file.file_format.upper()] += file.file_size_in_bytes
+        for field_id, kind in self.types.items():
+            extent = column_extent(file, field_id, kind)
+            if extent is not None:
+                self.extents[field_id][partition].append(extent)
+            size, values = ((counts or {}).get(field_id) for counts in (file.column_sizes, file.value_counts))
+            if size is not None and values is not None:
+                self.value_bytes[field_id] += size
+                self.values[field_id] += values
+
+    def totals(self, spec_id: int, positions: Sequence[int]) -> tuple[PartitionTotals, ...]:
+        """Those of one spec, with the values at these positions."""
+        return tuple(
+            PartitionTotals(tuple(partition[1][p] for p in positions), count, self.size[partition])
+            for partition, count in self.count.items()
+            if partition[0] == spec_id
+        )
+
+
+def _column(
+    files: _Files, leaf: LeafColumn, distinct: Mapping[int, int], keys: Collection[int], metadata: TableMetadata
+) -> ColumnFacts:
+    i = leaf.field_id
+    return ColumnFacts(
+        name=leaf.name,
+        type=leaf.iceberg_type,
+        depth=total_depth(map(measure_depth, files.extents[i].values())) if i in files.extents else None,
+        distinct=distinct.get(i),
+        value_bytes=files.value_bytes[i] / files.values[i] if files.values[i] else None,
+        is_key=i in keys,
+        has_bloom_filter=metadata.property_flag(
+            f"write.parquet.bloom-filter-enabled.column.{leaf.name}", default=False
+        ),
+    )
+
+
+def _fields(metadata: TableMetadata, leaves: Mapping[int, LeafColumn]) -> list[tuple[int, PartitionField]]:
+    """The current spec's fields that divide rows, each with its position among all."""
+    found = []
+    for position, raw in enumerate(metadata.specs[metadata.default_spec_id]["fields"]):
+        leaf = leaves.get(int(raw.get("source-id") or 0))
+        if raw["transform"] != "void" and leaf is not None:
+            found.append((position, PartitionField(raw["name"], leaf.name, leaf.iceberg_type, raw["transform"])))
+    return found
+
+
+def _clustered_by(metadata: TableMetadata, policy: Policy, leaves: Mapping[int, LeafColumn]) -> tuple[str, ...]:
+    """The columns of a curve, or the first one of a sort order."""
+    try:
+        recipe = choose_recipe(metadata, policy)
+    except (PolicyError, TableUnsupported):  # compaction and health say so
+        return ()
+    if recipe is None:
+        return ()
+    columns = recipe.columns if recipe.text.startswith("zorder") else recipe.columns[:1]
+    return tuple(leaves[c.field_id].name for c in columns if c.field_id in leaves)
+
+
+def _distinct_values(metadata: TableMetadata, history: Sequence[Snapshot]) -> dict[int, int]:
+    """Field id → distinct values, by the newest sketch of the history."""
+    files = statistics_by_snapshot(metadata)
+    found: dict[int, int] = {}
+    for snapshot in history:
+        for blob in files[snapshot.snapshot_id].blobs if snapshot.snapshot_id in files else ():
+            text = str(blob.get("ndv"))
+            if blob.type == THETA_SKETCH and len(blob.fields) == 1 and text.isascii() and text.isdigit():
+                found.setdefault(blob.fields[0], int(text))
+    return found
+
+
+def _delete_facts(history: Sequence[Snapshot]) -> DeleteFacts:
+    commits = passes = rewritten = positions = equalities = 0
+    came_back = False
+    for snapshot in history:
+        counters = summary_counters(snapshot)
+        if RUN_ID_KEY in counters:
+            if summary_counter(counters, "removed-delete-files"):
+                passes += 1
+                rewritten += summary_counter(counters, "removed-files-size") or 0
+            continue
+        if summary_counter(counters, "added-delete-files"):
+            commits += 1
+            came_back = came_back or not passes  # the newest snapshot comes first
+            positions += summary_counter(counters, "added-position-deletes") or 0
+            equalities += summary_counter(counters, "added-equality-deletes") or 0
+    return DeleteFacts(
+        commits=commits,
+        passes=passes,
+        bytes_rewritten=rewritten,
+        positions=positions,
+        equalities=equalities,
+        came_back=came_back,
+    )
+
+
+def _statistics_facts(metadata: TableMetadata, history: Sequence[Snapshot]) -> StatisticsFacts:
+    files = statistics_by_snapshot(metadata)
+    total = summary_counter(summary_counters(history[0]), "total-records") if history else None
+    changed = 0
+    for snapshot in history:
+        known = files.get(snapshot.snapshot_id)
+        if known is not None and any(blob.type == THETA_SKETCH for blob in known.blobs):
+            return StatisticsFacts(True, min(1.0, changed / total) if total else 0.0)
+        if snapshot.operation != "replace":
+            counters = summary_counters(snapshot)
+            changed += sum(summary_counter(counters, f"{what}-records") or 0 for what in ("added", "deleted"))
+    return StatisticsFacts()
+
+
+# Reads what advice goes by, of one table or of all: documents and manifests, no data file.
 
 SettingsOf = Callable[[LoadedTable], ResolvedPolicy]
 """The settings that hold for a table; raises PolicyError."""

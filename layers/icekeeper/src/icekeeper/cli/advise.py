@@ -14,7 +14,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.text import counted
 
 if TYPE_CHECKING:
-    from icekeeper.advice.summary import Advice
+    from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
     from icekeeper.policy import ResolvedPolicy
 
