@@ -12,7 +12,7 @@ import requests
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.session import aws_session
-from icekeeper.aws.vended import current_properties
+from icekeeper.aws.settings import current_properties
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.storage import Storage

@@ -14,8 +14,7 @@ import pyiceberg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.aws.settings import identity_in
-from icekeeper.aws.vended import current_properties
+from icekeeper.aws.settings import current_properties, identity_in
 from icekeeper.catalogs import server_settings
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.cli import main
@@ -470,7 +469,7 @@ def test_what_is_no_plain_address_is_no_endpoint(server: HostileRest, endpoint: 
 def test_keys_are_renewed_by_keys_of_the_server_alone(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else ours would be sent to the endpoint that came with its first ones."""
     now_ms = [int(VENDED["s3.session-token-expires-at-ms"]) - 400_000]
-    monkeypatch.setattr("icekeeper.aws.vended.system_clock", lambda: now_ms[0])
+    monkeypatch.setattr("icekeeper.aws.settings.system_clock", lambda: now_ms[0])
     own = {**OURS, "s3.session-token": "our-own-session-token"}
     server.config = {**VENDED, "s3.session-token": "their-token-of-this-test", "s3.endpoint": "http://127.0.0.1:1"}
     found = files_of(server.open(**own))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import CredentialRetrievalError
 
-from icekeeper.aws import answer_in_time
+from icekeeper.aws import session as answer_in_time
 from icekeeper.aws.session import aws_session
 
 

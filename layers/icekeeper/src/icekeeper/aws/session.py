@@ -1,37 +1,218 @@
-"""boto3 sessions for PyIceberg's properties, shared by all that use the same identity, so that each is asked for once.
-
-boto3 renews what it finds by itself: keys of a role of the machine, of a container, of a profile that assumes a role or
-signs on, and of a credential process.  A role that the properties name is assumed here in a way that boto3 renews, too.
-Sessions are not safe to share between threads while they make clients, so a lock guards that (boto3, "Session").
-"""
+"""boto3 sessions for PyIceberg's properties, shared by identity, with credentials that renew themselves."""
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import boto3
 import botocore.loaders
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.credentials import CredentialResolver
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+    RefreshableCredentials,
+)
 from botocore.exceptions import CredentialRetrievalError
+from botocore.utils import parse_timestamp
 
-from icekeeper.aws.answer_in_time import Patience
-from icekeeper.aws.providers import AssumedRole, SameAs, VendedKeys
-from icekeeper.aws.settings import FILES, S3_CONNECT_TIMEOUT, AwsIdentity, identity_in, region_of
-from icekeeper.aws.timestamps import told_moment
-from icekeeper.aws.vended import vendor_of
-from icekeeper.machine.clock import steady_s
+from icekeeper.aws.settings import (
+    EARLY_S,
+    FILES,
+    S3_CONNECT_TIMEOUT,
+    AwsIdentity,
+    Vended,
+    Vendor,
+    identity_in,
+    region_of,
+    vendor_of,
+)
+from icekeeper.machine.clock import steady_s, system_clock
 from icekeeper.text import remember_secrets
 
-__all__ = ["AwsSession", "Keys", "aws_session", "client_config", "session_of"]
+# Waits for a source of credentials, but not for ever: a credential process may hang, and botocore sets it no limit.
+
+Answer = TypeVar("Answer")
+
+ANSWERS_IN_S = 120.0
+"""A person may have to type a code of a second factor meanwhile."""
+
+
+class Patience:
+    """Waits for one source of credentials; one that has not answered yet is not asked again."""
+
+    def __init__(self) -> None:
+        self._silent: Future[Any] | None = None
+
+    def ask(self, ask: Callable[[], Answer], provider: str) -> Answer:
+        """What ``ask`` answers, asked in a thread of its own, which is left behind if it does not answer.
+
+        Raises:
+            CredentialRetrievalError: there was no answer within :data:`ANSWERS_IN_S` seconds.
+        """
+        if self._silent is not None and not self._silent.done():
+            raise _silence(provider)
+        answer: Future[Answer] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # A daemon: the process can end although nobody ever answers.
+        threading.Thread(target=contextvars.copy_context().run, args=(run,), name="credentials", daemon=True).start()
+        try:
+            return answer.result(ANSWERS_IN_S)
+        except TimeoutError as error:
+            if answer.done():  # it is what the source said
+                raise
+            self._silent = answer
+            raise _silence(provider) from error
+
+
+def _silence(provider: str) -> CredentialRetrievalError:
+    return CredentialRetrievalError(provider=provider, error_msg=f"it has not answered for {ANSWERS_IN_S:g} s")
+
+
+# Credentials that botocore renews although it does not know where they come from: of a role, and of a catalog.
+
+_ROLE_SESSION_NAME = "icekeeper"
+# Later than this before they expire, work waits for others, or fails.
+_LATE_S = 60.0
+
+
+class Source(Protocol):
+    """What a role is assumed with."""
+
+    def source(self) -> Any:
+        """botocore's credentials, or ``None``."""
+        ...
+
+    def client(self, service: str) -> Any:
+        """A client that uses them."""
+        ...
+
+
+class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no types
+    """The keys of a role that another identity assumes; assumed when it is first used, and again before they expire."""
+
+    METHOD = "assume-role"
+    CANONICAL_NAME = "custom-icekeeper-assume-role"
+
+    def __init__(self, source: Source, identity: AwsIdentity) -> None:
+        super().__init__()
+        self._source, self._identity = source, identity
+        self._asking: Any = None
+
+    def load(self) -> Any:
+        """See botocore; there are no credentials without those of the source."""
+        found = self._source.source()
+        if found is None:
+            return None
+        fetcher = AssumeRoleCredentialFetcher(
+            self._client,
+            found,
+            self._identity.role_arn,
+            extra_args={"RoleSessionName": self._identity.role_session_name or _ROLE_SESSION_NAME},
+        )
+        return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
+
+    def _client(self, service: str, **_: Any) -> Any:
+        """The one that asks for the role; botocore would make one each time, with the source's keys of that time."""
+        if self._asking is None:
+            self._asking = self._source.client(service)
+        return self._asking
+
+
+class SameAs(CredentialProvider):  # type: ignore[misc]  # as above
+    """The credentials of another session."""
+
+    METHOD = "same-as"
+    CANONICAL_NAME = "custom-icekeeper-same-as"
+
+    def __init__(self, other: Source) -> None:
+        super().__init__()
+        self._other = other
+
+    def load(self) -> Any:
+        """See botocore."""
+        return self._other.source()
+
+
+class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above
+    """The keys that a catalog vends for a table; it is asked for others before they expire."""
+
+    METHOD = "vended"
+    CANONICAL_NAME = "custom-icekeeper-vended"
+
+    def __init__(self, vendor: Vendor) -> None:
+        super().__init__()
+        self._vendor = vendor
+
+    def load(self) -> Any:
+        """See botocore."""
+        first = self._vendor.lasting()
+        left_s = max(0.0, (first.expires_ms - system_clock()) / 1000)
+        return RefreshableCredentials(
+            first.access_key,
+            first.secret_key,
+            first.session_token,
+            _moment(first.expires_ms),
+            lambda: _as_botocore(self._vendor.renew()),
+            self.METHOD,
+            time_fetcher=lambda: _moment(system_clock()),
+            # botocore's own 15 and 10 minutes would ask for keys that live as long with every request.
+            advisory_timeout=min(EARLY_S, left_s / 3),
+            mandatory_timeout=min(_LATE_S, left_s / 6),
+        )
+
+
+def _as_botocore(vended: Vended) -> dict[str, str]:
+    return {
+        "access_key": vended.access_key,
+        "secret_key": vended.secret_key,
+        "token": vended.session_token,
+        "expiry_time": _moment(vended.expires_ms).isoformat(),
+    }
+
+
+def _moment(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC)
+
+
+# Times in the answers of AWS and of servers that speak like it.
+
+
+def told_moment(text: str) -> datetime | None:
+    """The moment that a text of an answer names, in UTC where it names no zone; ``None`` where it names no moment.
+
+    botocore takes a time without a zone for one of this machine's zone, and fails over what is no time.
+    """
+    try:
+        found: datetime = parse_timestamp(text)
+    except (ValueError, OverflowError, RuntimeError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+# boto3 sessions for PyIceberg's properties, shared by all that use the same identity, so that each is asked for once.
+#
+# boto3 renews what it finds by itself: keys of a role of the machine, of a container, of a profile that assumes a role
+# or signs on, and of a credential process.  A role that the properties name is assumed here in a way that boto3 renews,
+# too. Sessions are not safe to share between threads while they make clients, so a lock guards that (boto3, "Session").
 
 # As many as delete_threads and listing_threads allow.
 _MAX_CONNECTIONS = 64

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from icekeeper.aws.settings import identity_in, is_anonymous, region_of, with_keys
-from icekeeper.aws.vended import current_properties
+from icekeeper.aws.settings import current_properties, identity_in, is_anonymous, region_of, with_keys
 from icekeeper.errors import PolicyError, StorageError
 
 __all__ = ["WORKER_CREDENTIALS", "properties_for_workers"]

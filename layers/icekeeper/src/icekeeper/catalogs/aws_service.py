@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from icekeeper.aws.own_answers import require_members
+from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
 from icekeeper.catalogs.throttles import outlast_throttles

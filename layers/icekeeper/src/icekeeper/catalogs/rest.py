@@ -18,7 +18,7 @@ from pyiceberg.catalog import BOTOCORE_SESSION
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
 from icekeeper.aws.session import aws_session
-from icekeeper.aws.vended import remember_vendor
+from icekeeper.aws.settings import remember_vendor
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO
 
+from icekeeper.aws.origins import is_link_local, origin_of, own_origin
 from icekeeper.aws.settings import (
     ENDPOINT_OF_SERVER,
     S3_ENDPOINT,
@@ -30,7 +31,6 @@ from icekeeper.aws.settings import (
     without_keys,
 )
 from icekeeper.errors import StorageError
-from icekeeper.origins import is_link_local, origin_of, own_origin
 from icekeeper.text import mask
 
 __all__ = ["FileSettings", "ServerSettings", "file_settings", "log_ignored", "server_settings"]

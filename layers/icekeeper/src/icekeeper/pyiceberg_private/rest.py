@@ -27,11 +27,11 @@ from pyiceberg.io import AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from icekeeper.aws.origins import Origin, origin_of, own_origin
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.clock import steady_s
 from icekeeper.machine.foreign_bytes import FileLimits, hold_values, require_fitting
 from icekeeper.machine.metering import RequestKind, note_request
-from icekeeper.origins import Origin, origin_of, own_origin
 from icekeeper.text import address_to_show
 
 __all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_credentials", "rest_request"]

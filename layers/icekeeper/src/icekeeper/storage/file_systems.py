@@ -14,8 +14,15 @@ from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icekeeper.aws.session import Keys, aws_session
-from icekeeper.aws.settings import S3_CONNECT_TIMEOUT, S3_REGION, identity_in, is_anonymous, region_of, with_keys
-from icekeeper.aws.vended import vendor_of
+from icekeeper.aws.settings import (
+    S3_CONNECT_TIMEOUT,
+    S3_REGION,
+    identity_in,
+    is_anonymous,
+    region_of,
+    vendor_of,
+    with_keys,
+)
 
 __all__ = ["arrow_file_io", "current_keys", "opening_late"]
 

@@ -69,7 +69,7 @@ def _look_where_it_goes(request: Any, **_: Any) -> None:
     """Look up the host of each request: its name may stand for something else by now, or on a worker's machine
     (rule 251).
     """
-    from icekeeper.origins import is_link_local, origin_of  # for few stores
+    from icekeeper.aws.origins import is_link_local, origin_of  # for few stores
 
     origin = origin_of(request.url)
     if origin is None or is_link_local(origin.host):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from icekeeper.aws.own_answers import require_members
+from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
