@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import load_catalog
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables

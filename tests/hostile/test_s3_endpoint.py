@@ -15,9 +15,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
-from icekeeper.catalogs.kept_documents import keeping_documents, kept_document
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.catalogs.pointer import load_document
+from icekeeper.catalogs.pointer import keeping_documents, kept_document, load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.new_manifests import read_new_manifests
 from icekeeper.errors import MaintenanceError, StorageError

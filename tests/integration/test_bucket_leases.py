@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName

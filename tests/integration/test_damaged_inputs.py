@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import LongType
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds

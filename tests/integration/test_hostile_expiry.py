@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import list_pins, remove_pin
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.kept_documents import reading_anew
+from icekeeper.catalogs.pointer import reading_anew
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
 from icekeeper.policy import Operation

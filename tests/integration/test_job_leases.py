@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PlanStale
 from icekeeper.machine.clock import HOUR_MS, system_clock

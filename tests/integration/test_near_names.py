@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from icekeeper.catalogs import missing_table as room
-from icekeeper.catalogs.missing_table import missing_table
+from icekeeper.catalogs import catalog as room
+from icekeeper.catalogs.catalog import missing_table
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.model import TableName
 from icekeeper.operations.orphans import plan
 from icekeeper.policy import Operation

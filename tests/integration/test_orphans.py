@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.run_operation import OPERATIONS
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import add_pin, list_pins, remove_pin
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import CommitStateUnknown, OperationRefused
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
 from icekeeper.model import FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import Supervisor, WorkerCall

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from icekeeper.administration.pins import add_pin, declare_load, list_loads, list_pins, stage_load
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName

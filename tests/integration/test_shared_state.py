@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.table_lease import Turn

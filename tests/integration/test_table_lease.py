@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn

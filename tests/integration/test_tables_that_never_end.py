@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cycle import supervisor
 from icekeeper.deletion import limited_looks
 from icekeeper.machine.clock import in_limited_time, system_clock

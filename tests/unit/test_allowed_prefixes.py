@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.kind import CatalogKind
-from icekeeper.catalogs.table_bounds import TableBounds
+from icekeeper.catalogs.addresses import CatalogKind
+from icekeeper.catalogs.catalog import TableBounds
 from icekeeper.errors import LocationRefused, PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.detection.assessor import assessor
 from icekeeper.detection.filters import selects_bucket, selects_table
 from icekeeper.detection.proposal import CatalogReport, Proposal, Skip

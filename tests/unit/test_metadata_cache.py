@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.catalogs.kept_documents import keep_document, keeping_documents, kept_document
-from icekeeper.catalogs.pointer import load_document
+from icekeeper.catalogs.pointer import keep_document, keeping_documents, kept_document, load_document
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata

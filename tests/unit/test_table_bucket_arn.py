@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from icekeeper.catalogs.addresses import TableBucketArn, is_table_bucket
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn, is_table_bucket
 from support.source_tree import SOURCES
 
 LAKE = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/lake"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity

@@ -15,9 +15,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.activity import Progress, silent
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
-from icekeeper.catalogs.table_identity import identity_of
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock

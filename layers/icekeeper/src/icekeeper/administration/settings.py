@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata

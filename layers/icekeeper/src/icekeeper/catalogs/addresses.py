@@ -1,35 +1,151 @@
-"""Which catalogs a deployment serves, by its settings; nothing is opened here.
-
-``ICEKEEPER_CATALOGS`` is a comma-separated list of configured catalogs; when it is not set, all catalogs of the catalog
-file are served.  ``ICEKEEPER_TABLE_BUCKETS`` is a comma-separated list of ARNs of table buckets, or ``all``; each
-becomes a catalog with the bucket's name, and with its ARN as warehouse.
-
-Two names for the same tables would have every table looked at twice in each scan.  So two settings that name one
-warehouse are an error, and a bucket that ``all`` finds is left out where a configured catalog serves it already.
-"""
+"""Which catalogs a deployment serves, of which kind they are, and ARNs of table buckets (pure)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
-from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn
-from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError
 
-__all__ = [
-    "CATALOGS",
-    "TABLE_BUCKETS",
-    "CatalogAddress",
-    "Catalogs",
-    "add_found",
-    "address_from_json",
-    "find_address",
-    "named_addresses",
-    "wants_all_buckets",
-]
+# Which properties of a catalog are needed to reach its tables' files.
+
+# Properties for signing in to the catalog and not to the store: files and Spark workers never need them.
+_CATALOG_ONLY = frozenset({"credential", "token", "type", "uri"})
+_CATALOG_ONLY_PREFIXES = ("auth", "header.", "oauth2-", "rest.", "ssl")
+
+
+def file_io_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+    """The FileIO properties among a catalog's, without the secrets that are only the catalog's."""
+    return {
+        key: value
+        for key, value in properties.items()
+        if isinstance(value, str) and key not in _CATALOG_ONLY and not key.startswith(_CATALOG_ONLY_PREFIXES)
+    }
+
+
+# Which kind of catalog the properties of a catalog describe.
+
+
+class CatalogKind(StrEnum):
+    """The values of ``type`` that Icekeeper opens."""
+
+    REST = "rest"
+    SQL = "sql"
+    S3_TABLES = "s3tables"
+    GLUE = "glue"
+
+
+SUPPORTED = ", ".join(CatalogKind)
+# The way PyIceberg users name a catalog class; only ours is taken.
+S3_TABLES_IMPL = "icekeeper.catalogs.s3tables.S3TablesCatalog"
+# As PyIceberg infers a type from the address (pyiceberg.catalog.infer_catalog_type, 0.12).
+INFERRED = {"http": CatalogKind.REST, "sqlite": CatalogKind.SQL, "postgresql": CatalogKind.SQL}
+
+
+def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
+    """The kind that ``type`` or ``py-catalog-impl`` names, else the one that ``uri`` implies.
+
+    Raises:
+        PolicyError: the properties name a kind that is not supported, or imply none.
+    """
+    stated = properties.get("py-catalog-impl") or str(properties.get("type") or "").lower()
+    if stated:
+        if stated == S3_TABLES_IMPL:
+            return CatalogKind.S3_TABLES
+        if stated in tuple(CatalogKind):
+            return CatalogKind(stated)
+        raise PolicyError(f"catalog {name} has type '{stated}'; supported are {SUPPORTED}")
+    uri = str(properties.get("uri") or "")
+    inferred = next((kind for start, kind in INFERRED.items() if uri.startswith(start)), None)
+    if inferred is None:
+        raise PolicyError(f"catalog {name} has no type and none can be inferred; set type to {SUPPORTED}")
+    return inferred
+
+
+def canonical_name(name: str, kind: CatalogKind) -> str:
+    """The one spelling of a configured catalog's name that Icekeeper shows and records.
+
+    PyIceberg ignores the case of catalog names, so they become lower case.  A SQL catalog stores its name in its rows
+    as it was spelled, so that another spelling is another catalog.
+    """
+    return name if kind is CatalogKind.SQL else name.lower()
+
+
+# The ARN of a table bucket: ``arn:aws:s3tables:REGION:ACCOUNT:bucket/NAME``.
+
+# Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
+_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
+EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class TableBucketArn:
+    """Which table bucket: its name is unique only within region and account, its ARN everywhere."""
+
+    text: str
+    region: str
+    account: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableBucketArn:
+        """Take an ARN apart.
+
+        Raises:
+            ValueError: the text is no such ARN; the message quotes it and says what it must be.
+        """
+        match = _ARN.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}', but must be the ARN of a table bucket, for example {EXAMPLE}")
+        return cls(text, match["region"], match["account"], match["name"])
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def is_table_bucket(warehouse: str) -> bool:
+    """Whether a catalog's warehouse is a table bucket, by its ARN."""
+    return _ARN.fullmatch(warehouse) is not None
+
+
+# The properties that open a table bucket of which only the ARN is known.
+
+
+def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Type and warehouse, and the endpoints, region and credentials of a configured catalog with the same warehouse.
+
+    Of several such catalogs the one with the bucket's name is taken.  Of a REST catalog over the bucket, its address
+    and its sign-in are left out.
+
+    Raises:
+        PolicyError: several catalogs have that warehouse, none has the bucket's name, and their properties differ.
+    """
+    owners = {name: settings for name, settings in configured.items() if settings.get("warehouse") == bucket.text}
+    if bucket.name in owners:
+        owners = {bucket.name: owners[bucket.name]}
+    lent = {name: file_io_properties(settings) for name, settings in owners.items()}
+    distinct = list(lent.values())
+    if any(properties != distinct[0] for properties in distinct):
+        raise PolicyError(
+            f"catalogs {', '.join(sorted(lent))} are all about table bucket {bucket} and differ; name the one to use"
+            f" '{bucket.name}', or leave only one of them configured"
+        )
+    properties = {**(distinct[0] if distinct else {}), "type": CatalogKind.S3_TABLES.value, "warehouse": bucket.text}
+    properties.pop("py-catalog-impl", None)
+    return properties
+
+
+# Which catalogs a deployment serves, by its settings; nothing is opened here.
+#
+# ``ICEKEEPER_CATALOGS`` is a comma-separated list of configured catalogs; when it is not set, all catalogs of the
+# catalog file are served.  ``ICEKEEPER_TABLE_BUCKETS`` is a comma-separated list of ARNs of table buckets, or ``all``;
+# each becomes a catalog with the bucket's name, and with its ARN as warehouse.
+#
+# Two names for the same tables would have every table looked at twice in each scan.  So two settings that name one
+# warehouse are an error, and a bucket that ``all`` finds is left out where a configured catalog serves it already.
 
 CATALOGS = "ICEKEEPER_CATALOGS"
 TABLE_BUCKETS = "ICEKEEPER_TABLE_BUCKETS"

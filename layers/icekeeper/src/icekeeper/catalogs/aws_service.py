@@ -1,10 +1,8 @@
-"""What the catalogs of AWS share: clients made from PyIceberg's properties, and errors of a swap made ours.
-
-Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer (platform 33).
-"""
+"""Clients of AWS's catalogs, errors of their swaps, and requests repeated after a throttle (rule 139)."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +20,66 @@ from botocore.parsers import ResponseParserError
 from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
-from icekeeper.catalogs.throttles import outlast_throttles
 from icekeeper.errors import CommitConflict, MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.model import TableName
 from icekeeper.storage.failures import describe_failure
 from icekeeper.text import mask
 
-__all__ = ["AWS_ERRORS", "AwsClients", "AwsService", "error_code"]
+# Requests that AWS throttles are sent again for half a minute, beyond boto3's own attempts (rule 139).
+#
+# The number of attempts that boto3 is given holds for whatever fails: one that outlasts a throttle would let a refused
+# connection take as long.
+
+ATTEMPTS = 8
+_LONGEST_PAUSE_S = 8.0
+# "Too many requests" and "service unavailable": services slow their callers down with both.
+_STATUSES = frozenset({429, 503})
+# Those of botocore.retries.standard.ThrottledRetryableChecker; Glue answers with status 400.
+_CODES = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttling",
+        "ThrottledException",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+
+
+def outlast_throttles(client: Any) -> None:
+    """Have a boto3 client send a throttled request up to eight times, with pauses that grow to eight seconds."""
+    service = client.meta.service_model.service_id.hyphenize()
+    client.meta.events.register_last(f"needs-retry.{service}", _pause_s)
+
+
+def is_throttle(answer: Mapping[str, Any]) -> bool:
+    """Whether an answer, as boto3 has parsed it, says that requests come too fast."""
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status in _STATUSES or answer.get("Error", {}).get("Code") in _CODES
+
+
+def _pause_s(attempts: int, response: tuple[Any, Mapping[str, Any]] | None = None, **_: Any) -> float | None:
+    """Seconds after which boto3 sends a request again; ``None`` leaves it to boto3's own rules, which are asked first.
+
+    An answer of a handler of ``needs-retry`` is what botocore.endpoint waits.
+    """
+    if response is None or attempts >= ATTEMPTS or not is_throttle(response[1]):
+        return None
+    return random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 2.0 ** (attempts - 1))
+
+
+# What the catalogs of AWS share: clients made from PyIceberg's properties, and errors of a swap made ours.
+#
+# Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer (platform 33).
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 

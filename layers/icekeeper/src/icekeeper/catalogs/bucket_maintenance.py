@@ -18,8 +18,8 @@ from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from botocore.parsers import ResponseParserError
 
 from icekeeper.aws.session import aws_session, client_config
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn, is_table_bucket
-from icekeeper.catalogs.throttles import is_throttle, outlast_throttles
+from icekeeper.catalogs.addresses import TableBucketArn, is_table_bucket
+from icekeeper.catalogs.aws_service import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn

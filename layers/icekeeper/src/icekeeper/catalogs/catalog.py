@@ -1,21 +1,31 @@
-"""The catalog seam: load a table's document, swap it for a new one, nothing more (rule 102)."""
+"""The catalog seam (rule 102), a loaded table's identity and bound, and the error for a missing table."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
+from icekeeper.catalogs.addresses import CatalogKind
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes
+from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes, check_allowed_prefixes
 from icekeeper.policy.bucket_jobs import BucketJobs
 from icekeeper.policy.ownership import BucketMaintenance
-from icekeeper.storage.allowed_locations import AllowedLocations
+from icekeeper.state.identity import TableIdentity
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path
 
-__all__ = ["BuiltInMaintenance", "Catalog", "LoadedTable"]
+# The catalog seam: load a table's document, swap it for a new one, nothing more (rule 102).
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +135,109 @@ class Catalog(Protocol):
             StorageError, PolicyError: of any other class: the swap failed before it was sent.
         """
         ...
+
+
+# A table that a catalog does not have: the error about it, and the names that may have been meant.
+
+_SHOWN = 3
+# The namespace is often right and makes every table in it similar, so this is above difflib's 0.6.
+_CUTOFF = 0.75
+# A listing of many namespaces takes a request for each; a person waits for the answer.
+_LISTED_WITHIN_S = 3
+
+
+def missing_table(catalog: Catalog, table: TableName) -> PolicyError:
+    """The error that there is no such table; its ``hint`` lists the catalog, once somebody asks for it."""
+    hint = partial(_did_you_mean, catalog, table)
+    return PolicyError(f"there is no table {table} in catalog {catalog.name}", hint=hint)
+
+
+def _did_you_mean(catalog: Catalog, table: TableName) -> str:
+    """The nearest names, in words to put behind the sentence; empty where none is near or listing fails."""
+    listed: list[TableName] = []
+    with suppress(MaintenanceError):  # the table is missing all the same; what was listed until then may help
+        listed.extend(_listed_in_time(catalog))
+    names = {str(one).lower(): str(one) for one in listed if one != table}
+    elsewhere = [str(one) for one in listed if one != table and one.name.lower() == table.name.lower()]
+    similar = difflib.get_close_matches(str(table).lower(), names, n=_SHOWN, cutoff=_CUTOFF)
+    nearest = list(dict.fromkeys([*(names[one] for one in similar), *sorted(elsewhere)]))[:_SHOWN]
+    quoted = " or ".join(f"'{one}'" for one in nearest)
+    return f" (did you mean {quoted}?)" if nearest else ""
+
+
+def _listed_in_time(catalog: Catalog) -> Iterator[TableName]:
+    until_s = steady_s() + _LISTED_WITHIN_S
+    for one in catalog.list_tables():
+        yield one
+        if steady_s() > until_s:
+            return
+
+
+# The bound of each table of a catalog: a rule of the operator, else one made of the warehouse (rule 92) (rule 256).
+
+_TABLE_BUCKETS = "arn:"
+# Part of a pattern's or of the setting's own syntax.
+_NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
+
+
+class TableBounds:
+    """Resolves where the tables of one catalog may have files."""
+
+    def __init__(
+        self, name: str, kind: CatalogKind, warehouse: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """``warehouse`` as configured, ``environment`` holds the rules: this process's own, unless given.
+
+        Raises:
+            PolicyError: the rules are malformed.
+        """
+        self._name, self._kind, self._warehouse = name, kind, warehouse.strip()
+        self._rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
+        check_allowed_prefixes(self._rules)
+
+    def of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
+        """The bound of one table.
+
+        Args:
+            metadata_location: its metadata file.  Whoever wrote it may write there; the location that it names may be
+                somebody else's.
+            home: the table's location as the catalog's service knows it.
+        """
+        subject = self._subject(table.namespace)
+        found = allowed_prefixes(self._rules, self._name, table.namespace)
+        if isinstance(found, NoPrefixes):
+            return AllowedLocations((), True, subject, self._rules, found.reason)
+        if found is not None:
+            return AllowedLocations(found, True, subject, self._rules)
+        return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
+
+    def _subject(self, namespace: tuple[str, ...]) -> str:
+        """What a rule for one namespace begins with; empty where it would fit others as well."""
+        if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
+            return ""
+        return f"{_NOT_A_NAME.sub('?', self._name).replace('.', '?')}.{'.'.join(namespace)}"
+
+    def _default(self, metadata_location: str, home: str | None) -> tuple[str, ...]:
+        warehouse, place = split_path(self._warehouse), split_path(metadata_location)
+        is_url = "://" in self._warehouse
+        is_path = self._warehouse.startswith(("/", "file:/")) or (self._kind is CatalogKind.SQL and self._warehouse)
+        if self._kind is not CatalogKind.GLUE and (is_url or is_path):
+            if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
+                return (self._warehouse,)
+            return (f"{place.scheme}://{place.authority}",) if place.scheme == warehouse.scheme else ()
+        if place.scheme not in S3_SCHEMES or not place.authority:
+            return ()
+        if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
+            return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
+        return (f"{place.scheme}://{place.authority}",)
+
+
+# The lasting identity of a table that a catalog has loaded.
+
+
+def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
+    """The table's UUID and normalised location, with the names by which this catalog knows it."""
+    metadata = loaded.metadata
+    return TableIdentity(
+        catalog.name, catalog.warehouse, loaded.name, metadata.uuid or "", normalise(metadata.location)
+    )

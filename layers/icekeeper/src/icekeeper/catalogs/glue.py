@@ -16,13 +16,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.kind import CatalogKind
-from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
-from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn, canonical_name, kind_of, table_bucket_properties
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.kind import CatalogKind, canonical_name, kind_of
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn
-from icekeeper.catalogs.table_bucket_properties import table_bucket_properties
 from icekeeper.errors import PolicyError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 from icekeeper.text import remember_secrets

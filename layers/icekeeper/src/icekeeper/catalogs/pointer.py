@@ -1,22 +1,19 @@
-"""Commits of catalogs that only hold a pointer to the newest metadata file: write a new file, then swap the pointer.
-
-The file is written under a unique name before the pointer names it.  When the swap surely did not happen, the file is
-deleted again; when the outcome is unknown, it stays, because it may be the table by now.  A catalog that says "no" is
-not believed until the pointer has shown it (rule 67).
-"""
+"""Commits of catalogs that hold a pointer to the newest metadata file; metadata files already read."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.catalogs.kept_documents import keep_document, kept_document
-from icekeeper.catalogs.table_bounds import TableBounds
+from icekeeper.catalogs.addresses import file_io_properties
+from icekeeper.catalogs.catalog import LoadedTable, TableBounds
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
@@ -36,15 +33,82 @@ from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 
-__all__ = [
-    "PointerCatalog",
-    "Swap",
-    "TableFiles",
-    "commit_document",
-    "load_bounded",
-    "load_document",
-    "next_metadata_location",
-]
+# Metadata files that a pass has read: one that its catalog's pointer still names is not read again.
+#
+# The pointer itself is asked with every load.  A metadata file never changes (specification, "File System Operations"),
+# so the one that it names is as it was.  A file that this process wrote is read from the store like everything else
+# (rule 133).  Stores of several catalogs may have files of one path (rule 292).
+
+Place: TypeAlias = tuple[str, str]
+"""Of a store, as :attr:`.Storage.place`."""
+
+_MOST_FILES = 16
+_MOST_BYTES = 16 * 1024 * 1024
+
+
+class _Documents:
+    """The latest few, as bytes by place and location; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.files: OrderedDict[tuple[Place, str], bytes] = OrderedDict()
+        self.size = 0
+
+
+_current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents", default=None)
+
+
+@contextmanager
+def keeping_documents() -> Iterator[None]:
+    """Read no metadata file twice inside of the block, or of one around it; outside of all, each load reads it."""
+    before = _current.set(_current.get() or _Documents())
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+@contextmanager
+def reading_anew() -> Iterator[None]:
+    """Read every metadata file from its store inside of the block, for who must know that it can still be read."""
+    before = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def kept_document(place: Place, location: str) -> bytes | None:
+    """The bytes of a metadata file that was read before; ``None``: it is to be read."""
+    kept = _current.get()
+    if kept is None:
+        return None
+    with kept.lock:
+        data = kept.files.get((place, location))
+        if data is not None:
+            kept.files.move_to_end((place, location))
+        return data
+
+
+def keep_document(place: Place, location: str, data: bytes) -> None:
+    """Remember a metadata file that was read from its store and understood."""
+    kept = _current.get()
+    if kept is None or len(data) > _MOST_BYTES:
+        return
+    with kept.lock:
+        if (place, location) in kept.files:
+            return
+        kept.files[place, location] = data
+        kept.size += len(data)
+        while len(kept.files) > _MOST_FILES or kept.size > _MOST_BYTES:
+            kept.size -= len(kept.files.popitem(last=False)[1])
+
+
+# Commits of catalogs that only hold a pointer to the newest metadata file: write a new file, then swap the pointer.
+#
+# The file is written under a unique name before the pointer names it.  When the swap surely did not happen, the file is
+# deleted again; when the outcome is unknown, it stays, because it may be the table by now.  A catalog that says "no" is
+# not believed until the pointer has shown it (rule 67).
 
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.

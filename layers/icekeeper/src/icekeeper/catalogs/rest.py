@@ -19,12 +19,10 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnection
 
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import remember_vendor
+from icekeeper.catalogs.addresses import CatalogKind, file_io_properties
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
-from icekeeper.catalogs.io_properties import file_io_properties
-from icekeeper.catalogs.kind import CatalogKind
-from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.server_settings import (
     FileSettings,
     ServerSettings,
@@ -32,7 +30,6 @@ from icekeeper.catalogs.server_settings import (
     log_ignored,
     server_settings,
 )
-from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata

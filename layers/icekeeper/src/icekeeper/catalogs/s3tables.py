@@ -10,15 +10,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.kind import CatalogKind
-from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
-from icekeeper.catalogs.table_bounds import TableBounds
-from icekeeper.catalogs.table_bucket_arn import TableBucketArn
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName

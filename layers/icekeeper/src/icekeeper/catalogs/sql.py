@@ -1,29 +1,50 @@
-"""SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``."""
+"""SQL catalogs: PyIceberg's table of pointers, swapped only if the pointer is still the base's."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.addresses import CatalogKind
+from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.kind import CatalogKind
-from icekeeper.catalogs.missing_table import missing_table
 from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
-from icekeeper.catalogs.sqlite_file import why_no_database
-from icekeeper.catalogs.table_bounds import TableBounds
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
 
-__all__ = ["SqlCatalog"]
+# The file behind a SQLite address: asked for before a client, which would create it.
+
+
+def why_no_database(uri: str) -> str | None:
+    """Why there is no database at an address, with the nearest name beside it; ``None`` where there may be one."""
+    try:
+        address = make_url(uri)
+    except (SQLAlchemyError, ValueError):
+        return None  # the client says what is wrong with it
+    path = address.database or ""
+    if address.get_backend_name() != "sqlite" or path in ("", ":memory:") or path.startswith("file:"):
+        return None
+    file = Path(path)
+    if file.exists():
+        return None
+    if not file.parent.is_dir():
+        return f"unable to open its file: there is no folder {file.parent}"
+    beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
+    nearest = difflib.get_close_matches(file.name, beside, n=1)
+    return f"unable to open {file}: there is no such file" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")
+
+
+# SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``.
 
 
 class SqlCatalog:

@@ -22,7 +22,7 @@ def history(
     as_json: AsJson = False,
 ) -> int:
     """Print the newest passes that changed, found or refused something, from the journal."""
-    from icekeeper.catalogs.table_identity import identity_of
+    from icekeeper.catalogs.catalog import identity_of
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime
 

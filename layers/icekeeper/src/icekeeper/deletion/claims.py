@@ -9,8 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import table_folders
 from icekeeper.deletion.new_manifests import newest_marks, read_new_manifests
 from icekeeper.errors import MaintenanceError

@@ -11,8 +11,7 @@ import logging
 import shlex
 from collections.abc import Iterable
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.held_files import HeldFiles, held_by_others
 from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket, neighbours_of
 from icekeeper.deletion.other_formats import find_other_formats

@@ -11,8 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.claims import entry_of
 from icekeeper.deletion.owned_locations import owned_locations
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
 from icekeeper.deletion.limited_looks import LimitedLooks
 from icekeeper.deletion.neighbours import TableFolders, table_folders

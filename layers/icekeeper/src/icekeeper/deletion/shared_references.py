@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.kept_documents import reading_anew
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.catalogs.pointer import reading_anew
 from icekeeper.deletion.held_files import HeldFiles
 from icekeeper.deletion.limited_looks import follow_for_a_while
 from icekeeper.deletion.neighbours import TableFolders

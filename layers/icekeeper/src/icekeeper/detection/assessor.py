@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.detection.ageing import waited_ms
 from icekeeper.detection.assess import TableFindings, as_requested, assess, idle_operations, with_schedules
 from icekeeper.detection.layout_signals import wanted_clustering

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icekeeper.activity import scan_finished, scan_started
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.detection.ageing import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
 from icekeeper.detection.budget import Reached, within_budget

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.claims import begin_claims
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.pass_context.context import OperationContext

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
-from icekeeper.catalogs.kept_documents import keeping_documents
+from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.deletion.claims import remember_claims
 from icekeeper.errors import (
     LocationRefused,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from icekeeper.catalogs.kept_documents import keeping_documents
+from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.machine.metering import RequestCount, joined_count
 from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
 from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome

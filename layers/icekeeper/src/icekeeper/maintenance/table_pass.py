@@ -7,9 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.kept_documents import keeping_documents
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.errors import PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.metering import counting
 from icekeeper.machine.resources import search_cycles_seldom

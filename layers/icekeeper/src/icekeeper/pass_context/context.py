@@ -11,8 +11,7 @@ from functools import partial
 from threading import Lock
 
 from icekeeper.activity import Progress, silent
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.state.store import StateStore

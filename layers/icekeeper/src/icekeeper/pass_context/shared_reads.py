@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 
-from icekeeper.catalogs.kept_documents import keeping_documents
+from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.metadata.whole_avro import is_whole_avro
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.machine.clock import Clock

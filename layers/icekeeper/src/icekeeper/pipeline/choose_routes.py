@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from icekeeper.catalogs.table_bucket_arn import is_table_bucket
+from icekeeper.catalogs.addresses import is_table_bucket
 from icekeeper.operation_facts import STEP_FACTS, STEPS, Measure, StepFacts
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, Route

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from icekeeper.catalogs.addresses import CatalogAddress, find_address
-from icekeeper.catalogs.catalog import Catalog
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport

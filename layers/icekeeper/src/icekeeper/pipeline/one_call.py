@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from icekeeper.catalogs.table_bucket_arn import is_table_bucket
+from icekeeper.catalogs.addresses import is_table_bucket
 from icekeeper.pipeline.control_bucket import proposals_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import WAITING, Item, PlanReference, RunId

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock

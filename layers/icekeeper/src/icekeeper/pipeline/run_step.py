@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.activity import Progress, operation_finished, operation_started, silent
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.history import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from icekeeper.catalogs.table_bucket_arn import is_table_bucket
+from icekeeper.catalogs.addresses import is_table_bucket
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.operation_facts import STEP_FACTS, StepFacts

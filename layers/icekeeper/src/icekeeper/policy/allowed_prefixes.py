@@ -1,7 +1,7 @@
 """The operator's rules of where tables may have files: prefixes per catalog and namespace (rule 92).
 
 No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
-(:mod:`icekeeper.catalogs.table_bounds`).
+(:mod:`icekeeper.catalogs.catalog`).
 """
 
 from __future__ import annotations

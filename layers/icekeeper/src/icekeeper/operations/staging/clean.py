@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.table_identity import identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.recorded_files import recorded_files
