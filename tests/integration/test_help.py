@@ -10,7 +10,7 @@ from importlib.metadata import version
 import pytest
 
 from icekeeper.cli import main
-from icekeeper.cli.command_help import EXAMPLES, EXIT_CODES
+from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES
 
 GROUPS = ("policy", "pin", "stage", "claims", "requests")
 

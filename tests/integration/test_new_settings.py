@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
+from icekeeper.cli.passes import plan_lines
 from icekeeper.policy import Operation
-from icekeeper.report.plan_lines import plan_lines
 from support.maintained_table import MaintainedTable, maintained_table
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from icekeeper.cli.request import NO_RUN
+from icekeeper.cli.passes import NO_RUN
 from icekeeper.pipeline.request_pass import Waiting
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -14,7 +14,7 @@ from icekeeper.aws.settings import AwsIdentity, identity_in, region_of
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.load import connect
 from icekeeper.catalogs.table_buckets import find_table_buckets
-from icekeeper.cli import request as request_command
+from icekeeper.cli import passes as request_command
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.executions import StateMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.cli import main
-from icekeeper.cli.command_help import EXAMPLES
+from icekeeper.cli.arguments import EXAMPLES
 
 NARROW, WIDE = 60, 300
 

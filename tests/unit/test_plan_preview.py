@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry
 from icekeeper.operations.compaction.candidates import TableState
@@ -14,7 +15,6 @@ from icekeeper.operations.compaction.preview import assumptions, left_document, 
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
-from icekeeper.report.plan_lines import plan_lines
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 from support.settings import policy as resolved_policy
 

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
 
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.cli.report import _write
+from icekeeper.cli.reports import _write
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure

@@ -17,10 +17,10 @@ from typing import Annotated
 
 import typer
 
-from icekeeper.cli.advise import advise
 from icekeeper.cli.arguments import (
     AsJson,
     CatalogName,
+    CommandGroup,
     Engine,
     Operations,
     Schedule,
@@ -31,8 +31,6 @@ from icekeeper.cli.arguments import (
     table_name,
     time_ms,
 )
-from icekeeper.cli.claims import claims_app
-from icekeeper.cli.command_help import CommandGroup
 from icekeeper.cli.console import (
     EXIT_FAILED,
     EXIT_OK,
@@ -50,18 +48,10 @@ from icekeeper.cli.console import (
     silence_output,
     tell,
 )
-from icekeeper.cli.cost import cost
-from icekeeper.cli.health import health
-from icekeeper.cli.history import history
-from icekeeper.cli.orphans import orphans
-from icekeeper.cli.pin import pin_app
-from icekeeper.cli.plan import plan
+from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
-from icekeeper.cli.report import report
-from icekeeper.cli.request import request
-from icekeeper.cli.requests import requests_app
-from icekeeper.cli.run import run, run_worker
-from icekeeper.cli.stage import stage_app
+from icekeeper.cli.protection import claims_app, pin_app, stage_app
+from icekeeper.cli.reports import advise, cost, health, report
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.text import MaskingFormatter, counted

@@ -1,31 +1,19 @@
-"""Arguments and options that several commands share, and how their text becomes values."""
+"""Arguments and options that commands share, and what ``--help`` says beside them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperGroup
 
 from icekeeper.engines.names import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 
-__all__ = [
-    "AsJson",
-    "CatalogName",
-    "Engine",
-    "Operations",
-    "Schedule",
-    "Settings",
-    "Table",
-    "Unsafe",
-    "overrides",
-    "table_name",
-    "time_ms",
-    "ttl_ms",
-]
+# Arguments and options that several commands share, and how their text becomes values.
 
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
 CatalogName: TypeAlias = Annotated[
@@ -114,3 +102,78 @@ def overrides(
         values[key] = value
     refuse_meaningless(values, Scope(about))
     return values
+
+
+# What ``--help`` says beside arguments: commands in the order of use, an example of each, and the exit codes.
+
+EXIT_CODES = (
+    "0 done, or nothing to do",
+    "1 failed or partial, unreachable, or damage found",
+    "2 unknown table, catalog or key, or malformed value",
+    "130 interrupted (Ctrl-C)",
+)
+
+EXAMPLES: Mapping[str, tuple[str, str]] = {
+    "demo": ("Make a messy table bucket on this machine healthy", "--engine local"),
+    "detect": ("Which tables need work, and why", "--catalog lake"),
+    "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
+    "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
+    "maintain": ("Run a maintenance pass over one table", "shop.orders --catalog lake --dry-run"),
+    "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
+    "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
+    "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
+    "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
+    "report": ("A page of a catalog's tables, for a browser", "--catalog lake --output lake.html"),
+    "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
+    "policy": ("The settings that hold for a table, and their sources", ""),
+    "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),
+    "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),
+    "policy unset": ("Take settings away from a table", "shop.orders target_file_size_mb --catalog lake"),
+    "policy reset": ("Take all settings away from a table", "shop.orders --catalog lake"),
+    "pin": ("Snapshots that readers rely on, and that must stay", ""),
+    "pin add": ("Pin a snapshot for a while", "shop.orders --catalog lake --snapshot current --ttl 6h --name report"),
+    "pin list": ("The pins that hold now", "shop.orders --catalog lake"),
+    "pin remove": ("Remove a pin", "shop.orders --catalog lake --name report"),
+    "stage": ("Loads whose files lie in a table and await a commit", ""),
+    "stage add": ("Record the files of a load", "shop.orders --catalog lake --name load-42 --file-list files.txt"),
+    "stage adopted": ("A commit names the files of a load", "shop.orders --catalog lake --name load-42"),
+    "stage failed": ("A load failed; its files may go", "shop.orders --catalog lake --name load-42"),
+    "stage list": ("The loads that are not settled", "shop.orders --catalog lake"),
+    "orphans": ("The orphans of a whole bucket, from one listing", "--catalog lake --bucket my-bucket --dry-run"),
+    "claims": ("Other tables that may need files near a table", ""),
+    "claims list": ("Tables whose files near a table are spared", "shop.orders --catalog lake"),
+    "claims exclude": ("Let a table that cannot be read stop no deletion", "shop.broken --catalog lake"),
+    "claims forget": (
+        "Forget a table that is gone, with its catalog",
+        "shop.orders --catalog lake --by-catalog old --by-table shop.orders",
+    ),
+    "request": ("Ask the deployed stack for a pass over one table", "shop.orders --catalog lake --operations compact"),
+    "requests": ("The requests that no run has taken yet", ""),
+    "requests list": ("Every pending request", "--catalog lake"),
+    "requests withdraw": ("Take a request back", "shop.orders --catalog lake"),
+}
+"""By name, in the order of use: what it is for, in one line, and the arguments of an example."""
+
+
+class CommandGroup(TyperGroup):
+    """A group whose commands stand in the order of :data:`EXAMPLES`; new ones without a line there stand last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = {name: number for number, name in enumerate(EXAMPLES)}
+        return sorted(super().list_commands(ctx), key=lambda name: order.get(_named(ctx, name), len(order)))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        name = _named(ctx, cmd_name)
+        if command is not None and name in EXAMPLES:
+            line, arguments = EXAMPLES[name]
+            command.short_help = line
+            # Lines behind \b are not wrapped.
+            example = f"\b\nExample:\n  icekeeper {name} {arguments}\n\n" if arguments else ""
+            command.epilog = f"{example}\b\nExit codes:\n" + "\n".join(f"  {code}" for code in EXIT_CODES)
+        return command
+
+
+def _named(ctx: Any, name: str) -> str:
+    """The command without the program: ``policy set``."""
+    return " ".join([*ctx.command_path.split()[1:], name])

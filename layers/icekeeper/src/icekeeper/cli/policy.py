@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.command_help import CommandGroup
+from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Settings, Table, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, about, answer, people, print_json
 from icekeeper.errors import PolicyError
 

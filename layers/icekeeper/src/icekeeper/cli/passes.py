@@ -1,0 +1,493 @@
+"""Commands about passes: ``plan``, ``run``, ``orphans``, ``request``, ``requests`` and ``history``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icekeeper.cli.arguments import (
+    AsJson,
+    CatalogName,
+    CommandGroup,
+    Engine,
+    Operations,
+    Schedule,
+    Settings,
+    Table,
+    Unsafe,
+    overrides,
+    table_name,
+    time_ms,
+)
+from icekeeper.cli.console import (
+    EXIT_OK,
+    about,
+    answer,
+    engine_and_progress,
+    listings,
+    people,
+    print_failed,
+    print_interrupted,
+    print_json,
+    waiting,
+)
+from icekeeper.engines.names import EngineName
+from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import iso_utc
+from icekeeper.state.detection_mark import SEEN_FOR_HOURS
+from icekeeper.text import size_text, usd_text
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from icekeeper.pipeline.request_pass import Answer
+    from icekeeper.state.requests import MaintenanceRequest
+    from icekeeper.state.store import PassRecord
+
+
+# ``icekeeper history``: the passes over a table, from the journal.
+
+
+def history(
+    table: Table,
+    catalog: CatalogName,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="how many passes, the newest first")] = 20,
+    as_json: AsJson = False,
+) -> int:
+    """Print the newest passes that changed, found or refused something, from the journal."""
+    from icekeeper.catalogs.catalog import identity_of
+    from icekeeper.report.terminal import print_passes
+    from icekeeper.runtime import Runtime
+
+    handle = Runtime.open(catalog).table(table_name(table))
+    identity = identity_of(handle.catalog, handle.load())
+    passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]
+    console = answer({**about(table, catalog), "passes": passes}, as_json=as_json)
+    print_passes(console, passes)
+    return EXIT_OK
+
+
+def pass_json(record: PassRecord) -> dict[str, Any]:
+    """One pass as the document shows it; times in epoch milliseconds."""
+    return {
+        "run_id": record.run_id,
+        "started_ms": record.started_ms,
+        "finished_ms": record.finished_ms,
+        "duration_ms": record.finished_ms - record.started_ms,
+        "status": record.status,
+        "summary": record.summary,
+        "engine": record.engine,
+        "metrics": dict(record.metrics),
+    }
+
+
+# ``icekeeper orphans``: the orphans of a whole bucket, from one listing (rule 101).
+
+
+def orphans(
+    catalog: CatalogName,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            "--bucket", metavar="BUCKET|LOCATION", help="a bucket's name, or the address of a warehouse or folder"
+        ),
+    ],
+    settings: Settings = None,
+    engine: Engine = EngineName.AUTO,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be removed, and change nothing")] = False,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Remove the orphans of all tables below a bucket or folder; report what belongs to no table."""
+    from icekeeper.report.outcome import PassStatus, Status
+    from icekeeper.report.terminal import print_bucket
+    from icekeeper.runtime import Runtime
+
+    chosen = overrides(settings)
+    runtime = Runtime.open(catalog)
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
+        outcome = runtime.sweep_bucket(
+            _address(bucket), chosen, started, dry_run=dry_run, unsafe=unsafe, progress=progress
+        )
+    if as_json:
+        print_json(outcome.to_json(listings()))
+    print_bucket(people(as_json=as_json), outcome)
+    if outcome.status is PassStatus.SUCCEEDED:
+        return EXIT_OK
+    bad = [f"{name}: {o.reason}" for name, o in outcome.tables.items() if o.status in (Status.FAILED, Status.REFUSED)]
+    return print_failed("; ".join(bad))
+
+
+def _address(bucket: str) -> str:
+    """The address of a bucket or folder; text without a slash is the name of an S3 bucket."""
+    return bucket.rstrip("/") if "/" in bucket else f"s3://{bucket}"
+
+
+# ``icekeeper plan``: what a pass would do to a table, why, and what its snapshots cost.
+
+_RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
+_DEPTH = ("compact.depth_before", "compact.depth_after")
+
+
+def plan(
+    table: Table,
+    catalog: CatalogName,
+    operations: Annotated[
+        str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
+    ] = None,
+    settings: Settings = None,
+    schedule: Schedule = None,
+    engine: Engine = EngineName.AUTO,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
+    from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.planned_order import in_turn, order_json
+    from icekeeper.report.terminal import print_costs, print_outcome, trouble
+    from icekeeper.runtime import Runtime
+
+    chosen, name = overrides(settings, operations), table_name(table)
+    runtime = Runtime.open(catalog)
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
+        answers = runtime.maintain(
+            name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
+        )
+    outcome, costs = in_turn(answers), runtime.costs(name).to_json()
+    reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
+    if as_json:
+        order = {"planned_anew": order_json(outcome.operations)}
+        bounds = runtime.safety_bounds(name, chosen, listings(), schedule=schedule, unsafe=unsafe)
+        found = {**order, "reclaimable_bytes": reclaimable, "costs": costs, "bounds": bounds}
+        print_json({**outcome.to_json(listings()), **found})
+    console = people(as_json=as_json)
+    print_outcome(console, outcome)
+    if outcome.engine is not None and outcome.engine.reason is not None:
+        console.print(f"engine: {outcome.engine.name}; {outcome.engine.reason}", soft_wrap=True)
+    for operation in outcome.operations:
+        for line in plan_lines(operation.plan or {}):
+            console.print(f"  {line}", soft_wrap=True)
+    if _DEPTH[0] in outcome.metrics:
+        before, after = (outcome.metrics[key] for key in _DEPTH)
+        console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
+    print_costs(console, costs, reclaimable)
+    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
+
+
+# ``icekeeper request``: ask the deployed stack for a pass over one table, outside the schedule.
+
+NEXT_RUN = "the next scheduled run takes it first"
+NO_RUN = (
+    f"nothing is scheduled: no run has looked for requests here in the last {SEEN_FOR_HOURS} hours; switch the stack's "
+    "schedule on, start icekeeper run, or give --state-machine to start a run at once"
+)
+
+
+def request(
+    table: Table,
+    catalog: CatalogName,
+    operations: Operations = None,
+    settings: Settings = None,
+    state_machine: Annotated[
+        str | None,
+        typer.Option(
+            "--state-machine",
+            metavar="ARN",
+            envvar="ICEKEEPER_STATE_MACHINE",
+            help="the stack's output StateMachineArn: start a run at once; without it the next scheduled run does it",
+        ),
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="TIME", help="at most so long, for example 90s, 30m or 6h")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="file the request, start the run, and return")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Ask the deployed stack for a pass over one table, and wait for its result."""
+    from icekeeper.pipeline.executions import StateMachine
+    from icekeeper.pipeline.request_pass import (
+        Waiting,
+        await_pass,
+        file_request,
+        follow_pass,
+        require_shared_state,
+        start_pass,
+    )
+    from icekeeper.runtime import Runtime
+
+    chosen, name = overrides(settings, operations), table_name(table)
+    if no_wait and wait is not None:
+        raise PolicyError("--wait and --no-wait exclude each other")
+    limit_ms = None if wait is None else time_ms(wait, "--wait")
+    scheduled = _is_scheduled()
+    require_shared_state(os.environ, is_scheduled=scheduled)
+    machine = StateMachine.open(state_machine, _profile()) if state_machine else None
+    runtime = Runtime.open(catalog)
+    filed = file_request(runtime, name, chosen)
+    execution = None if machine is None else start_pass(machine, filed)
+    answer = _at_first(execution, is_scheduled=scheduled)
+    _say(name, answer, as_json)
+    if no_wait or (machine is None and limit_ms is None):
+        _document(filed, execution, answer, as_json)
+        return EXIT_OK
+    try:
+        with waiting(f"{name}: {answer.summary}") as show:
+            tell = partial(_show, show, name)
+            if machine is not None and execution is not None:
+                answer = follow_pass(machine, execution, runtime.state, filed, Waiting(limit_ms=limit_ms, tell=tell))
+            else:
+                answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
+    except KeyboardInterrupt:
+        return print_interrupted(_goes_on(execution, is_scheduled=scheduled), as_json=as_json)
+    _say(name, answer, as_json)
+    _document(filed, execution, answer, as_json)
+    return EXIT_OK if answer.is_well else print_failed(f"{name}: {answer.status}: {answer.summary}")
+
+
+def _show(show: Callable[[str], object], table: object, news: str) -> None:
+    show(f"{table}: {news}")
+
+
+def _goes_on(execution: str | None, *, is_scheduled: bool) -> str:
+    if execution is not None:
+        return f"interrupted; the run goes on: {execution}"
+    return f"interrupted; the request stays filed: {NEXT_RUN if is_scheduled else NO_RUN}"
+
+
+def _profile() -> str | None:
+    """The AWS profile of the state's address: table and state machine are of one stack."""
+    from icekeeper.state.address import parse_address
+
+    address = parse_address(os.environ)
+    return None if address is None else address.profile
+
+
+def _is_scheduled() -> bool:
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.state.detection_mark import is_scheduled
+    from icekeeper.state.open import open_state
+
+    return is_scheduled(open_state(os.environ).leases, now_ms=system_clock())
+
+
+def _at_first(execution: str | None, *, is_scheduled: bool) -> Answer:
+    from icekeeper.pipeline.request_pass import Answer
+
+    if execution is None:
+        return Answer(status="requested", summary=NEXT_RUN if is_scheduled else NO_RUN)
+    return Answer(status="running", summary=f"started as {execution}")
+
+
+def _say(table: object, answer: Answer, as_json: bool) -> None:
+    people(as_json=as_json).print(f"{table}: {answer.status}: {answer.summary}", soft_wrap=True)
+
+
+def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "table": str(filed.identity.table),
+                "catalog": filed.identity.catalog,
+                "status": answer.status,
+                "summary": answer.summary,
+                "requested_ms": filed.requested_ms,
+                "settings": dict(filed.settings),
+                "execution": execution,
+                "pass": None if answer.record is None else pass_json(answer.record),
+            }
+        )
+
+
+# ``icekeeper requests``: the requests for a pass that no run has taken yet, and how to take one back.
+
+requests_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Requests for a pass that no run has taken yet."
+)
+
+
+@requests_app.command("list")
+def requests_list(
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", metavar="C", help="only those that were filed under this catalog")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print the requests that are pending, oldest first: the order in which runs take them."""
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.state.detection_mark import SEEN_FOR_HOURS, is_scheduled
+    from icekeeper.state.open import open_state
+
+    state = open_state(os.environ)
+    pending = [one for one in state.requests.pending() if catalog is None or one.identity.catalog == catalog]
+    scheduled = is_scheduled(state.leases, now_ms=system_clock())
+    listed = [_request_json(one) for one in pending]
+    document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}
+    console = answer(document, as_json=as_json)
+    for request in pending:
+        console.print(_line(request), soft_wrap=True)
+    if not pending:
+        console.print("no request is pending", soft_wrap=True)
+    elif not scheduled:
+        console.print(f"no run has looked for requests here in the last {SEEN_FOR_HOURS} hours", soft_wrap=True)
+    return EXIT_OK
+
+
+@requests_app.command("withdraw")
+def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Take back the request for a table; a pass that has begun goes on."""
+    from icekeeper.administration.settings import withdraw_request
+    from icekeeper.runtime import Runtime
+
+    withdrawn = withdraw_request(Runtime.open(catalog).table(table_name(table)))
+    about = {"table": table, "catalog": catalog, "status": "succeeded"}
+    console = answer({**about, "withdrawn": _request_json(withdrawn)}, as_json=as_json)
+    console.print(f"{table}: the request of {iso_utc(withdrawn.requested_ms)} is withdrawn", soft_wrap=True)
+    return EXIT_OK
+
+
+def _line(request: MaintenanceRequest) -> str:
+    settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
+    found = request.identity
+    return f"{iso_utc(request.requested_ms)} {found.catalog} {found.table} {settings}".rstrip()
+
+
+def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
+    return {
+        "table": str(request.identity.table),
+        "catalog": request.identity.catalog,
+        "requested_ms": request.requested_ms,
+        "requested": iso_utc(request.requested_ms),
+        "settings": dict(request.settings),
+    }
+
+
+# ``icekeeper run``: the cycle as a process of its own, for whoever has no AWS.
+
+
+def run(
+    catalogs: Annotated[
+        list[str], typer.Option("--catalog", metavar="C", help="a catalog whose tables are maintained; repeatable")
+    ],
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval",
+            metavar="TIME",
+            help="between two detections, for example 15m or 6h; otherwise 1h, or what detection_interval_s says",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            min=1,
+            help="tables that this process maintains at once; otherwise 2, or what the policy says",
+        ),
+    ] = None,
+    settings: Settings = None,
+    engine: Engine = EngineName.AUTO,
+    once: Annotated[
+        bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
+    ] = False,
+) -> int:
+    """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
+    from icekeeper.cycle.supervisor import Supervisor, WorkerCall
+
+    chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
+    if once and interval is not None:
+        raise PolicyError("--once and --interval exclude each other")
+    if interval is not None:
+        schedule["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
+    if concurrency is not None:
+        schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
+    console = people(as_json=False)
+    call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
+    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True))
+    with _stopping(supervisor.stop):
+        is_well = supervisor.run()
+    return (
+        EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
+    )
+
+
+def run_worker() -> None:
+    """Maintain tables for ``icekeeper run``, which starts this command and ends it."""
+    from icekeeper.cycle.worker import work
+
+    work()
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, the first SIGTERM or SIGINT calls ``stop``; a second one ends the process at once."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for one in signals:
+            signal.signal(one, signal.SIG_DFL)
+        # In a thread: what it sets, the interrupted code may hold just now.
+        Thread(target=stop).start()
+
+    before = {one: signal.signal(one, handle) for one in signals}
+    try:
+        yield
+    finally:
+        for one, earlier in before.items():
+            signal.signal(one, earlier)
+
+
+# The plan of a dry run as lines for people: each group with its reasons, and what is left alone (pure).
+
+_MOST_LINES = 10
+_SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters", "sort_order": "sort order"}
+
+
+def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    """Lines about the ``plan`` of an operation in ``plan --json``; none where it has nothing to tell."""
+    groups = plan.get("groups", ())
+    for group in groups[:_MOST_LINES]:
+        where = f" in {group['partition']}" if group["partition"] else ""
+        deletes = f", {group['delete_files']} delete file(s) applied" if group["delete_files"] else ""
+        yield f"{', '.join(group['reasons'])}{where}: {_change(group)}{deletes}"
+    totals = plan.get("totals")
+    if totals is not None and totals["groups"] > 1:
+        more = f" ({totals['groups'] - _MOST_LINES} more not shown)" if totals["groups"] > _MOST_LINES else ""
+        yield f"in all: {_change(totals)} in {totals['groups']} group(s){more}"
+    if totals is not None and totals["groups"]:
+        yield (
+            f"takes about {totals['requests']} request(s) and {usd_text(totals['cost_usd'])}; "
+            f"saves readers about {usd_text(totals['saving_usd'])}{_by_what(plan.get('assumes'))}"
+        )
+    for lacking in plan.get("settings", ()):
+        what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
+        yield (
+            f"{lacking['lacking']} of {lacking['sampled']} file(s) looked at lack the table's {what}: "
+            f"{lacking['how']} would rewrite about {size} for {usd_text(lacking['cost_usd'])}"
+        )
+    for left in plan.get("left", ()):
+        yield f"left alone: {left['files']} file(s) of {size_text(left['bytes'])}; {left['reason']}"
+
+
+def _by_what(assumes: Mapping[str, Any] | None) -> str:
+    """What the money is reckoned by, which is a guess as long as nobody has set it."""
+    if assumes is None:
+        return ""
+    prices = (
+        f"the prices of the settings ({', '.join(assumes['prices_set'])})"
+        if assumes["prices_set"]
+        else "AWS's list prices, whatever store this is; the settings price_per_… say others"
+    )
+    return f" in {assumes['expected_scans']} scan(s) (expected_scans), both by {prices}"
+
+
+def _change(group: Mapping[str, Any]) -> str:
+    sizes = f"{size_text(group['bytes_in'])} in, {size_text(group['bytes_out'])} out"
+    return f"{group['files']} file(s) into {group['outputs']}, {sizes}"

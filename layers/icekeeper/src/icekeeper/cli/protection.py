@@ -1,0 +1,271 @@
+"""Commands that protect files from deletion: ``pin``, ``stage`` and ``claims``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Table, table_name, ttl_ms
+from icekeeper.cli.console import EXIT_OK, about, answer
+from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import iso_utc
+
+if TYPE_CHECKING:
+    from icekeeper.state.claims import TableClaims
+    from icekeeper.state.staging import StagedLoad
+    from icekeeper.state.store import Pin
+
+
+# ``icekeeper claims``: list the tables whose files near another table are spared, and forget those that are gone.
+
+claims_app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Other tables that were seen to have files at a table's folders, or around them.",
+)
+
+
+@claims_app.command("list")
+def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print which tables, of any catalog that shares the state, may need files in this table's folders."""
+    from icekeeper.deletion.forgotten_claims import claims_near
+    from icekeeper.report.terminal import print_claims
+    from icekeeper.runtime import Runtime
+
+    found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
+    console = answer({**about(table, catalog), "claims": found}, as_json=as_json)
+    print_claims(console, found)
+    return EXIT_OK
+
+
+@claims_app.command("forget")
+def claims_forget(
+    table: Table,
+    catalog: CatalogName,
+    by_catalog: Annotated[str, typer.Option("--by-catalog", metavar="C", help="the catalog that is gone, as listed")],
+    by_table: Annotated[str, typer.Option("--by-table", metavar="NS.TABLE", help="its table, as listed")],
+    by_warehouse: Annotated[
+        str | None, typer.Option("--by-warehouse", metavar="W", help="its warehouse, where several are listed")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="also where that catalog is configured here")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
+    from icekeeper.catalogs.load import served_catalog
+    from icekeeper.deletion.forgotten_claims import forget_claims
+    from icekeeper.runtime import Runtime
+
+    handle = Runtime.open(catalog).table(table_name(table))
+    forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
+    told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
+    console = answer({**about(table, catalog), "forgotten": [claims_json(forgotten)]}, as_json=as_json)
+    console.print(told, soft_wrap=True)
+    return EXIT_OK
+
+
+@claims_app.command("exclude")
+def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Say that a table which cannot be read needs no files of others: it stops no deletion until it can be read."""
+    from icekeeper.deletion.forgotten_claims import exclude_entry
+    from icekeeper.model import TableName
+    from icekeeper.runtime import Runtime
+
+    runtime = Runtime.open(catalog)
+    excluded = exclude_entry(runtime.catalog, TableName.recorded(table), runtime.state)
+    console = answer({**about(table, catalog), "excluded": [claims_json(excluded)]}, as_json=as_json)
+    console.print(f"{table} of catalog {excluded.catalog} is excluded until it can be read", soft_wrap=True)
+    return EXIT_OK
+
+
+def claims_json(claims: TableClaims) -> dict[str, Any]:
+    """One entry as the JSON documents show it; folders are normalised."""
+    return {
+        "catalog": claims.catalog,
+        "warehouse": claims.warehouse,
+        "table": str(claims.table),
+        "uuid": claims.uuid,
+        "location": claims.location,
+        "folders": sorted(claims.folders),
+    }
+
+
+# ``icekeeper pin``: readers ask that a snapshot stays for a while.
+
+pin_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire."
+)
+
+
+@pin_app.command("add")
+def pin_add(
+    table: Table,
+    catalog: CatalogName,
+    snapshot: Annotated[str, typer.Option("--snapshot", metavar="ID|current", help="it and all newer ones stay")],
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="how long, for example 90s, 30m, 6h or 7d")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="the same name prolongs; without one it is made up")
+    ] = None,
+    tag: Annotated[bool, typer.Option("--tag", help="also as an Iceberg tag of that name, for other engines")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Pin a snapshot until its time is over."""
+    from icekeeper.administration.pins import add_pin, pin_warnings
+    from icekeeper.report.terminal import print_pins, print_warnings
+    from icekeeper.runtime import Runtime
+
+    length_ms = ttl_ms(ttl)
+    handle = Runtime.open(catalog).table(table_name(table))
+    pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
+    warnings = pin_warnings(handle.catalog, handle.table)
+    told = {"warnings": list(warnings)} if warnings else {}
+    console = answer({**about(table, catalog), "pin": pin, **told}, as_json=as_json)
+    print_pins(console, [pin])
+    print_warnings(console, warnings)
+    return EXIT_OK
+
+
+@pin_app.command("list")
+def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print the pins that hold now, those of running jobs too."""
+    from icekeeper.administration.pins import list_pins
+    from icekeeper.report.terminal import print_pins
+    from icekeeper.runtime import Runtime
+
+    pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
+    console = answer({**about(table, catalog), "pins": pins}, as_json=as_json)
+    print_pins(console, pins)
+    return EXIT_OK
+
+
+@pin_app.command("remove")
+def pin_remove(
+    table: Table,
+    catalog: CatalogName,
+    name: Annotated[str, typer.Option("--name", metavar="N", help="of the pin")],
+    as_json: AsJson = False,
+) -> int:
+    """Remove a pin, and the tag that was written for it."""
+    from icekeeper.administration.pins import remove_pin
+    from icekeeper.runtime import Runtime
+
+    removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
+    console = answer({**about(table, catalog), "removed": removed.name}, as_json=as_json)
+    console.print(f"{table}: pin {removed.name} removed", soft_wrap=True)
+    return EXIT_OK
+
+
+def pin_json(pin: Pin) -> dict[str, Any]:
+    """One pin as the JSON documents show it."""
+    return {
+        "name": pin.name,
+        "snapshot_id": pin.snapshot_id,
+        "metadata_location": pin.metadata_location,
+        "expires_ms": pin.expires_ms,
+        "expires": iso_utc(pin.expires_ms),
+        "kind": pin.kind.value,
+        "tag": pin.tag,
+    }
+
+
+# ``icekeeper stage``: record which files of a load await adoption, and how the load ended.
+
+stage_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Loads whose files lie in the table and await a commit."
+)
+
+LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="of the load, unique per table")]
+
+
+@stage_app.command("add")
+def stage_add(
+    table: Table,
+    catalog: CatalogName,
+    name: LoadName,
+    files: Annotated[
+        list[str] | None, typer.Option("--file", metavar="PATH", help="a file as the commit will name it; repeatable")
+    ] = None,
+    file_list: Annotated[
+        Path | None, typer.Option("--file-list", metavar="FILE", help="a text file with one path per line")
+    ] = None,
+    prefixes: Annotated[
+        list[str] | None, typer.Option("--prefix", metavar="PREFIX", help="a folder of this load alone; repeatable")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Record files that must not be deleted, because a commit is going to name them."""
+    from icekeeper.administration.pins import stage_load
+    from icekeeper.runtime import Runtime
+
+    paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, catalog, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("adopted")
+def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
+    """Say that a commit names the files of a load."""
+    from icekeeper.administration.pins import declare_load
+    from icekeeper.runtime import Runtime
+    from icekeeper.state.staging import LoadState
+
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, catalog, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("failed")
+def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
+    """Say that a load failed: its files are deleted after the grace period, unless something references them."""
+    from icekeeper.administration.pins import declare_load
+    from icekeeper.runtime import Runtime
+    from icekeeper.state.staging import LoadState
+
+    handle = Runtime.open(catalog).table(table_name(table))
+    _tell(table, catalog, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
+    return EXIT_OK
+
+
+@stage_app.command("list")
+def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """Print the loads that are not settled, those of running and dead jobs too."""
+    from icekeeper.administration.pins import list_loads
+    from icekeeper.report.terminal import print_loads
+    from icekeeper.runtime import Runtime
+
+    loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
+    console = answer({**about(table, catalog), "loads": loads}, as_json=as_json)
+    print_loads(console, loads)
+    return EXIT_OK
+
+
+def _tell(table: str, catalog: str, load: StagedLoad, *, as_json: bool) -> None:
+    from icekeeper.report.terminal import print_loads
+
+    document = _load_json(load)
+    console = answer({**about(table, catalog), "load": document}, as_json=as_json)
+    print_loads(console, [document])
+
+
+def _load_json(load: StagedLoad) -> dict[str, Any]:
+    return {
+        "name": load.name,
+        "origin": load.origin.value,
+        "state": load.state.value,
+        "files": load.file_count,
+        "prefixes": list(load.prefixes),
+        "changed_ms": load.changed_ms,
+        "changed": iso_utc(load.changed_ms),
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PolicyError(f"the list of files {path} cannot be read: {reason}") from error
+    # Not splitlines(): a path may hold other characters that it takes for the end of a line.
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]

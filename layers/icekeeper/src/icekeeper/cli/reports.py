@@ -1,0 +1,326 @@
+"""Commands that report on tables and money: ``report``, ``health``, ``advise`` and ``cost``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.text import counted
+
+if TYPE_CHECKING:
+    from icekeeper.advice.advise import Advice
+    from icekeeper.catalogs.catalog import LoadedTable
+    from icekeeper.costs.month import Bill
+    from icekeeper.detection.proposal import Proposal, Skip
+    from icekeeper.policy import ResolvedPolicy
+    from icekeeper.report.page import Page, TableOnPage
+    from icekeeper.runtime import Runtime
+    from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
+
+
+# ``icekeeper advise``: what to change about a table's design, with the numbers that carry it.
+
+
+def advise(
+    catalog: CatalogName,
+    table: Annotated[
+        str | None, typer.Argument(metavar="[NS.TABLE]", help="namespace and table; the last dot divides")
+    ] = None,
+    all_tables: Annotated[
+        bool, typer.Option("--all", help="every table of the catalog, and what tables share")
+    ] = False,
+    settings: Settings = None,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what to change about a table, why, and how; reads manifests and no data, and changes nothing."""
+    from icekeeper.advice.read_tables import advise_catalog, advise_table
+    from icekeeper.policy import Layer, resolve
+    from icekeeper.runtime import Runtime
+
+    if (table is None) is not all_tables:
+        raise PolicyError("name one table, or give --all for every table of the catalog")
+    chosen = overrides(settings)
+    resolve([Layer("--set", chosen)], unsafe=unsafe)  # a wrong --set is no fault of a table
+    runtime = Runtime.open(catalog)
+
+    def settings_of(loaded: LoadedTable) -> ResolvedPolicy:
+        return runtime.policy(loaded, chosen, unsafe=unsafe)
+
+    if table is not None:
+        name = table_name(table)
+        document = _document(catalog, str(name), advise_table(runtime.catalog, name, settings_of))
+        if as_json:
+            print_json({"table": str(name), "catalog": runtime.catalog.name, **document})
+        _print([document], as_json=as_json)
+        return EXIT_OK
+    found, unread = advise_catalog(runtime.catalog, settings_of)
+    tables = [_document(catalog, name, advice) for name, advice in sorted(found.items())]
+    failed = [{"table": name, "status": "failed", "reason": why, "advice": []} for name, why in sorted(unread.items())]
+    if as_json:
+        status = "partial" if failed else "succeeded"
+        every = [one for found_in in tables for one in found_in["advice"]]
+        print_json({"catalog": runtime.catalog.name, "status": status, "advice": every, "tables": tables + failed})
+    _print(tables, as_json=as_json)
+    told = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
+    return print_failed(f"{counted(len(unread), 'table')} could not be read: {told}") if unread else EXIT_OK
+
+
+def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, Any]:
+    # What is to be typed as it stands here needs the catalog; SQL names it as its session does.
+    catalog_option = f" --catalog {shlex.quote(catalog)}"
+    return {
+        "table": table,
+        "status": "succeeded",
+        "advice": [
+            {
+                "table": table,
+                "kind": one.kind,
+                "severity": "info",  # a table that needs a warning has it from health
+                "reason": one.message,
+                "numbers": dict(one.numbers),
+                "gain": one.gain,
+                "statement": one.statement + (catalog_option if one.statement.startswith("icekeeper ") else ""),
+            }
+            for one in advice
+        ],
+    }
+
+
+def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from rich.text import Text
+
+    console = people(as_json=as_json)
+    for table in tables:
+        advice = table["advice"]
+        verdict = Text("nothing to advise", style="green") if not advice else Text(f"{len(advice)} to consider")
+        console.print(Text.assemble((table["table"], "bold"), ": ", verdict))
+        for one in advice:
+            console.print(Text.assemble("  ", (one["kind"], "yellow"), f": {one['reason']}"), soft_wrap=True)
+            console.print(Text(f"    gain: {one['gain']}"), soft_wrap=True)
+            console.print(Text(f"    do:   {one['statement']}"), soft_wrap=True)
+
+
+# ``icekeeper cost``: what this deployment costs a month, beside what AWS's own maintenance would.
+
+_DAY_H = 24
+
+
+def cost(
+    catalogs: Annotated[
+        list[str] | None,
+        typer.Option("--catalog", metavar="C", help="of a catalog's tables, what each costs; repeatable"),
+    ] = None,
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=1, max=400, help="from how many days the month is reckoned")
+    ] = 30,
+    prices: Annotated[
+        list[str] | None,
+        typer.Option("--price", metavar="NAME=USD", help="a price of your region or contract; repeatable"),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what this deployment costs a month, by what its functions and jobs recorded; changes nothing."""
+    from icekeeper.costs.given_prices import priced_anew
+    from icekeeper.costs.month import month_of
+    from icekeeper.machine.clock import HOUR_MS, system_clock
+    from icekeeper.machine.resources import variables_set
+    from icekeeper.prices import US_EAST_1
+    from icekeeper.report.bill import print_bill
+    from icekeeper.state.open import open_state
+    from icekeeper.state.usage import hour_of, hours_between
+
+    chosen = priced_anew(US_EAST_1, _given(prices or ()))
+    now_ms = system_clock()
+    last, state = hour_of(now_ms), open_state(variables_set(os.environ))
+    tables = _tables_of(catalogs or (), state.lake_stats)
+    hours = state.usage.between(hour_of(now_ms - days * _DAY_H * HOUR_MS), last)
+    if not hours:
+        raise StorageError(
+            f"nothing that AWS bills was recorded in the last {days} days: set ICEKEEPER_STATE to the state table of a "
+            "deployment (the stack's output State), and wait for its first run"
+        )
+    recorded_hours = hours_between(hours[0].hour, last) + 1
+    bill = month_of(hours, recorded_hours, chosen)
+    document = {
+        "currency": "USD",
+        "per_month": {"total": _cents(bill.total), **{key: _cents(usd) for key, usd in bill.by_service.items()}},
+        "aws_own": {key: _cents(usd) for key, usd in bill.aws_own.items()},
+        "prices_of": chosen.month,
+        "region": chosen.region,
+        "recorded_hours": recorded_hours,
+        "compacted": {"files_per_month": round(bill.compacted_files), "gb_per_month": round(bill.compacted_gb, 3)},
+        "lines": _lines(bill),
+        **_each(bill.total, tables),
+    }
+    print_bill(answer(document, as_json=as_json), document)
+    return EXIT_OK
+
+
+def _tables_of(catalogs: Iterable[str], known: LakeStatsStore) -> dict[str, int]:
+    """How many tables of each catalog the deployment has seen.
+
+    Raises:
+        PolicyError: a catalog is not configured.
+        StorageError: none of its tables was seen, or the state does not answer.
+    """
+    from icekeeper.catalogs.load import open_catalog
+
+    tables = {}
+    for name in catalogs:
+        catalog = open_catalog(name)
+        tables[catalog.name] = sum(1 for _ in known.of_catalog(catalog.name, catalog.warehouse))
+        if not tables[catalog.name]:
+            raise StorageError(
+                f"no table of catalog {catalog.name} was seen by this deployment: set ICEKEEPER_STATE to the state "
+                "table of the one that maintains it, or wait for its first detection"
+            )
+    return tables
+
+
+def _each(total: float, tables: Mapping[str, int]) -> dict[str, Any]:
+    """What a table costs, where catalogs were asked for."""
+    if not tables:
+        return {}
+    return {"tables": dict(tables), "per_table": _cents(total / sum(tables.values()))}
+
+
+def _given(prices: Sequence[str]) -> Mapping[str, str]:
+    given = {}
+    for text in prices:
+        name, divided, value = text.partition("=")
+        if not divided:
+            raise PolicyError(f"--price {text}: write NAME=USD, such as lambda_gb_second=0.0000133334")
+        given[name.strip()] = value.strip()
+    return given
+
+
+def _lines(bill: Bill) -> list[dict[str, Any]]:
+    return [
+        {"service": line.service, "what": line.what, "amount": round(line.amount, 3), "usd": _cents(line.usd)}
+        for line in bill.lines
+        if line.amount
+    ]
+
+
+def _cents(usd: float) -> float:
+    return round(usd, 4)
+
+
+# ``icekeeper health``: how a table looks, what is wrong with it, and the settings in force.
+
+
+def health(
+    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+) -> int:
+    """Say how a table looks, maintained or not; changes nothing, and reads a few files of the table."""
+    from icekeeper.report.terminal import print_health
+    from icekeeper.runtime import Runtime
+
+    chosen, name = overrides(settings), table_name(table)
+    stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
+    document = {
+        **about(str(stats.identity.table), stats.identity.catalog),
+        "snapshot_id": stats.snapshot_id,
+        "observed_ms": stats.observed_ms,
+        "counters": dict(stats.counters),
+        "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
+        "policy": dict(stats.policy),
+    }
+    console = answer(document, as_json=as_json)
+    print_health(console, document)
+    return EXIT_OK
+
+
+# ``icekeeper report``: a page that shows the tables of a catalog, to open in a browser or to send to somebody.
+
+# Passes among which one is looked for that has swept the table.
+_PASSES = 30
+_LEFT = "remove_orphans.bytes_left"
+
+
+def report(
+    catalog: CatalogName,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
+    settings: Settings = None,
+) -> int:
+    """Write a page of a catalog's tables: what needs work and why, sizes, warnings, the last passes.
+
+    It looks at every table as detect does, and changes none.  Tables that cannot be read are on the page, too; the
+    command then ends as a failed one.
+    """
+    from icekeeper.report.page import render_page
+    from icekeeper.runtime import Runtime
+    from icekeeper.text import counted
+
+    page = _page(Runtime.open(catalog), overrides(settings, about="one detection"))
+    _write(output, render_page(page))
+    work = sum(bool(table.reasons) for table in page.tables)
+    told = f"{output}: {counted(len(page.tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
+    people(as_json=False).print(told, soft_wrap=True)
+    unread = [table.name for table in page.tables if table.is_unread]
+    return print_failed(f"{counted(len(unread), 'table')} cannot be read: {', '.join(unread)}") if unread else EXIT_OK
+
+
+def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
+    from icekeeper.health.totals import lake_totals
+    from icekeeper.report.page import ORPHANS, Page
+
+    # The page shows every table that needs work, not only as many as one scan proposes.
+    found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
+    catalog = runtime.catalog
+    lake = runtime.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
+    known = {str(stats.identity.table): stats for stats in lake}
+    proposed = {one.table: one for one in found.proposals}
+    left = {one.table: one for one in found.skipped}
+    tables = [
+        _table(runtime, name, known.get(name), proposed.get(name), left.get(name))
+        for name in sorted({*known, *proposed, *left})
+    ]
+    orphans = [table.counters[ORPHANS] for table in tables if ORPHANS in table.counters]
+    totals = {**lake_totals(known.values()), **({ORPHANS: sum(orphans)} if orphans else {})}
+    return Page(catalog.name, runtime.clock(), totals, tables)
+
+
+def _table(
+    runtime: Runtime, name: str, stats: LakeStats | None, proposal: Proposal | None, skip: Skip | None
+) -> TableOnPage:
+    from icekeeper.report.page import ORPHANS, LastPass, TableOnPage
+
+    passes = runtime.state.history(stats.identity, limit=_PASSES) if stats is not None else ()
+    left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
+    orphans = {} if left is None else {ORPHANS: left}
+    last = passes[:1]
+    return TableOnPage(
+        name,
+        counters={} if stats is None else {**stats.counters, **orphans},
+        warnings=() if stats is None else tuple(stats.warnings.values()),
+        reasons=() if proposal is None else proposal.reasons,
+        priority=0.0 if proposal is None else proposal.priority,
+        left_alone="" if skip is None else skip.reason,
+        is_unread=skip is not None and skip.is_error,
+        last_pass=LastPass(last[0].finished_ms, last[0].status, last[0].summary) if last else None,
+    )
+
+
+def _write(output: Path, text: str) -> None:
+    """Raises PolicyError when it cannot be written; then nothing remains of it."""
+    from icekeeper.storage.local import write_whole
+
+    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by the page
+        raise PolicyError(f"--output {output} cannot be written: it is no ordinary file; choose another file")
+    try:
+        output.parent.stat()  # a folder that is not there is a slip, and not to be made
+        write_whole(str(output.absolute()), text.encode())
+    except OSError as error:
+        raise PolicyError(
+            f"--output {output} cannot be written: {error.strerror or error}; choose another file"
+        ) from None
