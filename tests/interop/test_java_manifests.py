@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from icekeeper.commit.row_ids import assign_row_ids
+from icekeeper.commit.attempt import assign_row_ids
 from icekeeper.metadata.avro_schemas import manifest_list_schema, manifest_schema
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list

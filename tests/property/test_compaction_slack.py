@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.machine.clock import HOUR_MS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata

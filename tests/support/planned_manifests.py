@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from icekeeper.commit.manifest_size import manifest_header_bytes
+from icekeeper.commit.snapshot import manifest_header_bytes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
 from icekeeper.metadata.partition_summaries import summarise_partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.commit.history import shows_every_commit_since, shows_snapshot
+from icekeeper.commit.attempt import shows_every_commit_since, shows_snapshot
 from icekeeper.metadata.document import TableMetadata
 from support.tables import new_document, snapshot
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.commit.manifest_size import manifest_target_bytes, portions
+from icekeeper.commit.snapshot import manifest_target_bytes, portions
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.model import EntryStatus, ManifestEntry
 from icekeeper.operations.compaction.recipe import MAX_SORT_COLUMNS, choose_recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icekeeper.commit.manifest_size import portions
+from icekeeper.commit.snapshot import portions
 from icekeeper.model import EntryStatus, ManifestEntry
 from support.plans import data_file, table
 

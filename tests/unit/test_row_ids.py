@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.row_ids import assign_row_ids
+from icekeeper.commit.attempt import assign_row_ids
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.verification.lineage_checks import (

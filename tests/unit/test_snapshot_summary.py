@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from icekeeper.commit.summary import snapshot_summary
+from icekeeper.commit.snapshot import snapshot_summary
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import FileContent
 from support.plans import data_file

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from icekeeper.commit.summary import snapshot_summary
+from icekeeper.commit.snapshot import snapshot_summary
 from icekeeper.metadata.document import Snapshot
 from icekeeper.metadata.writer_marks import COMMITTED_KEY, WriterMark, carried_marks, marks_of
 from support.tables import snapshot

@@ -18,7 +18,7 @@ from icekeeper.advice.advise import (
     advise_all,
 )
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.errors import MaintenanceError, PolicyError, TableUnsupported
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.health.examine import health_head

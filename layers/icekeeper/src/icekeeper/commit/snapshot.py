@@ -1,11 +1,8 @@
-"""Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary, requirements, updates.
-
-Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
-head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
-"""
+"""Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary and row ids."""
 
 from __future__ import annotations
 
+import math
 import secrets
 import uuid
 from collections import defaultdict
@@ -15,20 +12,162 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.history import OPERATION_KEY, RUN_ID_KEY, shows_every_commit_since, shows_snapshot
-from icekeeper.commit.manifest_size import bytes_per_entry, portions
-from icekeeper.commit.row_ids import assign_row_ids
-from icekeeper.commit.summary import counted_totals, snapshot_summary
+from icekeeper.commit.attempt import (
+    OPERATION_KEY,
+    RUN_ID_KEY,
+    PreparedCommit,
+    assign_row_ids,
+    shows_every_commit_since,
+    shows_snapshot,
+)
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_blocks import ManifestAssembler
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list, partition_types
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
+from icekeeper.metadata.partition_summaries import split_by_section
 from icekeeper.metadata.requirements import ref_at, same_table
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.metadata.writer_marks import carried_marks
+from icekeeper.model import (
+    DataFile,
+    EntryStatus,
+    FileContent,
+    FileKey,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    PartitionValue,
+)
 
-__all__ = ["RECIPE_KEY", "FileReplacement", "SnapshotWriter"]
+# How large manifests are and should be, and which entries share one manifest.
+
+# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
+_MOST_MANIFESTS = 10_000
+_LARGEST_TARGET_BYTES = 128 * 1024 * 1024
+
+
+def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
+    """``commit.manifest.target-size-bytes``, within what whoever maintains the table can bear (rule 261).
+
+    Entries of ``total_bytes`` never become more than 10,000 manifests by it, each of which every pass asks for, and a
+    manifest, which is put together in memory, aims at 128 MB at most.
+    """
+    asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
+    return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)
+
+
+def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
+    """The bytes of a manifest before its first entry: its schemas, above all.
+
+    Raises:
+        TableUnsupported: manifests of that spec cannot be written.
+    """
+    return ManifestAssembler(metadata, spec_id, content).header_bytes
+
+
+def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
+    """Observed size of one encoded entry, headers included; 1 kB where nothing is known."""
+    manifests = list(manifests)
+    entries = sum(
+        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
+    )
+    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
+
+
+def portions(
+    metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
+) -> Iterator[Sequence[ManifestEntry]]:
+    """The entries of one spec, portioned for manifests: up to the target size each, so that summaries can prune.
+
+    Raises:
+        TableUnsupported: a partition transform is unknown.
+    """
+    most = max(1, int(manifest_target_bytes(metadata, len(entries) * entry_bytes) / entry_bytes))
+    for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
+        for start in range(0, len(found), most):
+            yield found[start : start + most]
+
+
+# Writes snapshot summaries whose totals add up (rule 40).
+
+# (total, what adds to it, what takes from it), as Java's SnapshotProducer.updateTotal pairs them.
+_TOTALS = (
+    ("total-data-files", "added-data-files", "deleted-data-files"),
+    ("total-delete-files", "added-delete-files", "removed-delete-files"),
+    ("total-records", "added-records", "deleted-records"),
+    ("total-files-size", "added-files-size", "removed-files-size"),
+    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
+    ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"),
+)
+
+
+def snapshot_summary(
+    operation: str,
+    parent: Snapshot,
+    added: Iterable[tuple[int, DataFile]],
+    removed: Iterable[tuple[int, DataFile]],
+    extra: Mapping[str, str],
+    counted: Mapping[str, int],
+) -> dict[str, str]:
+    """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
+
+    A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
+    what it does not know: a guess would be carried on for ever.  The marks of streaming writers are copied from the
+    parent, so that they are still found when the parent has expired.  ``counted`` are totals from the manifests
+    themselves, which a writer's earlier mistake cannot spoil.
+    """
+    counters: dict[str, int] = {}
+    partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
+
+    def count(key: str, amount: int) -> None:
+        counters[key] = counters.get(key, 0) + amount
+
+    for is_added, files in ((True, added), (False, removed)):
+        for spec_id, file in files:
+            partitions.add((spec_id, file.partition))
+            count("added-files-size" if is_added else "removed-files-size", file.content_bytes)
+            if file.content is FileContent.DATA:
+                count("added-data-files" if is_added else "deleted-data-files", 1)
+                count("added-records" if is_added else "deleted-records", file.record_count)
+                continue
+            kind = "position" if file.content is FileContent.POSITION_DELETES else "equality"
+            verb = "added" if is_added else "removed"
+            count(f"{verb}-delete-files", 1)
+            count(f"{verb}-{kind}-deletes", file.record_count)
+            count(f"{verb}-dvs", file.content_offset is not None)
+    summary = {"operation": operation, **carried_marks(parent), **extra}
+    summary.update({key: str(amount) for key, amount in counters.items() if amount})
+    if partitions:
+        summary["changed-partition-count"] = str(len(partitions))
+    for total, plus, minus in _TOTALS:
+        before = parent.summary.get(total)
+        after = counters.get(plus, 0) - counters.get(minus, 0)
+        if before is not None and before.isdecimal() and int(before) + after >= 0:
+            summary[total] = str(int(before) + after)
+    summary.update({total: str(amount) for total, amount in counted.items()})
+    return summary
+
+
+def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
+    """The totals of a snapshot, summed over its manifests; empty where a v1 writer left counts out."""
+    totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
+    for manifest in manifests:
+        files = (manifest.added_files_count, manifest.existing_files_count)
+        rows = (manifest.added_rows_count, manifest.existing_rows_count)
+        if None in files or None in rows:
+            return {}
+        is_data = manifest.content is ManifestContent.DATA
+        totals["total-data-files" if is_data else "total-delete-files"] += sum(count or 0 for count in files)
+        totals["total-records"] += sum(count or 0 for count in rows) if is_data else 0
+    return totals
+
+
+# Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary, requirements, updates.
+#
+# Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
+# head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
 
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (rule 34)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 

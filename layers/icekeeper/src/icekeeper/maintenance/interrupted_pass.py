@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.history import snapshots_of_run
+from icekeeper.commit.attempt import snapshots_of_run
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.history import newest_run
+from icekeeper.commit.attempt import newest_run
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.address import STATE_VARIABLE
 

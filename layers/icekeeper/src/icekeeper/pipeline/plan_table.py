@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.commit.history import operations_of_run
+from icekeeper.commit.attempt import operations_of_run
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id

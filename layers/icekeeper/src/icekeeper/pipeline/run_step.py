@@ -14,7 +14,7 @@ from typing import Any
 
 from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.commit.history import operations_of_run, snapshots_of_run
+from icekeeper.commit.attempt import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance.begin_pass import begin

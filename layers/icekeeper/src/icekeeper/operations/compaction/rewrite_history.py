@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from icekeeper.commit.history import RUN_ID_KEY
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.health.counters import summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata

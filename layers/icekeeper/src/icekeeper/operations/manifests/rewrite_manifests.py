@@ -9,8 +9,7 @@ from functools import partial
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.manifest_size import manifest_header_bytes, manifest_target_bytes
-from icekeeper.commit.snapshot import FileReplacement
+from icekeeper.commit.snapshot import FileReplacement, manifest_header_bytes, manifest_target_bytes
 from icekeeper.commit.transaction import Committed
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import TableMetadata
