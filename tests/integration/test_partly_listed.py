@@ -14,8 +14,7 @@ from pyiceberg.exceptions import ServerError
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.cycle.service import Service, ServiceOptions
-from icekeeper.cycle.settings import CycleSettings
+from icekeeper.cycle.service import CycleSettings, Service, ServiceOptions
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.cycle.settings import CycleSettings
+from icekeeper.cycle.service import CycleSettings
 from icekeeper.errors import PolicyError
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy

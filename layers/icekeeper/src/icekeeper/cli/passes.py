@@ -420,7 +420,7 @@ def run(
 
 def run_worker() -> None:
     """Maintain tables for ``icekeeper run``, which starts this command and ends it."""
-    from icekeeper.cycle.worker import work
+    from icekeeper.cycle.service import work
 
     work()
 

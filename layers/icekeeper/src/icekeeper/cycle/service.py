@@ -1,12 +1,13 @@
-"""The cycle: every interval a detection, whose tables some workers maintain, the neediest first.
-
-A detection never waits for passes: tables that are still at work are left out by their leases, and what an earlier
-detection proposed and no worker has begun is decided anew.
-"""
+"""The cycle and its worker process: every interval detects, then maintains the neediest tables first."""
 
 from __future__ import annotations
 
+import ctypes
+import json
 import logging
+import os
+import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,30 +15,233 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Generic, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.cycle.last_good import LastGood
-from icekeeper.cycle.maintain_proposal import Work, maintain_proposal
-from icekeeper.cycle.settings import CycleSettings
-from icekeeper.cycle.told import TableResult
+from icekeeper.cycle.supervisor import STOP, TableResult, what_was_done
 from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import MaintenanceError, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, iso_utc, system_clock
+from icekeeper.engines.names import EngineName
+from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
+from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
+from icekeeper.maintenance.attempts import AttemptLimits, attempted
+from icekeeper.maintenance.served_request import why_needless
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
 from icekeeper.pass_context.context import SharedRun
-from icekeeper.runtime import Runtime
+from icekeeper.policy import Policy
+from icekeeper.report.outcome import PassOutcome
+from icekeeper.runtime import Runtime, open_engine
+from icekeeper.state.claims import Entry
+from icekeeper.state.cut_offs import CutWork
 from icekeeper.state.detection_mark import note_detection
+from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.open import open_state
+from icekeeper.state.slots import take_slot
 from icekeeper.state.store import StateStore
 from icekeeper.table_policy import TablePolicies
 from icekeeper.text import counted
 
-__all__ = ["Service", "ServiceOptions"]
+# Settings that a long process reads anew again and again: where that fails, the last good ones still hold.
+
+Value = TypeVar("Value")
+
+
+class LastGood(Generic[Value]):
+    """The value that was read last without an error; what goes wrong is told once, and again when it changes."""
+
+    def __init__(
+        self,
+        read: Callable[[], Value],
+        tell: Callable[[str], object],
+        errors: tuple[type[MaintenanceError], ...] = (MaintenanceError,),
+    ) -> None:
+        """``errors`` are those of ``read`` for which the last good value holds on; others are raised."""
+        self._read, self._tell, self._errors = read, tell, errors
+        self._good: list[Value] = []
+        self._told: str | None = None
+
+    def current(self) -> Value:
+        """Read anew; of a value that cannot be read, the last good one.
+
+        Raises:
+            MaintenanceError: it cannot be read, and never was.
+        """
+        try:
+            value = self._read()
+        except self._errors as error:
+            if not self._good:
+                raise
+            self._say(str(error))
+            return self._good[0]
+        if self._told is not None:
+            self._tell("settings are read again, and hold")
+            self._told = None
+        self._good = [value]
+        return value
+
+    def _say(self, problem: str) -> None:
+        if problem != self._told:
+            self._tell(f"{problem}; until that is mended, the last good settings hold")
+            self._told = problem
+
+
+# What ``icekeeper run`` goes by: the deployment's settings for scheduling, read anew before each detection (pure).
+
+
+@dataclass(frozen=True, slots=True)
+class CycleSettings:
+    """How often tables are looked at, how many are maintained at once, and how long one may take."""
+
+    interval_s: float
+    workers: int
+    """Tables that this process maintains at once."""
+    slots: int
+    """Tables that all processes sharing the state maintain at once."""
+    timeout_s: float
+    """A pass that has taken so long begins no further operation or round of file groups."""
+    retries: int
+    """Further attempts at a pass that failed."""
+
+    @classmethod
+    def of(cls, policy: Policy) -> CycleSettings:
+        """The settings that a deployment's policy holds; no process has more workers than there are slots."""
+        return cls(
+            interval_s=policy.detection_interval_s,
+            workers=min(policy.max_concurrent_jobs_per_worker, policy.max_concurrent_jobs),
+            slots=policy.max_concurrent_jobs,
+            timeout_s=policy.job_timeout_s,
+            retries=policy.job_retry_limit,
+        )
+
+
+# The pass over one proposed table: its slot, its lease, one more attempt after a failure, and how it ended.
 
 log = logging.getLogger(__name__)
+
+COMMAND = "icekeeper run"
+_SLOT_PAUSE_S = 2.0
+_HARD = 1.25
+"""After ``job_timeout_s`` a pass ends with what it is at, and is killed if that takes a quarter of the time more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One table that detection proposed, and what its pass needs."""
+
+    proposal: FleetProposal
+    detected_ms: int
+    """When the detection began that proposed it."""
+    runtime: Runtime
+    overrides: Mapping[str, str]
+    """Settings of the call; those of a request hold above them."""
+    settings: CycleSettings
+    engine: Engine
+    stop: Event
+    """Set when the process is to end: no further operation begins."""
+    is_current: Callable[[], bool]
+    """False once a later detection has proposed anew; then this one is not begun any more."""
+    clock: Clock = system_clock
+
+    @property
+    def entry(self) -> Entry:
+        """The catalog's own names for the table."""
+        return self.proposal.catalog, self.proposal.warehouse, self.identity.table.key
+
+    @property
+    def identity(self) -> TableIdentity:
+        return self.proposal.identity
+
+    @property
+    def chosen(self) -> Mapping[str, str]:
+        """The settings of the pass."""
+        return self.proposal.settings if self.proposal.is_requested else self.overrides
+
+
+def maintain_proposal(work: Work) -> TableResult | None:
+    """Maintain the table; ``None`` when it was not begun, because the process ends or a later detection decides.
+
+    Whatever goes wrong becomes the result.
+    """
+    started_s = time.monotonic()
+    try:
+        status, summary = _with_slot(work) or ("", "")
+    except (LeaseHeld, PlanStale) as reason:
+        status, summary = "skipped", str(reason)
+    except MaintenanceError as error:
+        status, summary = "failed", str(error)
+    except Exception as error:  # one table must not end the process
+        log.exception("the pass over %s broke", work.proposal.proposal.table)
+        status, summary = "failed", f"{type(error).__name__}: {error}"
+    if not status:
+        return None
+    return TableResult(
+        catalog=work.proposal.catalog,
+        table=work.proposal.proposal.table,
+        status=status,
+        summary=summary,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _with_slot(work: Work) -> tuple[str, str] | None:
+    """Status and summary of the pass, once one of the slots is free; ``None`` when it was not begun."""
+    holder = holder_name(COMMAND, uuid.uuid4().hex)
+    leases = work.runtime.state.leases
+    while not work.stop.is_set() and work.is_current():
+        try:
+            slot = take_slot(leases, holder, work.settings.slots, now_ms=work.clock(), ttl_ms=PASS_LEASE_MS)
+        except LeaseHeld:
+            work.stop.wait(_SLOT_PAUSE_S)
+            continue
+        with kept_alive(HeldLease(leases, slot, PASS_LEASE_MS, work.clock)):
+            limit_s = _HARD * work.settings.timeout_s
+            why = f"its pass did not end within {_HARD:g} times job_timeout_s {work.settings.timeout_s:g}"
+            with at_work(CutWork.PASS, work.entry, limit_s=limit_s, why=why):
+                return _attempts(work)
+    return None
+
+
+def _why_not(state: StateStore, work: Work) -> str | None:
+    pending = state.requests.pending() if work.proposal.is_requested else None
+    is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
+    return why_needless(state, work.identity, work.detected_ms, now_ms=work.clock(), is_pending=is_pending)
+
+
+def _attempts(work: Work) -> tuple[str, str]:
+    table = work.identity.table
+    runtime = work.runtime.of_requests(work.overrides) if work.proposal.is_requested else work.runtime
+    turn = Turn(
+        command=COMMAND,
+        why_not=partial(_why_not, work.runtime.state, work),
+        why_stop=lambda: "the process is about to end" if work.stop.is_set() else None,
+        is_proposed=not work.proposal.is_requested,
+    )
+    outcome, stopped = attempted(
+        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
+        turn,
+        AttemptLimits(work.settings.timeout_s, work.settings.retries),
+        tell=partial(log.warning, "%s: %s", table),
+        wait=work.stop.wait,
+    )
+    return outcome.status.value, _told(outcome, stopped)
+
+
+def _told(outcome: PassOutcome, stopped: str | None) -> str:
+    left = [part for part in outcome.operations if stopped is not None and part.reason == stopped]
+    after = f"; {len(left)} operation(s) left: {stopped}" if left else ""
+    return what_was_done(outcome) + after
+
+
+# The cycle: every interval a detection, whose tables some workers maintain, the neediest first.
+#
+# A detection never waits for passes: tables that are still at work are left out by their leases, and what an earlier
+# detection proposed and no worker has begun is decided anew.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,3 +427,68 @@ class Service:
 
     def _say(self, sentence: str) -> None:
         self._tell(f"{iso_utc(self._options.clock())} {sentence}")
+
+
+# The worker of ``icekeeper run``: the cycle in a process that its supervisor may kill at any time.
+
+_BEAT_S = 0.5
+_PR_SET_PDEATHSIG = 1
+
+
+def work() -> None:
+    """Do what the first line of standard input asks for, and tell the supervisor how it went; never returns.
+
+    A thread that hangs would keep the interpreter from ending, so the process ends without waiting for any.
+    """
+    _die_with_the_supervisor()
+    call: dict[str, Any] = json.loads(sys.stdin.readline())
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda number, frame: None)  # the supervisor says what becomes of it
+    board = Board(Path(call["board"]))
+    show_on(board)
+    messages = os.fdopen(call["messages"], "w", buffering=1)
+
+    def tell(**message: object) -> None:
+        messages.write(f"{json.dumps(message)}\n")
+
+    Thread(target=_beat, args=(board,), daemon=True).start()
+    stop = Event()
+    Thread(target=_obey, args=(stop,), daemon=True).start()
+    try:
+        with open_engine(EngineName(call["engine"])) as engine:
+            options = ServiceOptions(
+                catalogs=call["catalogs"],
+                environment=os.environ,
+                overrides=call["overrides"],
+                schedule=call["schedule"],
+            )
+            service = Service(options, open_state(os.environ), engine, lambda line: tell(line=line), stop)
+            is_well = service.run(once=call["once"])
+        tell(end=is_well)
+    except MaintenanceError as error:
+        hint = error.hint() if isinstance(error, PolicyError) else ""
+        tell(error=type(error).__name__, message=f"{error}{hint}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    messages.close()
+    os._exit(0)
+
+
+def _die_with_the_supervisor() -> None:
+    """Have Linux kill this process with the one that started it, also where it runs no Python (prctl(2))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _beat(board: Board) -> None:
+    while True:
+        board.beat()
+        time.sleep(_BEAT_S)
+
+
+def _obey(stop: Event) -> None:
+    """Stop when told so; end at once when the supervisor is gone."""
+    for line in sys.stdin:
+        if line.strip() == STOP:
+            stop.set()
+    os._exit(1)

@@ -1,9 +1,4 @@
-"""The process of ``icekeeper run`` that people start: it has the work done by one that it can kill (rule 271).
-
-No signal of Python ends a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows on
-a board which ones it is at.  Where one takes longer than it may, no further table begins, those that are at work beside
-it end, and the worker is killed and begun anew; a run in which nothing hangs starts one process.
-"""
+"""The process of ``icekeeper run`` that people start; it starts and may kill the worker (rule 271)."""
 
 from __future__ import annotations
 
@@ -20,14 +15,54 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from icekeeper.cycle.told import TableResult
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
-from icekeeper.machine.clock import AtWork, read_board, system_clock
+from icekeeper.machine.clock import AtWork, iso_utc, read_board, system_clock
+from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.report.plain_words import in_plain_words
 from icekeeper.state.cut_offs import CutWork, cut_again
 from icekeeper.state.open import open_state
 from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.text import masked
 
-__all__ = ["STOP", "WORKER", "Supervisor", "WorkerCall"]
+# What became of one table, in one line for people.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableResult:
+    """How the pass over one table ended: a status of a pass, or ``skipped``."""
+
+    catalog: str
+    table: str
+    status: str
+    summary: str
+    seconds: float = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return self.status in ("succeeded", "skipped")
+
+    def line(self, now_ms: int) -> str:
+        """``2026-01-31T12:00:00Z lake ns.t succeeded in 3.2 s: compact: …``"""
+        text = in_plain_words(masked(" ".join(self.summary.split())))
+        taken = f" in {self.seconds:.1f} s" if self.seconds else ""
+        return f"{iso_utc(now_ms)} {self.catalog} {self.table} {self.status}{taken}: {text}"
+
+
+def what_was_done(outcome: PassOutcome) -> str:
+    """The sentences of the operations that did something or failed; of a pass that had nothing to do, that."""
+    told = [part for part in outcome.operations if part.status is not Status.SKIPPED]
+    parts = [f"{part.operation.value}: {part.summary}" for part in told]
+    if outcome.staged is not None:
+        parts.append(outcome.staged.summary)
+    return "; ".join(parts) or "nothing to do"
+
+
+# The process of ``icekeeper run`` that people start: it has the work done by one that it can kill (rule 271).
+#
+# No signal of Python ends a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows
+# on a board which ones it is at.  Where one takes longer than it may, no further table begins, those that are at work
+# beside it end, and the worker is killed and begun anew; a run in which nothing hangs starts one process.
 
 WORKER = "run-worker"
 """The hidden command of the worker."""
