@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from icekeeper.deletion.other_formats import find_other_formats
+from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.storage import listing as storage_listing
 from icekeeper.storage import s3_listing as storage_s3_listing

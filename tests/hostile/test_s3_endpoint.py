@@ -18,7 +18,7 @@ from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.pointer import keeping_documents, kept_document, load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.deletion.new_manifests import read_new_manifests
+from icekeeper.deletion.table_claims import read_new_manifests
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation

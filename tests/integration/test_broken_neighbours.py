@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.deletion import served_tables
-from icekeeper.deletion.served_tables import fitting
+from icekeeper.deletion import other_tables as served_tables
+from icekeeper.deletion.other_tables import fitting
 from icekeeper.errors import PartlyListed
 from icekeeper.model import TableName
 from icekeeper.pass_context import footprint

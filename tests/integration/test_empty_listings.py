@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion.stray_metadata import list_beside
+from icekeeper.deletion.shared_references import list_beside
 from icekeeper.policy import Operation
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise

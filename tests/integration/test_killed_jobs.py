@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.shared_references import HeldFiles
 from icekeeper.engines.local import LocalEngine
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation

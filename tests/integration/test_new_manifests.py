@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion import new_manifests
+from icekeeper.deletion import table_claims as new_manifests
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.pass_context.context import OperationContext

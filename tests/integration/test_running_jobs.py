@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion.recorded_files import recorded_files
+from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName

@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.deletion.served_tables import know_every_table
+from icekeeper.deletion.other_tables import know_every_table
 from icekeeper.engines.local import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import declare_load, stage_load
-from icekeeper.deletion.held_files import HeldFiles
+from icekeeper.deletion.shared_references import HeldFiles
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.staging import LoadState

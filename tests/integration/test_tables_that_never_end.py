@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cycle import supervisor
-from icekeeper.deletion import limited_looks
+from icekeeper.deletion import other_tables as limited_looks
 from icekeeper.machine.clock import in_limited_time, system_clock
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from icekeeper.deletion.recorded_files import recorded_files
+from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.engines.local import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.table_handle import TableHandle

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from icekeeper.deletion import limited_looks
-from icekeeper.deletion.limited_looks import LimitedLooks
+from icekeeper.deletion import other_tables as limited_looks
+from icekeeper.deletion.other_tables import LimitedLooks
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.model import TableName

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.deletion.foreign import ForeignMetadata, refuse_foreign
-from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch
+from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign
+from icekeeper.deletion.neighbours import find_prefix_mismatch
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata

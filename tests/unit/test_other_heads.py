@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.other_heads import StrayMetadata, is_past, refuse_other_head
+from icekeeper.deletion.neighbours import StrayMetadata, is_past, refuse_other_head
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion import referenced_paths
-from icekeeper.deletion.prefix_mismatch import without_authority
+from icekeeper.deletion.neighbours import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.storage.merged_spellings import merged_spelling
 from icekeeper.storage.paths import authority, normalise

@@ -358,7 +358,7 @@ class Runtime:
 
     def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
         """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
-        from icekeeper.deletion.served_tables import why_deletions_wait
+        from icekeeper.deletion.other_tables import why_deletions_wait
 
         with suppress(StorageError):  # health does without
             return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())

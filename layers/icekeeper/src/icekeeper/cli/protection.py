@@ -30,7 +30,7 @@ claims_app = typer.Typer(
 @claims_app.command("list")
 def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print which tables, of any catalog that shares the state, may need files in this table's folders."""
-    from icekeeper.deletion.forgotten_claims import claims_near
+    from icekeeper.deletion.table_claims import claims_near
     from icekeeper.report.terminal import print_claims
     from icekeeper.runtime import Runtime
 
@@ -54,7 +54,7 @@ def claims_forget(
 ) -> int:
     """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
     from icekeeper.catalogs.load import served_catalog
-    from icekeeper.deletion.forgotten_claims import forget_claims
+    from icekeeper.deletion.table_claims import forget_claims
     from icekeeper.runtime import Runtime
 
     handle = Runtime.open(catalog).table(table_name(table))
@@ -68,7 +68,7 @@ def claims_forget(
 @claims_app.command("exclude")
 def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Say that a table which cannot be read needs no files of others: it stops no deletion until it can be read."""
-    from icekeeper.deletion.forgotten_claims import exclude_entry
+    from icekeeper.deletion.table_claims import exclude_entry
     from icekeeper.model import TableName
     from icekeeper.runtime import Runtime
 

@@ -12,15 +12,24 @@ import shlex
 from collections.abc import Iterable
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.deletion.held_files import HeldFiles, held_by_others
-from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket, neighbours_of
-from icekeeper.deletion.other_formats import find_other_formats
-from icekeeper.deletion.other_heads import StrayMetadata, refuse_other_head
-from icekeeper.deletion.other_tables import NearTables, near_tables
-from icekeeper.deletion.owned_locations import owned_locations
-from icekeeper.deletion.served_tables import rules_to_write
-from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
+from icekeeper.deletion.foreign_tables import find_other_formats
+from icekeeper.deletion.neighbours import (
+    Neighbours,
+    StrayMetadata,
+    has_its_own_bucket,
+    neighbours_of,
+    owned_locations,
+    refuse_other_head,
+)
+from icekeeper.deletion.other_tables import NearTables, near_tables, rules_to_write
+from icekeeper.deletion.shared_references import (
+    HeldFiles,
+    SharedReferences,
+    held_by_others,
+    list_beside,
+    needed_by,
+    read_strays,
+)
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_files
 from icekeeper.pass_context.context import OperationContext

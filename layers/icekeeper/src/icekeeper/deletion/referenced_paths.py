@@ -17,7 +17,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.deletion.prefix_mismatch import behind_authority
+from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.merged_spellings import any_spelling, merged_spellings

@@ -1,36 +1,240 @@
-"""The files that other tables need of a shared location, pinned and staged ones included; read anew as they change.
-
-The catalog entry of such a table may be out of date, as the table's own may be: newer metadata beside it is looked for.
-"""
+"""The files of a shared location that other tables, pins, staged loads or hidden commits need."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.catalogs.pointer import reading_anew
-from icekeeper.deletion.held_files import HeldFiles
-from icekeeper.deletion.limited_looks import follow_for_a_while
-from icekeeper.deletion.neighbours import TableFolders
-from icekeeper.deletion.other_heads import refuse_other_head
-from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.neighbours import (
+    StrayMetadata,
+    TableFolders,
+    has_its_own_bucket,
+    is_past,
+    owned_locations,
+    refuse_other_head,
+)
+from icekeeper.deletion.other_tables import follow_for_a_while
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.deletion.stray_metadata import list_beside, needed_by, read_strays
-from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError
-from icekeeper.metadata.reachability import References, metadata_files, reachable_paths
+from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, PolicyError, StorageError, is_gone
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.reachability import References, metadata_files, reachable_paths, statistics_files
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.footprint import data_root
+from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.staging import LoadOrigin, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.attempt_names import planned_file
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.storage import Storage
 
-__all__ = ["SharedReferences"]
+# Files that must stay although the table's newest state does not reference them: pinned and staged ones (rule 82).
+#
+# Whoever adds a pin checks afterwards that its snapshot is still there.  An expiry that read the pins before, and
+# commits after that check, still finds the pin here, before it deletes a file.
+
+
+def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) -> Sequence[str]:
+    """The paths that loads of other tables have staged, and their pinned metadata files; they may lie in our location.
+
+    Raises:
+        StorageError: the state store cannot be read.
+    """
+    held: list[str] = []
+    for claims in tables:
+        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.memory.clock)
+        held += (*memory.staged_paths(), *memory.pinned_metadata())
+    return held
+
+
+class HeldFiles:
+    """What pins and staged loads hold, as of the last :meth:`look`."""
+
+    def __init__(self, memory: TableMemory, read: Callable[[str], bytes]) -> None:
+        self._memory = memory
+        self._read = read
+        self._loads: tuple[StagedLoad, ...] = ()
+        self._staged = PathSet()
+        self._pinned: set[str] = set()
+        self._followed: set[tuple[int, str]] = set()
+
+    def look(self, now: TableMetadata) -> None:
+        """Ask the state store anew; ``now`` is the table's newest state, whose snapshots need no pin.
+
+        Raises:
+            MetadataUnreadable: what a pinned snapshot needs cannot be read.
+            StorageError: the state store cannot be read.
+        """
+        loads = self._memory.staged_loads()
+        if loads != self._loads:
+            self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
+        for pin in self._memory.pins():
+            self._pinned.add(any_spelling(pin.metadata_location))
+            key = (pin.snapshot_id, pin.metadata_location)
+            if pin.snapshot_id not in now.snapshots and key not in self._followed:
+                self._pinned.update(map(any_spelling, self._needed(pin)))
+                self._followed.add(key)
+
+    @property
+    def pinned(self) -> Set[str]:
+        """Normalised paths of the files that pins hold."""
+        return self._pinned
+
+    def hold(self, path: str) -> bool:
+        """Whether the file must not be deleted."""
+        return any_spelling(path) in self._pinned or self._staged.may_contain(path)
+
+    def _needed(self, pin: Pin) -> Iterator[str]:
+        try:
+            metadata = parse_document(self._read(pin.metadata_location), pin.metadata_location)
+            snapshot = metadata.snapshots.get(pin.snapshot_id)
+            if snapshot is not None:
+                yield from statistics_files(metadata)
+                yield from References().follow(TableReader(metadata, self._read), [snapshot])
+        except StorageError as error:
+            raise MetadataUnreadable(
+                f"what pin '{pin.name}' holds cannot be told, so nothing was deleted: {error}; remove the pin when "
+                "nobody reads by it"
+            ) from error
+
+
+# Lists the files that the record of a staged load stands for.
+
+
+def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
+    """The paths of all files that the load may have left; of a job, one for each possible attempt at a task.
+
+    Raises:
+        StorageError: the state store cannot be read.
+    """
+    for record in memory.staged_files(load):
+        planned = planned_file(record) if load.origin is LoadOrigin.JOB else None
+        yield from [record] if planned is None else planned.paths
+
+
+# Finds and reads the metadata files of a table that its catalog entry does not know, and what they refer to.
+
+_PARALLEL_READS = 16
+
+
+def list_beside(
+    storage: Storage, table: LoadedTable, found: Iterable[ListedObject] | None = None
+) -> Sequence[ListedObject]:
+    """The metadata files in the table's metadata folders, for :func:`read_strays`; none in a table bucket.
+
+    ``found``: those that a listing of the table's location has found, which is not listed again.
+
+    Raises:
+        OperationRefused: a folder must not be listed, or the listing lacks what is there, so that a newer head of the
+            table would not be seen.
+        StorageError: the store does not answer.
+    """
+    home = table.metadata.location
+    listed = listed_metadata(storage, table, apart_from=None if found is None else home)
+    if listed is None and not has_its_own_bucket(home):
+        folders = " and ".join(metadata_folders(table.metadata))
+        raise OperationRefused(
+            f"whether {table.name} has newer metadata than its catalog entry knows cannot be told, because {folders} "
+            "cannot be listed; nothing was deleted; allow s3:ListBucket there"
+        )
+    if listed is not None and (found is None or not is_under(table.metadata_location, home)):
+        _require_current(storage, table, listed)
+    return (*(found or ()), *(listed or ()))
+
+
+def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> None:
+    """Raises OperationRefused when a listing lacks the table's own metadata file, though it is there (rule 175)."""
+    current = normalise(table.metadata_location)
+    folder = current.rpartition("/")[0]
+    if folder not in map(normalise, metadata_folders(table.metadata)):
+        return
+    if all(normalise(one.path) != current for one in listed) and storage.size(table.metadata_location) is not None:
+        raise OperationRefused(
+            f"the listing of {folder} lacks {table.metadata_location}, which is there: newer metadata of {table.name} "
+            "may be missing as well, so nothing was deleted; have the store, or what answers in its place, repaired"
+        )
+
+
+def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
+    """Read those of the listed metadata files that belong to the table, but are unknown to it and may be newer.
+
+    Files outside of the table's metadata folders are passed over: they belong to others.
+
+    Raises:
+        StorageError: the store does not answer, so that what one of them says is not known.
+    """
+    metadata = table.metadata
+    known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
+    folders = set(map(normalise, metadata_folders(metadata)))
+    unknown = [
+        found.path
+        for found in listed
+        if normalise(found.path).rpartition("/")[0] in folders
+        and normalise(found.path) not in known
+        and not is_past(table, found.path, found.modified_ms)
+    ]
+
+    def stray(path: str) -> StrayMetadata | None:
+        found = read_listed_metadata(storage, path)  # what is damaged, orphan removal decides about
+        return StrayMetadata(path, found) if found is not None and _is_of(metadata, found) else None
+
+    with WorkThreads(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
+        return [found for found in pool.map(stray, unknown) if found is not None]
+
+
+def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iterator[str]:
+    """The paths that a stray metadata file references, itself included, without those ``known`` to be needed.
+
+    A manifest may be gone already, because the table has expired it since; then there is nothing to protect.
+
+    Raises:
+        MetadataUnreadable: something that is there cannot be read.
+    """
+    reader = TableReader(stray.metadata, storage.read)
+    references = References(set(known.snapshots), set(known.manifests))
+    yield from metadata_files(stray.metadata, stray.path)
+    yield from statistics_files(stray.metadata)
+    for snapshot in stray.metadata.snapshots.values():
+        if snapshot.manifest_list is not None:
+            yield snapshot.manifest_list
+        try:
+            manifests = references.listed(reader, [snapshot])
+        except MetadataUnreadable as error:
+            if not is_gone(error):
+                raise
+            continue
+        yield from manifests
+        for manifest in manifests.values():
+            try:
+                yield from references.held(reader, [manifest])
+            except MetadataUnreadable as error:
+                if not is_gone(error):
+                    raise
+
+
+def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
+    """Whether metadata belong to the table, by UUID.  Where one has none (v1), the location decides."""
+    if table.uuid and found.uuid:
+        return table.uuid.lower() == found.uuid.lower()
+    return normalise(table.location) == normalise(found.location)
+
+
+# The files that other tables need of a shared location, pinned and staged ones included; read anew as they change.
+#
+# The catalog entry of such a table may be out of date, as the table's own may be: newer metadata beside it is looked
+# for.
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from threading import Lock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.deletion.claims import first_look, is_seen, recorded_claims
 from icekeeper.deletion.neighbours import has_its_own_bucket
-from icekeeper.deletion.served_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
+from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
+from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry

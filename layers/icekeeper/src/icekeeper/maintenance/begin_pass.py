@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.deletion.claims import begin_claims
+from icekeeper.deletion.table_claims import begin_claims
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.other_entries import deletes_after_commit
@@ -56,7 +56,7 @@ def begin(
 
 def _know_other_entries(context: OperationContext, loaded: LoadedTable) -> None:
     """Look at every table: another entry may stand at a metadata file that a commit of this pass would delete."""
-    from icekeeper.deletion.served_tables import know_every_table  # functions that begin no pass import this module
+    from icekeeper.deletion.other_tables import know_every_table  # functions that begin no pass import this module
 
     try:
         know_every_table(context, loaded)

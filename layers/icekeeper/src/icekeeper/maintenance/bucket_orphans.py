@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.deletion.claims import recorded_claims
-from icekeeper.deletion.foreign import ForeignMetadata, foreign_metadata, metadata_owner
+from icekeeper.deletion.foreign_tables import ForeignMetadata, foreign_metadata, metadata_owner
 from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
+from icekeeper.deletion.table_claims import recorded_claims
 from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import conclude

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.pointer import keeping_documents
-from icekeeper.deletion.claims import remember_claims
+from icekeeper.deletion.table_claims import remember_claims
 from icekeeper.errors import (
     LocationRefused,
     MaintenanceError,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import LocationRefused, MetadataUnreadable, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import named_file

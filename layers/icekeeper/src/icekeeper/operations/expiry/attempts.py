@@ -9,7 +9,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
-from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.metadata.format_versions import require_writable
 from icekeeper.model import Nothing

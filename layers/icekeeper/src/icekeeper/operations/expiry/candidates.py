@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
-from icekeeper.deletion.prefix_mismatch import behind_authority, prefix_mismatch_error
+from icekeeper.deletion.neighbours import behind_authority, prefix_mismatch_error
 from icekeeper.pass_context.footprint import spelled_root
 from icekeeper.storage.merged_spellings import merged_spelling
 from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise

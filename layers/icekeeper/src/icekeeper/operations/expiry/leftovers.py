@@ -15,7 +15,7 @@ from itertools import chain
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.owned_locations import owned_locations
+from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.metadata.reachability import metadata_files, statistics_files
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.pass_context.context import OperationContext

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
-from icekeeper.deletion.other_formats import other_format_at
+from icekeeper.deletion.foreign_tables import other_format_at
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.storage.folder_names import FolderNames

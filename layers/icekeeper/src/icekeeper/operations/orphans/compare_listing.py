@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from icekeeper.deletion.prefix_mismatch import behind_authority
+from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError

@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.claims import known_data_roots
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.foreign import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
-from icekeeper.deletion.neighbours import Neighbours, has_its_own_bucket
-from icekeeper.deletion.owned_locations import owned_locations
-from icekeeper.deletion.prefix_mismatch import find_prefix_mismatch, prefix_mismatch_error
+from icekeeper.deletion.foreign_tables import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
+from icekeeper.deletion.neighbours import (
+    Neighbours,
+    find_prefix_mismatch,
+    has_its_own_bucket,
+    owned_locations,
+    prefix_mismatch_error,
+)
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import SharedReferences
+from icekeeper.deletion.table_claims import known_data_roots
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.reachability import References, reachable_paths
 from icekeeper.metadata.table_reader import TableReader

@@ -12,8 +12,8 @@ from functools import partial
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.recorded_files import recorded_files
 from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document_files import parse_document

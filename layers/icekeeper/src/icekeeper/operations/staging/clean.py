@@ -10,7 +10,7 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.file_needs import GC_DISABLED
-from icekeeper.deletion.recorded_files import recorded_files
+from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.staging.folders import files_in_folders
