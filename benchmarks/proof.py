@@ -13,7 +13,7 @@ from typing import Any
 from pyiceberg.table import StaticTable
 
 from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest
-from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum
+from icekeeper.demo.measure import TableChecksum, read_checksum
 
 __all__ = ["Expected", "NotProven", "expected_rows", "expected_upserts", "files_opened", "live_bytes", "prove"]
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.serve import Answer, Task, serve
-from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST, reserved_ports
-from icekeeper.demo.seaweedfs import weed_binary
+from icekeeper.demo.seaweedfs import GRPC_OFFSET, HOST, reserved_ports, weed_binary
 
 _JOB_TYPE = "iceberg_maintenance"
 _CONFIG = f"/api/plugin/job-types/{_JOB_TYPE}/config"

@@ -20,8 +20,7 @@ from benchmarks.delay_proxy import DelayProxy, delay_proxy
 from benchmarks.tables.event_tables import EVENTS
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.rows import data_file
-from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST
-from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from icekeeper.demo.seaweedfs import GRPC_OFFSET, HOST, SeaweedFSServer, running_seaweedfs
 from icekeeper.model import DataFile as MeasuredFile
 
 __all__ = ["Store", "running_store"]

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from icekeeper.demo.measure import Contents, Figures
+from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable
-from icekeeper.demo.terminal import print_contents, print_figures
 from icekeeper.state.open import open_state
 from icekeeper.state.slots import slot_keys
 from icekeeper.state.store import PassRecord

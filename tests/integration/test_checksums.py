@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.demo.duckdb_reader import Snapshot, read_checksum, read_checksums
+from icekeeper.demo.measure import Snapshot, read_checksum, read_checksums
 from icekeeper.errors import StorageError
 
 

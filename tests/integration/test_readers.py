@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from icekeeper.demo.duckdb_reader import read_checksum
+from icekeeper.demo.measure import read_checksum
 from icekeeper.errors import StorageError
 from support.corpus import corpus_params, corpus_table, expected, table_digest
 from support.iceberg_java import IcebergJava

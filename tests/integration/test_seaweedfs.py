@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.demo import seaweedfs as module
-from icekeeper.demo.duckdb_reader import TableChecksum, read_checksum, read_rows
+from icekeeper.demo.measure import TableChecksum, read_checksum, read_rows
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.errors import StorageError
 from support.readers import canonical, duckdb_rows, pyiceberg_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.demo.duckdb_reader import read_checksum, read_checksums
+from icekeeper.demo.measure import read_checksum, read_checksums
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from support.corpus import (

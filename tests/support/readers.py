@@ -11,7 +11,7 @@ from typing import Any
 
 from pyiceberg.table import StaticTable
 
-from icekeeper.demo.duckdb_reader import read_arrow
+from icekeeper.demo.measure import read_arrow
 from support.arrow_rows import arrow_rows
 from support.duckdb_session import shared_duckdb
 from support.iceberg_java import IcebergJava

@@ -6,10 +6,9 @@ import io
 
 from rich.console import Console
 
-from icekeeper.demo.duckdb_reader import TableChecksum
-from icekeeper.demo.measure import Contents, Figures
+from icekeeper.demo.measure import Contents, Figures, TableChecksum
+from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.tables import MessyTable
-from icekeeper.demo.terminal import print_contents, print_figures
 
 BEFORE, AFTER = Figures(60, 2950 * 1024, 60, 60, 15, 62), Figures(1, 1748 * 1024, 1, 1, 0, 3)
 ROWS = TableChecksum(240_000, "1d499a644a6413764f1a5")

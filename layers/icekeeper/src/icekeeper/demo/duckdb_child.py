@@ -1,7 +1,7 @@
 """The process in which DuckDB runs: one request as JSON on standard input, for one snapshot after the other.
 
 Each checksum goes to standard output as a line of JSON, rows go to an Arrow IPC file.  The first failure ends the
-process: one line on standard error, exit code 1.  Started by :mod:`icekeeper.demo.duckdb_reader` only.
+process: one line on standard error, exit code 1.  Started by :mod:`icekeeper.demo.measure` only.
 """
 
 from __future__ import annotations

