@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.peers.serve import Answer, Task, serve
 from benchmarks.tables.fleet import CATALOGS, NOW_MS, catalog_properties
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.table_policy import TablePolicies

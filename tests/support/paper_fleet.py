@@ -12,7 +12,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection.assessor import Assessor, Observer, assessor
-from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS

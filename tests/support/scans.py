@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.detection.assessor import Assessor, Observer, assessor
-from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import Scanner
 from icekeeper.metadata.document import TableMetadata

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.detection.ageing import urgency, waited_ms
+from icekeeper.detection.assess import urgency, waited_ms
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity

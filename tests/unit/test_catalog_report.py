@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.detection.assessor import assessor
-from icekeeper.detection.filters import selects_bucket, selects_table
+from icekeeper.detection.list_tables import selects_bucket, selects_table
 from icekeeper.detection.proposal import CatalogReport, Proposal, Skip
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata

@@ -10,7 +10,7 @@ from threading import Event, Lock, Semaphore, get_ident
 
 import pytest
 
-from icekeeper.detection.budget import within_budget
+from icekeeper.detection.scan import within_budget
 
 
 def test_every_item_is_done_once_and_never_more_at_a_time_than_threads() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.assess import TableFindings, assess
-from icekeeper.detection.layout_signals import wanted_clustering
 from icekeeper.detection.proposal import Proposal, Skip
+from icekeeper.detection.signals import wanted_clustering
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy

@@ -11,8 +11,8 @@ from botocore.stub import Stubber
 
 from icekeeper.catalogs.addresses import add_found, named_addresses
 from icekeeper.catalogs.glue import GlueCatalog
-from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect, detect_catalog
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName

@@ -13,9 +13,9 @@ import pytest
 
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.detect import detect
+from icekeeper.detection.list_tables import FleetTable, round_robin
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal
 from icekeeper.detection.scan import Scanner
-from icekeeper.detection.scan_order import FleetTable, round_robin
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName

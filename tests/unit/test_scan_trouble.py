@@ -11,7 +11,7 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection import scan
-from icekeeper.detection.catalogs import CatalogSource
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetSkip
 from icekeeper.detection.scan import Scanner
 from icekeeper.errors import StorageError

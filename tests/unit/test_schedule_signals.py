@@ -9,8 +9,7 @@ import pytest
 
 from icekeeper.detection.assess import with_schedules
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
-from icekeeper.detection.signals import Signal
+from icekeeper.detection.signals import Signal, is_known_idle, schedule_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy_parts import due_parts, forced_part

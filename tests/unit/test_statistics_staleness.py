@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal
-from icekeeper.detection.statistics_signals import statistics_signals
+from icekeeper.detection.signals import statistics_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.operations.statistics.columns import StatisticsColumns

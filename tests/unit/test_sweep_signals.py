@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.detection.proposal import Proposal
-from icekeeper.detection.signals import Signal
-from icekeeper.detection.sweep_signals import sweep_signals
+from icekeeper.detection.signals import Signal, sweep_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.state.schedules import ScheduleRun

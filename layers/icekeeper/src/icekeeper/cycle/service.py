@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cycle.supervisor import STOP, TableResult, what_was_done
-from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.names import EngineName

@@ -1,4 +1,4 @@
-"""Does one table need work, and why?  Pure: table metadata, policy and memory in, a proposal or a reason out."""
+"""Decides from metadata, policy and memory whether a table needs work, and how long it has waited (pure)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from icekeeper.detection.layout_signals import clustering_signals, partition_signals
 from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.detection.outlook import Outlook, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
+    clustering_signals,
     expiry_signals,
     large_file_signals,
     load_signals,
+    partition_signals,
     ref_signals,
     rewrites_are_blocked,
+    statistics_signals,
     summary_signals,
 )
-from icekeeper.detection.statistics_signals import statistics_signals
 from icekeeper.health.counters import summary_counters
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.operations.compaction.scope import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-__all__ = ["TableFindings", "as_requested", "assess", "idle_operations", "with_schedules"]
+# Does one table need work, and why?  Pure: table metadata, policy and memory in, a proposal or a reason out.
 
 _PRIORITY_DIGITS = 4
 
@@ -197,3 +199,24 @@ def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
 def _priority(signals: Iterable[Signal]) -> float:
     """``1 − 1 / ∏(1 + weight)``: 0 without signals, towards 1 as weights grow; one more signal never lowers it."""
     return round(1 - 1 / math.prod(1 + signal.weight for signal in signals), _PRIORITY_DIGITS)
+
+
+# How long tables wait for a pass, and which come first where a scan may not propose them all (pure).
+#
+# By need alone, a hundred tables whose passes cannot help them would be chosen by every scan, and no other table ever.
+# So a table rises with the time since its last pass: after a day it comes before any that had one just now.
+
+_DAY_MS = 24 * HOUR_MS
+# Who waits longer waits no more urgently: then need decides again, as in a fleet that is scanned for the first time.
+_LONGEST_DAYS = 7
+
+
+def waited_ms(metadata: TableMetadata, passes_ms: Iterable[int], now_ms: int) -> int:
+    """Milliseconds since the last pass, of which ``passes_ms`` has the ends; without any, since the oldest snapshot."""
+    oldest_ms = min(metadata.snapshot_times_ms, default=now_ms)
+    return max(0, now_ms - max(passes_ms, default=oldest_ms))
+
+
+def urgency(priority: float, waited_ms: int) -> float:
+    """The need of a table (0 to 1) and a whole point for each day that it waited; what is higher is chosen first."""
+    return priority + min(waited_ms / _DAY_MS, _LONGEST_DAYS)

@@ -8,13 +8,9 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
-from icekeeper.detection.ageing import waited_ms
-from icekeeper.detection.assess import TableFindings, as_requested, assess, idle_operations, with_schedules
-from icekeeper.detection.layout_signals import wanted_clustering
+from icekeeper.detection.assess import TableFindings, as_requested, assess, idle_operations, waited_ms, with_schedules
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.detection.schedule_signals import is_known_idle, schedule_signals
-from icekeeper.detection.signals import Signal
-from icekeeper.detection.sweep_signals import due_sweep
+from icekeeper.detection.signals import Signal, due_sweep, is_known_idle, schedule_signals, wanted_clustering
 from icekeeper.errors import MaintenanceError, PolicyError, RequestRefused
 from icekeeper.health.warnings import unreadable_warning
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS

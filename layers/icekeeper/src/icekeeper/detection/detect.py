@@ -8,10 +8,8 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.detection.assessor import Assessor, Observer, assessor
-from icekeeper.detection.catalogs import CatalogSource
-from icekeeper.detection.empty_scan import why_empty
-from icekeeper.detection.next_run import NextRun
-from icekeeper.detection.proposal import CatalogReport, FleetReport
+from icekeeper.detection.list_tables import CatalogSource, why_empty
+from icekeeper.detection.proposal import CatalogReport, FleetReport, NextRun
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock, system_clock

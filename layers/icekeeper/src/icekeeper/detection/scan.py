@@ -1,40 +1,246 @@
-"""A scan over many catalogs: what a person asked for first, then every table, round robin, within one time budget."""
+"""A scan over many catalogs in several threads, within one time budget: requests first, then every table."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
 from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
-from icekeeper.detection.ageing import urgency
+from icekeeper.deletion.neighbours import has_its_own_bucket
+from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
+from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
+from icekeeper.detection.assess import urgency
 from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
-from icekeeper.detection.budget import Reached, within_budget
-from icekeeper.detection.catalogs import CatalogSource, ListedCatalog, listed_catalog
-from icekeeper.detection.listing_warnings import empty_catalogs, listing_warnings
+from icekeeper.detection.list_tables import (
+    CatalogSource,
+    FleetTable,
+    ListedCatalog,
+    RequestedTables,
+    empty_catalogs,
+    listed_catalog,
+    listing_warnings,
+    requested_tables,
+    round_robin,
+    told_of_none,
+)
 from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
-from icekeeper.detection.requested import RequestedTables, requested_tables, told_of_none
-from icekeeper.detection.scan_order import FleetTable, round_robin
-from icekeeper.detection.seen_tables import SeenTables, note_unopened
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog, Twins
-from icekeeper.machine.clock import HOUR_MS, at_work
+from icekeeper.machine.clock import HOUR_MS, at_work, in_daemon_thread
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.state.claims import Entry
+from icekeeper.state.claims import CatalogLook, Entry, TableClaims, UnseenEntry
 from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutOff, CutWork, cut_again, look_reason, waiting_cuts
+from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.sweep_rhythm import has_former_table
 
-__all__ = ["LOADING_THREADS", "AssessorOf", "Scanner"]
+# Works on many items in several threads within a time budget, and reports which were begun.
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Nothing is begun in the last tenth, so that what was begun can finish; what then is not done hangs.
+_BEGINNING_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(Generic[Item, Result]):
+    """Items and results that were done in time; the first ``begun`` items, in their order, were begun."""
+
+    done: list[tuple[Item, Result]]
+    begun: int
+    hung: list[Item]
+    """Those that were begun with a tenth of the time left at least, and are not done."""
+
+
+def within_budget(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    threads: int,
+    budget_s: float,
+    monotonic_s: Callable[[], float],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Reached[Item, Result]:
+    """Results of what finished within ``budget_s`` seconds, in any order.
+
+    Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the
+    works, so that what they hold in memory is bounded.  An item that hangs is left to itself, in a thread that does not
+    hold up the end of the process.  What ``work`` raises is raised.
+    """
+    started_s = monotonic_s()
+    desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
+
+    def works() -> None:
+        # Each thread takes its next item itself: one that hands items out would wake up for every one of them.
+        with around():
+            while (number := desk.next_number()) is not None:
+                desk.put(number, work(items[number]))
+
+    try:
+        running = [in_daemon_thread(works, f"icekeeper-detect_{n}") for n in range(min(threads, len(items)))]
+        ended, _ = wait(running, max(0.0, started_s + budget_s - monotonic_s()), FIRST_EXCEPTION)
+    finally:
+        reached = desk.close()
+    for one in ended:
+        one.result()
+    return reached
+
+
+class _Desk(Generic[Item, Result]):
+    """Where the threads take their items and leave their results, until it closes."""
+
+    def __init__(self, items: Sequence[Item], monotonic_s: Callable[[], float], last_begin_s: float) -> None:
+        self._items = items
+        self._monotonic_s = monotonic_s
+        self._last_begin_s = last_begin_s
+        self._lock = Lock()
+        self._is_closed = False
+        self._begun = 0
+        self._done: dict[int, Result] = {}
+
+    def next_number(self) -> int | None:
+        """The number of the next item; ``None``: there is none, or it is too late."""
+        with self._lock:
+            if self._is_closed or self._begun == len(self._items) or self._monotonic_s() >= self._last_begin_s:
+                return None
+            self._begun += 1
+            return self._begun - 1
+
+    def put(self, number: int, result: Result) -> None:
+        """Store the result of an item; it is discarded if the time is over."""
+        with self._lock:
+            if not self._is_closed:
+                self._done[number] = result
+
+    def close(self) -> Reached[Item, Result]:
+        """What was done until now; no thread begins another item."""
+        with self._lock:
+            self._is_closed = True
+            done = [(self._items[number], result) for number, result in self._done.items()]
+            return Reached(done, self._begun, [self._items[n] for n in range(self._begun) if n not in self._done])
+
+
+# What a scan tells the passes of its run about where the tables of a catalog have files (rule 220).
+#
+# The scan loads every table anyway, so it records what the documents say, and which tables have moved since anybody
+# looked into them.  Their manifests are read before the run's first deletion; no other table is loaded for it.
 
 log = logging.getLogger(__name__)
+
+
+def note_unopened(state: StateStore, failed: Mapping[str, str], run: str, now_ms: int) -> None:
+    """Let the passes of a run know of the catalogs (name → reason) that were not listed, and that nobody knows.
+
+    Of a catalog that is known they find out themselves whether it answers by now.
+
+    Raises:
+        StorageError: the state store failed.
+    """
+    known = {look.catalog.lower() for look in state.claims.looks() if look.warehouse != UNKNOWN_WAREHOUSE}
+    for name, reason in failed.items():
+        if name.lower() not in known and not name.startswith("arn:"):
+            look = CatalogLook(catalog=name, warehouse=UNKNOWN_WAREHOUSE, run=run, looked_ms=now_ms, failure=reason)
+            state.claims.record_look(look)
+
+
+class SeenTables:
+    """The tables of one catalog during one scan; :meth:`observe` may be called from several threads.
+
+    Nothing is raised: what is not recorded here, a pass finds out before it deletes.
+    """
+
+    def __init__(self, state: StateStore, catalog: Catalog) -> None:
+        self._state, self._catalog = state, catalog
+        self._lock, self._seen = Lock(), set[TableName]()
+        self._failed: dict[TableName, Exception] = {}
+        self._is_well = True
+        self._news = Gathered(state.claims.record_first_looks)
+        self._known: Mapping[TableName, TableClaims] | None = None
+        """What is recorded, once there is a table that has no bucket of its own."""
+        self._are_alone = catalog.warehouse.startswith("arn:")
+        """Whether no table was met but those of S3 Tables, of which each has a bucket of its own."""
+
+    def observe(self, loaded: LoadedTable) -> None:
+        """Take note of a table as it is now."""
+        if has_its_own_bucket(loaded.metadata.location):
+            self._are_alone = True
+            return
+        if not self._is_well:
+            return
+        try:
+            recorded = self._recorded().get(loaded.name)
+            if is_seen(recorded, loaded):
+                with self._lock:
+                    self._seen.add(loaded.name)
+            new = first_look(self._catalog, loaded, recorded)
+            if new is not None:
+                self._news.add(new)
+        except StorageError as error:
+            self._give_up(error)
+
+    def failed(self, table: TableName, error: Exception) -> None:
+        """Take note of a table whose metadata cannot be read: the passes of the run need not find that out again.
+
+        What a store or catalog does not answer now, they ask again.
+        """
+        if isinstance(error, MetadataUnreadable | AttributeError | KeyError | TypeError | ValueError):
+            with self._lock:
+                self._failed[table] = error
+
+    def finish(self, tables: Collection[TableName] | None, run: str, now_ms: int) -> None:
+        """Record what is left; ``tables`` are all that the catalog has, ``None`` where that is not known.
+
+        ``run`` is the run whose passes go on from here; empty: there are none.  ``now_ms``: when the scan began.
+        """
+        name, warehouse = self._catalog.name, self._catalog.warehouse
+        look = CatalogLook(catalog=name, warehouse=warehouse)
+        try:
+            self._news.write_rest()
+            if not self._is_well or (self._are_alone and self._known is None):
+                return
+            if run and tables is not None:
+                unseen = tuple(self._unseen(sorted(set(tables) - self._seen, key=str)))
+                look = replace(look, run=run, looked_ms=now_ms, unseen=unseen)
+            told = fitting(look)
+            if (look.run and told is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
+                # Without a run, or where there is too much to tell, passes look at all of its tables.
+                self._state.claims.record_look(told or replace(look, run="", unseen=()))
+        except StorageError as error:
+            self._give_up(error)
+
+    def _unseen(self, tables: Iterable[TableName]) -> Iterator[UnseenEntry]:
+        for table in tables:
+            error = self._failed.get(table)
+            yield (
+                UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
+            )
+
+    def _recorded(self) -> Mapping[TableName, TableClaims]:
+        with self._lock:
+            if self._known is None:
+                self._known = recorded_claims(self._state, self._catalog)
+            return self._known
+
+    def _give_up(self, error: StorageError) -> None:
+        with self._lock:
+            if self._is_well:
+                log.warning("where tables have files cannot be recorded, so passes look for themselves: %s", error)
+            self._is_well = False
+
+
+# A scan over many catalogs: what a person asked for first, then every table, round robin, within one time budget.
 
 # A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
 LOADING_THREADS = 16

@@ -1,29 +1,39 @@
-"""Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).
-
-A counter that is missing or not a number (:mod:`icekeeper.health.counters`) gives no signal.
-"""
+"""Signals that a table needs work: snapshots, layout, schedules, statistics, a due sweep for orphans."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from icekeeper.commit.snapshot import RECIPE_KEY
+from icekeeper.detection.moving_scope import scope_has_moved
+from icekeeper.errors import TableUnsupported
 from icekeeper.health.counters import average_file_bytes, listed_manifests, summary_counter, summary_counters
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.large_files import large_from
-from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.staleness import staleness
+from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
+from icekeeper.policy.schedules import interval_text
 from icekeeper.policy.values import text_of
-from icekeeper.text import counted, size_text
+from icekeeper.policy_parts import PolicyPart
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.schedules import ScheduleRun
+from icekeeper.sweep_rhythm import (
+    FIRST_SWEEP,
+    SweepMemory,
+    first_sweep_ms,
+    known_age_ms,
+    next_proposal_ms,
+    sweep_interval_ms,
+)
+from icekeeper.text import age_text, counted, size_text
 
-__all__ = [
-    "Signal",
-    "expiry_signals",
-    "large_file_signals",
-    "load_signals",
-    "ref_signals",
-    "rewrites_are_blocked",
-    "summary_signals",
-]
+# Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).
+#
+# A counter that is missing or not a number (:mod:`icekeeper.health.counters`) gives no signal.
 
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10
@@ -151,3 +161,195 @@ def _manifests(counters: Mapping[object, object], manifest_count: int | None, po
             f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}",
             count / policy.min_manifests_to_rewrite,
         )
+
+
+# Signals that files are not clustered as the policy asks, or that partitions are past their retention (pure).
+#
+# Only manifests say which files those are, so both are guesses that a pass confirms.  Each is silent after a pass under
+# the same policy has looked: until as much has been added again, or until the next partition may have ended.
+
+_PARTITION_WEIGHT = 0.1
+
+
+def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
+    """The recipe by which compaction would cluster the table, as written in snapshot summaries; ``None``: not at all.
+
+    Raises:
+        PolicyError: the policy names an order or columns that the table does not have.
+    """
+    orders = policy.sort_order is not None or metadata.default_sort_order_fields
+    if policy.strategy is Strategy.BINPACK or (policy.strategy is Strategy.AUTO and not orders):
+        return None  # without a look at the schema, which of wide tables takes longer than all the rest
+    try:
+        recipe = choose_recipe(metadata, policy)
+    except TableUnsupported:  # compaction says so, when there is another reason for a pass
+        return None
+    return None if recipe is None else recipe.text
+
+
+def clustering_signals(
+    metadata: TableMetadata, head: Snapshot, policy: Policy, recipe: str, seen_idle_at: int | None
+) -> Iterable[Signal]:
+    """A signal when enough files were added since the last snapshot that a rewrite clustered by this recipe.
+
+    ``seen_idle_at`` is a snapshot over which a pass under this policy found nothing to do.  Rewrites of others that
+    moved files without clustering them count like new files.
+    """
+    files = size = 0
+    for snapshot in metadata.ancestors(head.snapshot_id):
+        counters = summary_counters(snapshot)
+        if snapshot.snapshot_id == seen_idle_at or counters.get(RECIPE_KEY) == recipe:
+            break
+        files += summary_counter(counters, "added-data-files") or 0
+        size += summary_counter(counters, "added-files-size") or 0
+    total = summary_counter(summary_counters(head), "total-data-files")
+    if total is not None:
+        files = min(files, total)
+    # What compaction's clustering plan asks for: enough files, or enough bytes for one output.
+    if files >= policy.min_input_files or (files and size >= policy.target_file_size_bytes):
+        weight = files / policy.min_input_files * (files / total if total else 1.0)
+        yield Signal(f"{counted(files, 'data file')} came since files were last clustered", weight)
+
+
+def partition_signals(
+    metadata: TableMetadata, policy: Policy, *, now_ms: int, last_looked_ms: int | None
+) -> Iterable[Signal]:
+    """A signal when partitions may have passed their retention since a pass under this policy (``last_looked_ms``).
+
+    Partitions end by the hour where the table is partitioned so, else by the day at most.
+    """
+    if policy.partition_retention_hours is None:
+        return
+    transforms = {str(field.get("transform")) for field in metadata.specs[metadata.default_spec_id]["fields"]}
+    if transforms <= {"void"}:
+        return
+    period_ms = HOUR_MS if "hour" in transforms else 24 * HOUR_MS
+    if last_looked_ms is None or now_ms - last_looked_ms >= period_ms:
+        hours = text_of(policy.partition_retention_hours)
+        yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)
+
+
+# Signals that schedules of a policy are due (pure).
+#
+# A schedule that is due is reason enough for a pass: what it finds to do, only the pass knows.  It is silent where it
+# would find the same as the last time: nothing, at this very head, under these settings, in operations that look at
+# nothing else.
+
+# The others also go by what time it is, or by what lies in the store.
+_OF_THE_HEAD = frozenset(
+    {
+        Operation.COMPACT,
+        Operation.REWRITE_POSITION_DELETES,
+        Operation.REWRITE_MANIFESTS,
+        Operation.COMPUTE_STATISTICS,
+    }
+)
+
+
+def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
+    """Whether a turn of a schedule would find nothing to do, as the last one did."""
+    head = metadata.head(part.resolved.policy.branch)
+    if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
+        return False
+    if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
+        return False
+    policy = part.resolved.policy
+    # By then every partition is at rest, and its small files are merged.
+    at_rest_ms = head.timestamp_ms + policy.partition_rest_ms
+    if Operation.COMPACT in part.operations and last.finished_ms < at_rest_ms <= now_ms:
+        return False
+    return not scope_has_moved(metadata, head, policy, looked_ms=last.finished_ms, now_ms=now_ms)
+
+
+def schedule_signals(
+    resolved: ResolvedPolicy, parts: Iterable[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
+) -> Iterable[Signal]:
+    """A signal for each schedule that is due; its weight is how many intervals have passed."""
+    for part in parts:
+        if part.schedule is None:
+            continue
+        interval_ms = resolved.schedules[part.schedule].interval_ms
+        last = runs.get(part.schedule)
+        if last is None or not part.due_ms:
+            yield Signal(f"schedule {part.schedule} has not run yet", 1.0)
+            continue
+        every = interval_text(interval_ms)
+        yield Signal(f"schedule {part.schedule} is due, every {every}", 1 + (now_ms - part.due_ms) / interval_ms)
+
+
+# A signal that statistics are missing, or that many rows changed since they were computed (pure).
+
+# Statistics help to plan queries; small files and deletes slow all of them down.
+_WEIGHT = 0.2
+
+
+def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) -> Iterable[Signal]:
+    """A signal when a pass should compute statistics of the head.
+
+    Raises:
+        PolicyError: ``statistics_columns`` names what the table does not have.
+    """
+    columns = statistics_columns(metadata, policy.statistics_columns)
+    found = staleness(metadata, head, columns)
+    if found.columns_missing:
+        verb = "has" if found.columns_missing == 1 else "have"
+        yield Signal(f"{counted(found.columns_missing, 'column')} {verb} no statistics", _WEIGHT)
+    elif found.partitions_missing:
+        yield Signal("partitions have no statistics", _WEIGHT)
+    elif found.rows_changed is None or found.rows is None:
+        yield Signal("how many rows changed since statistics were computed is not known", _WEIGHT)
+    elif found.rows_changed and found.share >= policy.statistics_min_changed_ratio:
+        yield Signal(found.told(), _WEIGHT * (1 + float(found.share)))
+
+
+# A signal that a table is to be swept for orphans, of which its metadata show no sign.
+
+# What a sweep will find nobody knows: tables that surely need work go first.
+_SWEEP_WEIGHT = 0.1
+
+
+def due_sweep(
+    record: Callable[[TableIdentity, ScheduleRun], None],
+    identity: TableIdentity,
+    metadata: TableMetadata,
+    resolved: ResolvedPolicy,
+    turns: Mapping[str, ScheduleRun],
+    *,
+    fleet: int,
+    now_ms: int,
+) -> tuple[Signal, ...]:
+    """A signal where passes under this policy sweep the table, and the next sweep is due.
+
+    Of a table of which no sweep is known yet it is decided when the first one is due, and told to ``record`` unless
+    that is now.
+    ``turns`` is what the state remembers of the table's schedules and sweeps, ``fleet`` the number of tables.
+    """
+    policy = resolved.policy
+    if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
+        return ()
+    memory = SweepMemory.of(turns)
+    if memory.is_empty:
+        age_ms = known_age_ms(metadata, now_ms)
+        first_ms = first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms)
+        memory = replace(memory, first_ms=first_ms)
+        if first_ms > now_ms:
+            record(identity, _first_sweep(first_ms))
+    return tuple(sweep_signals(memory, policy, identity.key, now_ms))
+
+
+def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) -> Iterable[Signal]:
+    """A signal when a sweep of the table with this identity key is due (pure)."""
+    if now_ms < next_proposal_ms(memory, sweep_interval_ms(policy), key, now_ms):
+        return
+    if memory.swept_ms is None or memory.swept_ms > now_ms:
+        yield Signal("orphans were never looked for", _SWEEP_WEIGHT)
+        return
+    hours = text_of(policy.orphan_sweep_interval_hours)
+    ago = age_text(now_ms - memory.swept_ms)
+    yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", _SWEEP_WEIGHT)
+
+
+def _first_sweep(due_ms: int) -> ScheduleRun:
+    return ScheduleRun(
+        schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog, identity_of
-from icekeeper.detection.catalogs import CatalogSource
 from icekeeper.detection.detect import detect
+from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
