@@ -28,7 +28,7 @@ from unittest import mock
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, TableName

@@ -34,7 +34,7 @@ from benchmarks.delay_proxy import DelayProxy, delay_proxy
 from benchmarks.scan_row_groups import make_files, row_group_megabytes
 from icekeeper.demo.duckdb_child import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
-from icekeeper.engines.java import find_java_home
+from icekeeper.engines.spark import find_java_home
 
 _BUCKET = "files"
 _LONGER = 25

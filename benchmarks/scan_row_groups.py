@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.merge import make_file
-from icekeeper.engines.java import find_java_home
+from icekeeper.engines.spark import find_java_home
 
 MEGABYTE = 1024 * 1024
 SIZES_MB = (8, 12, 16, 20, 24, 32, 96)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import Limit, steps_of_function
 from icekeeper.pipeline.events import OperationEvent, parse_event

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from benchmarks.peers.serve import Answer, Task, serve
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.runtime import Runtime
@@ -59,8 +59,7 @@ def _executors(count: int) -> Engine:
     import pyspark
     from pyspark.sql import SparkSession
 
-    from icekeeper.engines.java import find_java_home
-    from icekeeper.engines.spark import LOCAL_SETTINGS, SparkEngine
+    from icekeeper.engines.spark import LOCAL_SETTINGS, SparkEngine, find_java_home
 
     os.environ |= {"JAVA_HOME": find_java_home(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder.master(f"local-cluster[{count},1,1024]").appName("icekeeper-benchmarks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.pipeline.events import OperationEvent, parse_event
 from icekeeper.pipeline.run_step import LISTED_ORPHANS, list_orphans
 from idempotency import once

@@ -15,7 +15,7 @@ from botocore.stub import Stubber
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus

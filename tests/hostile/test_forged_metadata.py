@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.operations.orphans import compare_listing
 from icekeeper.policy import Operation

@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from icekeeper.administration.settings import reset_settings
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused, MaintenanceError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status

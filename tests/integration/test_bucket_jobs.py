@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from moto.s3tables.responses import S3TablesResponse
 
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn

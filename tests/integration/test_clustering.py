@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
 from icekeeper.operations.compaction import dispatch

@@ -15,7 +15,7 @@ from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -73,7 +73,7 @@ def work(path):
 """
 SLEEPING_POOL = """
 import sys
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from sleeping_work import work
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.reachability import References

@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime

@@ -14,7 +14,7 @@ from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.reachability import References, reachable_files

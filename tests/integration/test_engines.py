@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.deferred import DeferredEngine
-from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.engine import DeferredEngine, Engine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.errors import StorageError
 from support.engine_work import digits, double, end_process, end_process_in_split, numbers

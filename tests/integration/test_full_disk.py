@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.task import OutputNames, RewriteTask

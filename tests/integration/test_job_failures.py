@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LeaseLost, MaintenanceError, StorageError
 from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.events import Failure, Item, PlanReference

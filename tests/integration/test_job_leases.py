@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PlanStale
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName

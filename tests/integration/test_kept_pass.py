@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder

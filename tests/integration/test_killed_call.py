@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LeaseHeld
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operation_facts import STEP_FACTS

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.deletion.shared_references import HeldFiles
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: Maintai
         import os, signal, sys
         from pathlib import Path
         from icekeeper.catalogs.load import open_catalog
-        from icekeeper.engines.local import LocalEngine
+        from icekeeper.engines.local_engine import LocalEngine
         from icekeeper.model import TableName
         from icekeeper.runtime import Runtime
         from icekeeper.state.sqlite.store import SqliteStateStore

@@ -16,8 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.attempts import WritesFiles
 from icekeeper.engines.spark import SparkEngine
+from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import ManifestContent

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.deletion.referenced_paths import Hashes
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import OperationRefused
 from icekeeper.operations.orphans import compare_listing, remove_orphans
 from icekeeper.operations.orphans.missing_files import MissingFiles

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.deletion import table_claims as new_manifests
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.pass_context.context import OperationContext
 from support.maintained_table import NAME, MaintainedTable, new_table

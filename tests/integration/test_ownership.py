@@ -12,7 +12,7 @@ from moto.core.exceptions import JsonRESTError
 from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn

@@ -15,7 +15,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.cycle.service import CycleSettings, Service, ServiceOptions
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation

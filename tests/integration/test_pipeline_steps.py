@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale
 from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline import run_step as step_module

@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as SqlTables
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import (

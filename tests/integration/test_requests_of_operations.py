@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance import run_pass
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.model import TableName

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime

@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests import rewrite_manifests, write_manifests

@@ -19,7 +19,7 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import Supervisor, WorkerCall
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName

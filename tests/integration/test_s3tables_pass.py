@@ -9,7 +9,7 @@ from pyiceberg.table import StaticTable
 
 from icekeeper.administration.pins import add_pin, declare_load, list_loads, list_pins, stage_load
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 
 from icekeeper.detection.proposal import Proposal
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance.begin_pass import PassStart
 from icekeeper.maintenance.record_pass import DonePart, record_outcome
 from icekeeper.pipeline.events import Item, PlanReference

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -19,7 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icekeeper.administration.pins import add_pin, declare_load, list_pins, remove_pin, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.measure import read_checksum, read_rows
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime, open_engine

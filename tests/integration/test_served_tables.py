@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.other_tables import know_every_table
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata

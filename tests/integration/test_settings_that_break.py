@@ -12,7 +12,7 @@ import pytest
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cycle.service import CycleSettings, Service, ServiceOptions
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from support.command import CATALOG, Command

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.report.outcome import OperationOutcome

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
 from icekeeper.model import TableName
@@ -167,7 +167,7 @@ def command_folder(runtime: Runtime) -> str:
 
 SLOW_PASS = """
 import sys, time
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.deferred import DeferredEngine
-from icekeeper.engines.engine import Engine
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.choose import local_cores
+from icekeeper.engines.engine import DeferredEngine, Engine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
-from icekeeper.engines.spark_master import local_cores
 from icekeeper.machine.resources import this_machine
 from support.worker_work import Reads, cores_of, cores_of_both, cores_of_split
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
-from icekeeper.engines.pools import current_pool
+from icekeeper.engines.engine import current_pool
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.pipeline import run_wave as wave_module
 from icekeeper.pipeline.events import PlanEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.run_leases import acquire_table_lease

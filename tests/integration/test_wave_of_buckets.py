@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.pipeline import choose_routes as routes_module
 from icekeeper.pipeline import run_wave as wave_module

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.pools import in_pool
+from icekeeper.engines.engine import in_pool
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.pass_context.counted_engine import CountedEngine

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_handle import TableHandle

@@ -15,7 +15,7 @@ from artifacts.glue_wheels import REQUIREMENTS
 from artifacts.installers import find_python, uv
 from artifacts.locks import GLIBC, GLUE_PYTHON
 from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, read_pins, version
-from icekeeper.engines.java import find_java_home
+from icekeeper.engines.spark import find_java_home
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed
 from support.bucket_lake import BucketLake

@@ -15,8 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from icekeeper.engines.java import find_java_home
-from icekeeper.engines.spark import LOCAL_SETTINGS
+from icekeeper.engines.spark import LOCAL_SETTINGS, find_java_home
 from local_stack.credential_server import KEY_VARIABLES
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed

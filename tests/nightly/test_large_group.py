@@ -31,7 +31,7 @@ SCHEMA = {
 }
 RUN = """
 import pickle, sys
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups
 from icekeeper.operations.compaction.rewrite import rewrite_group
 

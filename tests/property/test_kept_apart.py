@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime

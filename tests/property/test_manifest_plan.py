@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.metadata.uuid_order import uuid_section
 from icekeeper.model import (

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from icekeeper.cli import main
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import Supervisor
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.runtime import open_engine
 from icekeeper.state.open import open_state
 

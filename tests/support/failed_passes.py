@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.reachability import reachable_files
 from icekeeper.metadata.table_reader import TableReader

@@ -14,8 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.java import find_java_home
-from icekeeper.engines.spark import LOCAL_SETTINGS
+from icekeeper.engines.spark import LOCAL_SETTINGS, find_java_home
 
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
 # A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.  With

@@ -15,7 +15,7 @@ from unittest import mock
 
 from icekeeper import activity
 from icekeeper.catalogs.sql import SqlCatalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance import run_pass
 from icekeeper.operations.orphans import compare_listing
 from icekeeper.state.sqlite.store import SqliteStateStore

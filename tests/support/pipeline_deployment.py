@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import table_folder

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from icekeeper.deletion.shared_references import recorded_files
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome

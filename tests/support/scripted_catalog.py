@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 
 __all__ = ["Hook", "ScriptedCatalog", "ScriptedEngine", "nothing", "once"]

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
-from icekeeper.engines.attempts import in_attempt
+from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.task import Layout, OutputNames
 from icekeeper.storage.attempt_names import (

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from icekeeper.engines.auto import AutoEngine
-from icekeeper.engines.choose import Surroundings
-from icekeeper.engines.names import EngineName
-from icekeeper.engines.surroundings import product_engine
+from icekeeper.engines.choose import AutoEngine, Surroundings, product_engine
+from icekeeper.engines.engine import EngineName
 from icekeeper.runtime import open_engine
 
 MB = 1024**2

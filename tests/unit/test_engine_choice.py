@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from icekeeper.engines.choose import Surroundings, choose, choose_for_sort
-from icekeeper.engines.names import EngineName
-from icekeeper.engines.spark_master import is_elsewhere, local_cores, named_master
+from icekeeper.engines.choose import Surroundings, choose, choose_for_sort, is_elsewhere, local_cores, named_master
+from icekeeper.engines.engine import EngineName
 
 GB = 1024**3
 LAPTOP = Surroundings(

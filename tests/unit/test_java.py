@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.engines import java
+from icekeeper.engines import spark as java
 from icekeeper.errors import PolicyError
 
 

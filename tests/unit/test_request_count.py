@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joined_count, note_request
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.report.request_metrics import request_metrics

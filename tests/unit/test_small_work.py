@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icekeeper.engines.local import SMALL_WORK_BYTES
-from icekeeper.engines.task_size import total_input_bytes
+from icekeeper.engines.engine import total_input_bytes
+from icekeeper.engines.local_engine import SMALL_WORK_BYTES
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import InputFile, ReadTask

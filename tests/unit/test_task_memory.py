@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.resources import spare_bytes, with_spare_bytes
 
 

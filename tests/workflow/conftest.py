@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.pipeline import glue_job
 from local_stack.functions import wait_for_calls
 from local_stack.moto_server import MotoServer

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.engines.local import LocalEngine
-from icekeeper.engines.pools import current_pool
+from icekeeper.engines.engine import current_pool
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline import run_wave as run_wave_module

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
@@ -55,10 +55,9 @@ def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
     Raises:
         PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
     """
-    from icekeeper.engines.auto import opened_auto_engine
-    from icekeeper.engines.deferred import DeferredEngine
-    from icekeeper.engines.local import LocalEngine
-    from icekeeper.engines.surroundings import spark_is_installed
+    from icekeeper.engines.choose import opened_auto_engine, spark_is_installed
+    from icekeeper.engines.engine import DeferredEngine
+    from icekeeper.engines.local_engine import LocalEngine
 
     local = DeferredEngine(EngineName.LOCAL, lambda: nullcontext(LocalEngine()))
     if name is EngineName.LOCAL:
@@ -194,7 +193,7 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
-        from icekeeper.engines.auto import AutoEngine
+        from icekeeper.engines.choose import AutoEngine
         from icekeeper.pass_context.context import operation_context
 
         return operation_context(

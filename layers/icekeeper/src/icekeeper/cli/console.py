@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from icekeeper.engines.engine import Engine
-    from icekeeper.engines.names import EngineName
+    from icekeeper.engines.engine import Engine, EngineName
     from icekeeper.report.listings import ListingWriter
 
 __all__ = [

@@ -38,7 +38,7 @@ from icekeeper.cli.console import (
     print_json,
     waiting,
 )
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.state.detection_mark import SEEN_FOR_HOURS

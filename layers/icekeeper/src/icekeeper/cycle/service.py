@@ -25,8 +25,7 @@ from icekeeper.cycle.supervisor import STOP, TableResult, what_was_done
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
-from icekeeper.engines.engine import Engine
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
 from icekeeper.maintenance.attempts import AttemptLimits, attempted

@@ -26,7 +26,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome, PassStatus

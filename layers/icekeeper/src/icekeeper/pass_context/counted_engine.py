@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from icekeeper.engines.auto import AutoEngine
+from icekeeper.engines.choose import AutoEngine
 from icekeeper.engines.engine import Engine
 from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
-from icekeeper.engines.names import EngineName
+from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, OperationRefused, PolicyError, StorageError
 from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket, require_of_run

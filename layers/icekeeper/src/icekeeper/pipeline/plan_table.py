@@ -8,7 +8,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.maintenance.begin_pass import begin, head_id
 from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.engines.local import LocalEngine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.begin_pass import begin

@@ -17,8 +17,7 @@ from enum import StrEnum
 from threading import Lock
 from typing import TypeVar
 
-from icekeeper.engines.engine import Engine
-from icekeeper.engines.pools import in_pool
+from icekeeper.engines.engine import Engine, in_pool
 from icekeeper.errors import (
     LeaseHeld,
     LeaseLost,

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from icekeeper.engines.task_size import total_input_bytes
+from icekeeper.engines.engine import total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
 from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
 from icekeeper.storage.scratch_folder import scratch_folder
-
-__all__ = ["SMALL_WORK_BYTES", "LocalEngine"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
