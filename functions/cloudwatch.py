@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.health.totals import lake_totals
+from icekeeper.health.examine import lake_totals
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report_table import TableReport

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.health.counters import lake_counters
+from icekeeper.health.examine import lake_counters
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
 from support.maintained_table import MaintainedTable, new_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from icekeeper.health.counters import DEPTH_COUNTER, lake_counters
-from icekeeper.health.totals import lake_totals
+from icekeeper.health.examine import DEPTH_COUNTER, lake_counters, lake_totals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import DataFile, FileIdentity, TableName

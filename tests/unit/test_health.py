@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.errors import PolicyError
-from icekeeper.health.totals import lake_totals
+from icekeeper.health.examine import lake_totals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.state.lake_stats import LakeStats

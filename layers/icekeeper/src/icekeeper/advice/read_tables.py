@@ -20,9 +20,13 @@ from icekeeper.advice.advise import (
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.errors import MaintenanceError, PolicyError, TableUnsupported
-from icekeeper.health.counters import summary_counter, summary_counters
-from icekeeper.health.examine import health_head
-from icekeeper.health.warnings import deletes_old_metadata, metadata_log_limit
+from icekeeper.health.examine import (
+    deletes_old_metadata,
+    health_head,
+    metadata_log_limit,
+    summary_counter,
+    summary_counters,
+)
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.overlap_depth import Extent, column_extent, measure_depth, total_depth
 from icekeeper.metadata.puffin import THETA_SKETCH

@@ -271,7 +271,7 @@ def report(
 
 
 def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
-    from icekeeper.health.totals import lake_totals
+    from icekeeper.health.examine import lake_totals
     from icekeeper.report.page import ORPHANS, Page
 
     # The page shows every table that needs work, not only as many as one scan proposes.

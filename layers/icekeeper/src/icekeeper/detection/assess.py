@@ -22,7 +22,7 @@ from icekeeper.detection.signals import (
     statistics_signals,
     summary_signals,
 )
-from icekeeper.health.counters import summary_counters
+from icekeeper.health.examine import summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
 from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.moving_scope import scope_has_moved
 from icekeeper.errors import TableUnsupported
-from icekeeper.health.counters import average_file_bytes, listed_manifests, summary_counter, summary_counters
+from icekeeper.health.examine import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.large_files import large_from
@@ -33,7 +33,7 @@ from icekeeper.text import age_text, counted, size_text
 
 # Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).
 #
-# A counter that is missing or not a number (:mod:`icekeeper.health.counters`) gives no signal.
+# A counter that is missing or not a number (:mod:`icekeeper.health.examine`) gives no signal.
 
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10

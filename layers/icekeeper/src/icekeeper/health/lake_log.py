@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
-from icekeeper.health.counters import AGE_COUNTER
+from icekeeper.health.examine import AGE_COUNTER
 from icekeeper.model import TableName
 from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity

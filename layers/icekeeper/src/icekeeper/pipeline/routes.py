@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from icekeeper.health.counters import summary_counter
+from icekeeper.health.examine import summary_counter
 from icekeeper.operation_facts import Limit, Measure, StepFacts
 from icekeeper.pipeline.events import Route
 

@@ -88,7 +88,7 @@ class Page:
     now_ms: int
     """Epoch milliseconds."""
     totals: Mapping[str, int | float]
-    """Of all tables, as :func:`icekeeper.health.totals.lake_totals` adds them up."""
+    """Of all tables, as :func:`icekeeper.health.examine.lake_totals` adds them up."""
     tables: Sequence[TableOnPage]
 
 

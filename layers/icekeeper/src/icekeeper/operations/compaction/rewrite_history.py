@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from icekeeper.health.counters import summary_counter, summary_counters
+from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.model import Nothing
