@@ -10,7 +10,7 @@ import pytest
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.errors import LeaseHeld
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.maintenance.served_request import why_needless
+from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.maintenance import attempts
-from icekeeper.maintenance.attempts import AttemptLimits, attempted
-from icekeeper.maintenance.table_lease import Turn
+from icekeeper.maintenance import table_lease as attempts
+from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
 from icekeeper.model import TableName
 from icekeeper.operations.compaction import in_commits
 from icekeeper.operations.compaction.dispatch import rewrite_groups

@@ -250,7 +250,7 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
 
 def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=3)
-    monkeypatch.setattr("icekeeper.maintenance.attempts._RETRY_PAUSE_S", 0)
+    monkeypatch.setattr("icekeeper.maintenance.table_lease._RETRY_PAUSE_S", 0)
     attempts: list[int] = []
     maintain = Runtime.maintain
 

@@ -10,8 +10,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from icekeeper.detection.proposal import Proposal
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import DonePart, record_outcome
+from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation

@@ -36,7 +36,7 @@ def with_a_worker_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
 HOSTILE = """
 import os, re, sys
 if "run-worker" in sys.orig_argv:
-    import icekeeper.maintenance.table_pass as table_pass
+    import icekeeper.maintenance.run_pass as table_pass
     run_pass = table_pass.run_pass
     def hostile(context, *more):
         if str(context.table) == "ns.poison":

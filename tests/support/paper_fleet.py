@@ -16,8 +16,7 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import DonePart, record_outcome
+from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.policy import Operation, resolve

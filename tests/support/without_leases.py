@@ -14,5 +14,5 @@ __all__ = ["without_leases"]
 def without_leases() -> Iterator[None]:
     """While the block runs, every pass of this process believes that it holds its table's lease."""
     unguarded = SimpleNamespace(is_lost=False, require=lambda: None)
-    with mock.patch("icekeeper.maintenance.table_pass.leased", return_value=nullcontext(unguarded)):
+    with mock.patch("icekeeper.maintenance.run_pass.leased", return_value=nullcontext(unguarded)):
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.maintenance.record_pass import with_warnings
+from icekeeper.maintenance.begin_and_end_pass import with_warnings
 from icekeeper.policy import Operation
 from icekeeper.report.listings import listing_in
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded

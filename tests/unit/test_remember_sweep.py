@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.maintenance.remember_sweep import remember_sweep
+from icekeeper.maintenance.begin_and_end_pass import remember_sweep
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped, succeeded
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -34,8 +34,7 @@ from icekeeper.table_policy import TablePolicies
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
     from icekeeper.engines.engine import Engine
-    from icekeeper.maintenance.attempts import AttemptLimits
-    from icekeeper.maintenance.table_lease import Turn
+    from icekeeper.maintenance.table_lease import AttemptLimits, Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
@@ -158,8 +157,8 @@ class Runtime:
             LeaseHeld: another run that shares this state maintains the table now, and longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
+        from icekeeper.maintenance.run_pass import AskedPass, maintain_table
         from icekeeper.maintenance.table_lease import Turn
-        from icekeeper.maintenance.table_pass import AskedPass, maintain_table
 
         def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)
@@ -177,7 +176,7 @@ class Runtime:
             PolicyError: settings that are wrong.
             StorageError: the policy file cannot be read.
         """
-        from icekeeper.maintenance.attempts import AttemptLimits
+        from icekeeper.maintenance.table_lease import AttemptLimits
 
         return AttemptLimits.said(self._policies.deployment(overrides, unsafe=unsafe))
 

@@ -260,7 +260,7 @@ def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[En
         PolicyError: PySpark is not installed.
         typer.Exit: the pass was interrupted.
     """
-    from icekeeper.maintenance.interrupted_pass import PassInterrupted
+    from icekeeper.maintenance.run_pass import PassInterrupted
     from icekeeper.runtime import open_engine
 
     with open_engine(name) as engine:

@@ -28,9 +28,7 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
-from icekeeper.maintenance.attempts import AttemptLimits, attempted
-from icekeeper.maintenance.served_request import why_needless
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, AttemptLimits, Turn, attempted, why_needless
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome

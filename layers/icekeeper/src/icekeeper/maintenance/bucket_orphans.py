@@ -17,8 +17,7 @@ from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.deletion.table_claims import recorded_claims
 from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError
-from icekeeper.maintenance.begin_pass import PassStart
-from icekeeper.maintenance.record_pass import conclude
+from icekeeper.maintenance.begin_and_end_pass import PassStart, conclude
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file

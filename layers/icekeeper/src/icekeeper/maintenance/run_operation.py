@@ -1,4 +1,4 @@
-"""One operation of a pass: whatever it raises becomes its outcome."""
+"""Runs one operation of a pass; an error becomes its outcome. The bucket's own is switched off first."""
 
 from __future__ import annotations
 
@@ -18,19 +18,42 @@ from icekeeper.errors import (
     MetadataUnreadable,
     OperationRefused,
     PolicyError,
+    StorageError,
     TableUnsupported,
 )
 from icekeeper.machine.metering import counting
-from icekeeper.maintenance.take_over import take_over
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
 from icekeeper.report.request_metrics import request_metrics
 
-__all__ = ["OPERATIONS", "run_guarded", "run_operation"]
+# ``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins (rule 115).
 
 log = logging.getLogger(__name__)
+
+
+def take_over(operation: Operation, context: OperationContext) -> None:
+    """Switch off the table bucket's own operation, if it has one that does the same; does nothing in a dry run.
+
+    Raises:
+        OperationRefused: it could not be switched off; two must not do the same work.
+    """
+    built_in = context.resolved.owners.taken_over.get(operation)
+    maintenance = context.catalog.built_in_maintenance
+    if built_in is None or maintenance is None or context.dry_run:
+        return
+    try:
+        maintenance.disable(context.table, built_in)
+    except StorageError as error:
+        raise OperationRefused(
+            f"the table bucket's own {built_in.value} could not be switched off ({error}), so nothing was done; allow "
+            "s3tables:PutTableMaintenanceConfiguration, or set ownership=auto"
+        ) from error
+    log.info("%s: the table bucket's own %s was switched off", context.table, built_in.value)
+
+
+# One operation of a pass: whatever it raises becomes its outcome.
 
 Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
 

@@ -1,32 +1,162 @@
-"""The pass: the operations of a policy over one table, in canonical order, one failing not stopping the next."""
+"""A pass by this process: the lease, the operations in canonical order, and what an interrupt leaves."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
-from icekeeper.machine.metering import RequestCount, joined_count
-from icekeeper.maintenance.begin_pass import PassStart, begin, head_id
-from icekeeper.maintenance.interrupted_pass import PassInterrupted, interrupted_outcome
-from icekeeper.maintenance.not_due import of_part, remembered_turns, why_waiting
-from icekeeper.maintenance.other_state import other_state_warning
-from icekeeper.maintenance.record_pass import DonePart, conclude, with_warnings
+from icekeeper.commit.attempt import newest_run, snapshots_of_run
+from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
+from icekeeper.machine.metering import RequestCount, counting, joined_count
+from icekeeper.machine.resources import search_cycles_seldom
+from icekeeper.maintenance.begin_and_end_pass import (
+    DonePart,
+    PassStart,
+    begin,
+    conclude,
+    head_id,
+    of_part,
+    remembered_turns,
+    why_waiting,
+    with_warnings,
+)
 from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.table_lease import Turn, leased, served_request
+from icekeeper.model import TableName
+from icekeeper.operation_facts import FACTS
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.counted_engine import CountedEngine
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.policy import Operation
+from icekeeper.policy import Operation, Policy
 from icekeeper.policy.unused_settings import unused_settings
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
-from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, skipped
+from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, Status, failed, skipped
 from icekeeper.report.planned_order import looks_at_the_table
 from icekeeper.report.request_metrics import request_metrics
+from icekeeper.state.address import STATE_VARIABLE
+from icekeeper.state.cut_offs import CutWork, forget_cut
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import StateStore
 
-__all__ = ["run_pass"]
+# A pass that a person interrupts: what of it landed, and what is left for a later pass to clean.
+
+NOT_BEGUN = "not begun: the pass was interrupted"
+
+
+class PassInterrupted(KeyboardInterrupt):
+    """A person interrupted a pass (Ctrl-C); the message is one sentence, ``outcome`` what the pass had done."""
+
+    def __init__(self, told: str, outcome: PassOutcome) -> None:
+        super().__init__(told)
+        self.outcome = outcome
+
+
+def interrupted_outcome(
+    context: OperationContext,
+    before: LoadedTable,
+    operations: Sequence[Operation],
+    done: Sequence[OperationOutcome],
+) -> tuple[PassOutcome, str]:
+    """The outcome of a pass over ``operations`` that was interrupted behind those ``done``, and a sentence about it.
+
+    ``before`` is the table as the pass found it; it is read again, to see what landed.
+    """
+    running = operations[len(done)] if len(done) < len(operations) else None
+    landed, what_landed = _landed(context, before, done, running)
+    left = _left_to_clean(context)
+    parts = [*done]
+    if running is not None:
+        stopped = failed(running, f"interrupted; {what_landed}; {left}")
+        parts.append(replace(stopped, snapshot_ids=landed))
+    parts += [skipped(operation, NOT_BEGUN) for operation in operations[len(parts) :]]
+    where = "after the last operation" if running is None else f"during {running.value}"
+    finished = [outcome.operation.value for outcome in done if outcome.status is Status.SUCCEEDED]
+    told = f"interrupted {where}; {what_landed}; {left}"
+    if finished and not context.dry_run:
+        told += f"; finished before: {', '.join(finished)}"
+    outcome = PassOutcome(
+        table=str(context.table),
+        catalog=context.catalog.name,
+        run_id=context.run_id,
+        dry_run=context.dry_run,
+        operations=tuple(parts),
+    )
+    return outcome, told
+
+
+def _landed(
+    context: OperationContext, before: LoadedTable, done: Sequence[OperationOutcome], running: Operation | None
+) -> tuple[tuple[int, ...], str]:
+    """The snapshots that the interrupted operation committed, and what of the pass landed, in words."""
+    if context.dry_run:
+        return (), "the table is unchanged (dry run)"
+    if running is not None and not FACTS[running].commits:
+        return (), "it makes no commit, and deletes only what nothing needs"
+    try:
+        now = context.load()
+    except MaintenanceError as error:
+        return (), f"whether a commit landed is not known, because the table cannot be read ({error})"
+    if now.metadata_location == before.metadata_location:
+        return (), "nothing landed, the table is unchanged"
+    known = {snapshot_id for outcome in done for snapshot_id in outcome.snapshot_ids}
+    ours = tuple(i for i in snapshots_of_run(context.run_id, now.metadata) if i not in known)
+    if ours:
+        return ours, f"{len(ours)} commit(s) of it landed, every one of them whole"
+    expired = before.metadata.snapshots.keys() - now.metadata.snapshots.keys()
+    if running is Operation.EXPIRE_SNAPSHOTS and expired:
+        return (), "the commit that expired snapshots landed"
+    return (), "nothing of it landed"
+
+
+def _left_to_clean(context: OperationContext) -> str:
+    if context.dry_run:
+        return "nothing is left to clean"
+    try:
+        loads = [load for load in context.memory.staged_loads() if load.name.startswith(f"{context.run_id}:")]
+        lists = context.memory.unfinished_deletions()
+    except StorageError as error:
+        return f"what is left to clean cannot be read ({error})"
+    left = []
+    if loads:
+        count = sum(load.file_count for load in loads)
+        left.append(f"what was written of {count} output file(s) is on record, and a later pass deletes it")
+    if lists:
+        left.append("the next expire_snapshots deletes the files that are no longer referenced")
+    return " and ".join(left) or "nothing is left to clean"
+
+
+# Warns when the state of a pass may be the wrong one: a run that it knows nothing of has maintained the table.
+
+
+def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple[str, ...]:
+    """A sentence for people, or none (rule 191).
+
+    A state that knows anything of the table is asked once, and only where a snapshot tells of a run.
+
+    Raises:
+        StorageError: the state cannot be read.
+    """
+    found = newest_run(loaded.metadata)
+    if found is None or found[1] == context.run_id:
+        return ()
+    identity = context.memory.identity
+    known = context.state.glance(identity, now_ms=context.clock())
+    if known.last_seen or known.schedules or known.loads or known.pins or context.state.history(identity, limit=1):
+        return ()
+    return (
+        f"run {found[1]} committed snapshot {found[0]}, and the state of this pass has seen no pass over the table: "
+        f"what is pinned or staged in another state is not protected here; name that state with {STATE_VARIABLE}, "
+        "unless it is lost",
+    )
+
+
+# The pass: the operations of a policy over one table, in canonical order, one failing not stopping the next.
 
 log = logging.getLogger(__name__)
 
@@ -133,3 +263,88 @@ def _left_out(
 ) -> Iterator[OperationOutcome]:
     reasons = why_not_now(context.resolved, parts, runs, context.started_ms)
     return (skipped(operation, reason) for operation, reason in reasons.items())
+
+
+# A pass over one table by this process: it holds the table's lease, and serves the request that is pending for it.
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPass:
+    """A pass that is asked for; ``make_context`` gets the loaded table and the run's id, and may raise PolicyError."""
+
+    catalog: Catalog
+    state: StateStore
+    table: TableName
+    settings: Mapping[str, str]
+    """What was set for this pass alone; says which request it serves."""
+    make_context: Callable[[LoadedTable, str], OperationContext]
+    turn: Turn | None
+    """``None``: a dry run, which takes no lease and serves no request."""
+    schedule: str | None = None
+    """The schedule that is forced; ``None``: of a policy with schedules what is due."""
+
+    def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
+        """The request that the pass serves; of a policy that is wrong, one with the same settings."""
+        return served_request(self.state.requests, identity_of(self.catalog, loaded), self.settings, policy)
+
+    def claim(self, request: MaintenanceRequest | None) -> None:
+        """Claim the request that was served, if there was one."""
+        if request is not None:
+            self.state.requests.claim(request)
+
+
+def maintain_table(asked: AskedPass) -> PassOutcome:
+    """Take the table's lease, run the pass, and claim the request that it served; a dry run only runs it.
+
+    A request is claimed once its pass has ended, so that one whose process was killed is left to the next.  An error of
+    the settings or the table is the answer to a request too: asking again would not change it.
+
+    Raises:
+        PolicyError: there is no such table, or its settings are wrong.
+        LeaseHeld: another run maintains the table now.
+        PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
+        StorageError: the table cannot be loaded, or the state does not answer.
+    """
+    search_cycles_seldom()
+    with asked.state.kept_open(), counting(), keeping_documents():
+        return _maintain(asked)
+
+
+def _maintain(asked: AskedPass) -> PassOutcome:
+    run_id, turn = str(uuid.uuid4()), asked.turn
+    loaded = asked.catalog.load(asked.table)
+    if turn is None:
+        return run_pass(asked.make_context(loaded, run_id), asked.schedule)
+    try:
+        context = asked.make_context(loaded, run_id)
+    except PolicyError:
+        asked.claim(asked.pending(loaded, None))
+        raise
+    with leased(context, turn) as lease:
+        if turn.wait_ms:  # the pass that was waited for has changed the table
+            loaded = asked.catalog.load(asked.table)
+            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
+                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
+            context = asked.make_context(loaded, run_id)
+        if reason := turn.why_not():
+            raise PlanStale(reason)
+        request = asked.pending(loaded, context.policy)
+        try:
+            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
+            outcome = run_pass(ours, asked.schedule)
+        except (PolicyError, TableUnsupported):
+            asked.claim(request)
+            raise
+        if not lease.is_lost and turn.why_stop() is None:
+            asked.claim(request)
+        _forget_cuts(asked, loaded)
+        return outcome
+
+
+def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
+    """Forget that the table was cut off: now its pass has ended (rule 271)."""
+    entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
+    try:
+        forget_cut(asked.state.cut_offs, entry, *CutWork)
+    except StorageError as error:
+        log.warning("%s is still recorded as cut off: %s", loaded.name, error)

@@ -1,22 +1,27 @@
-"""The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
-
-The pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans`` take the same lease.  A process
-prolongs its own from a thread, so it may be short.
-"""
+"""The lease of a pass (rule 112), the time and attempts it has, and the request that it serves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 
-from icekeeper.errors import LeaseHeld
+from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.machine.clock import Clock
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import DEFAULT_SOURCE, Operation, Policy, ResolvedPolicy
+from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
+from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease, LeaseStore
+from icekeeper.state.requests import MaintenanceRequest, RequestStore
+from icekeeper.state.store import StateStore
 
-__all__ = ["PASS_LEASE_MS", "Turn", "leased"]
+# The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
+#
+# The pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans`` take the same lease.  A process
+# prolongs its own from a thread, so it may be short.
 
 PASS_LEASE_MS = 3 * 60 * 1000
 """So long a pass that was killed bars others, where its death cannot be proven (rule 166)."""
@@ -71,3 +76,125 @@ def _taken(leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: C
                 is_told = True
         sleep(min(_PAUSE_S, left_s))
         left_s -= _PAUSE_S
+
+
+# How long a pass of this process may take, and how often it is tried (``job_timeout_s``, ``job_retry_limit``).
+
+_RETRY_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """The limits of all attempts at one pass together."""
+
+    timeout_s: float | None = None
+    """A pass that has taken so long begins no further operation or round of file groups; ``None``: never."""
+    retries: int = 0
+    """Further attempts at a pass that failed."""
+
+    @classmethod
+    def said(cls, resolved: ResolvedPolicy) -> AttemptLimits:
+        """The limits that somebody has set; the defaults are for processes that nobody watches."""
+
+        def is_said(key: str) -> bool:
+            return resolved.sources[key] != DEFAULT_SOURCE
+
+        return cls(
+            timeout_s=resolved.policy.job_timeout_s if is_said("job_timeout_s") else None,
+            retries=resolved.policy.job_retry_limit if is_said("job_retry_limit") else 0,
+        )
+
+
+def attempted(
+    one_pass: Callable[[Turn], PassOutcome],
+    turn: Turn,
+    limits: AttemptLimits,
+    *,
+    tell: Callable[[str], object],
+    wait: Callable[[float], object],
+) -> tuple[PassOutcome, str | None]:
+    """Run a pass, again if it fails, and return the last outcome; the text says why operations were left, if they were.
+
+    ``tell`` is called with a sentence before a further attempt, ``wait`` with the seconds until it begins.
+
+    Raises:
+        MaintenanceError: as the last attempt raises it.
+    """
+    deadline_s = None if limits.timeout_s is None else monotonic() + limits.timeout_s
+
+    def why_stop() -> str | None:
+        is_late = deadline_s is not None and monotonic() > deadline_s
+        return turn.why_stop() or (f"job_timeout_s {limits.timeout_s:g} is over" if is_late else None)
+
+    limited, left = replace(turn, why_stop=why_stop), limits.retries
+    while True:
+        try:
+            outcome = one_pass(limited)
+        except StorageError as error:
+            if not left or why_stop():
+                raise
+            tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {error}")
+        else:
+            if not left or outcome.status is not PassStatus.FAILED or why_stop():
+                return outcome, why_stop()
+            tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {outcome.summary}")
+        limited = replace(limited, why_not=lambda: None)  # what it would see is the attempt before
+        left -= 1
+        wait(_RETRY_PAUSE_S)
+
+
+# Which pending request a pass serves: that for its table, if the pass does all that was asked for (rule 117).
+
+_OPERATIONS = "operations"
+
+
+def served_request(
+    requests: RequestStore, identity: TableIdentity, settings: Mapping[str, str], policy: Policy | None
+) -> MaintenanceRequest | None:
+    """The request that is pending for the table, ``None`` where there is none or the pass does not serve it.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    for request in requests.pending():
+        if request.identity.is_same_copy(identity):
+            return request if is_served(request.settings, settings, policy) else None
+    return None
+
+
+def why_needless(
+    state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
+) -> str | None:
+    """Why a table needs no pass any more: another run has seen to it since it was proposed (rule 127).
+
+    ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.  A pass that ended later than
+    now was recorded by a clock that was ahead, and says nothing (rule 170).
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    if is_pending is not None:
+        return None if is_pending else "the request was served or withdrawn since it was detected"
+    seen = state.last_seen(identity)
+    is_served = seen is not None and detected_ms <= seen.finished_ms <= now_ms
+    return f"another run has maintained {identity.table} since it was detected" if is_served else None
+
+
+def is_served(asked: Mapping[str, str], settings: Mapping[str, str], policy: Policy | None) -> bool:
+    """Whether a pass with ``settings``, which make ``policy``, does what a request with the settings ``asked`` wants.
+
+    It runs every operation that was asked for, and everything else is set alike.  Without a policy, because the
+    settings are wrong, it serves the request that has the same ones.
+    """
+    others = [{key: value for key, value in one.items() if key != _OPERATIONS} for one in (asked, settings)]
+    if others[0] != others[1]:
+        return False
+    if asked.get(_OPERATIONS) == settings.get(_OPERATIONS):
+        return True
+    if policy is None or _OPERATIONS not in asked:
+        return False
+    return {*_operations(asked)} <= {*policy.operations}
+
+
+def _operations(asked: Mapping[str, str]) -> tuple[Operation, ...]:
+    return Policy.model_validate({_OPERATIONS: asked[_OPERATIONS]}).operations

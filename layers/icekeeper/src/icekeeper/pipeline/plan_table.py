@@ -10,10 +10,9 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
-from icekeeper.maintenance.begin_pass import begin, head_id
-from icekeeper.maintenance.not_due import remembered_turns, why_no_statistics, why_waiting
+from icekeeper.maintenance.begin_and_end_pass import begin, head_id, remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.maintenance.served_request import why_needless
+from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS
 from icekeeper.operations.staging.clean import may_clean

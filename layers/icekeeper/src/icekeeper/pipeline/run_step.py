@@ -17,7 +17,7 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
-from icekeeper.maintenance.begin_pass import begin
+from icekeeper.maintenance.begin_and_end_pass import begin
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.staging.clean import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
