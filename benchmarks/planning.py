@@ -31,8 +31,7 @@ from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
-from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction

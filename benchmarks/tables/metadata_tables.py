@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.tables.rows import schema_of
 from benchmarks.tables.table_writer import TableWriter
-from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
-from icekeeper.metadata.manifest_copy import EntryCopier
+from icekeeper.metadata.manifest_write import EntryCopier, ManifestAssembler, entry_blocks
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile
 
 __all__ = ["LISTING", "make_long_history", "make_many_manifests", "make_orphans"]

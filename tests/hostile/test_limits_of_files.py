@@ -14,7 +14,7 @@ import pytest
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine import foreign_bytes
 from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_unpacked
-from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.rows.make_read_task import _name_mapping

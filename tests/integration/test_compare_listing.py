@@ -18,7 +18,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
-from icekeeper.metadata.reachability import References
+from icekeeper.metadata.table_reader import References
 from icekeeper.operations.orphans import compare_listing, remove_orphans
 from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
 from icekeeper.operations.orphans.compare_listing import Comparison, compare_by_engine, live_files

@@ -13,7 +13,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.puffin import PuffinFile, decode_footer
-from icekeeper.metadata.theta import decode_theta
+from icekeeper.metadata.statistics import decode_theta
 from icekeeper.operations.statistics import sketches, task
 from icekeeper.report.outcome import Status
 from icekeeper.storage.storage import Storage

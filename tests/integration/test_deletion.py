@@ -17,7 +17,7 @@ from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
-from icekeeper.metadata.reachability import References, reachable_files
+from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
 from icekeeper.state.staging import StagedLoad

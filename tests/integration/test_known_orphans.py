@@ -8,8 +8,7 @@ import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.metadata.reachability import reachable_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.metadata.reachability import reachable_files
+from icekeeper.metadata.table_reader import reachable_files
 from icekeeper.policy import Operation
 from support.corpus import (
     RelocatedTable,

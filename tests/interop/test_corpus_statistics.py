@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.metadata.theta import NOMINAL
+from icekeeper.metadata.statistics import NOMINAL
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icekeeper.metadata.puffin import decode_footer
-from icekeeper.metadata.theta import encode_theta
+from icekeeper.metadata.statistics import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

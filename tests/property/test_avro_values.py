@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata import avro_files
 from icekeeper.metadata.avro_files import strip_logical_types
-from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry
 from support.drawn_manifests import encoded, entries, table

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.metadata.single_value import encode
-from icekeeper.metadata.theta import NOMINAL, ThetaSketch, union
+from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, union
 from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sketch
 from icekeeper.operations.statistics.murmur import hash_bytes
 

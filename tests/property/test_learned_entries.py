@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata import avro_files, learned_entries, manifest_copy, manifest_read
-from icekeeper.metadata.avro_patterns import PatternUnknownError, value_pattern
-from icekeeper.metadata.avro_types import AvroTypes
+from icekeeper.metadata import avro_files, manifest_read
+from icekeeper.metadata import entry_columns as learned_entries
+from icekeeper.metadata import manifest_write as manifest_copy
+from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.learned_entries import EntryReader, EntryStep
-from icekeeper.metadata.manifest_copy import EntryCopier
+from icekeeper.metadata.entry_columns import EntryReader, EntryStep, PatternUnknownError, value_pattern
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_live_paths, decode_manifest
+from icekeeper.metadata.manifest_write import EntryCopier
 from icekeeper.model import ManifestContent, ManifestFile
 from support.drawn_manifests import encoded, entries, table
 from support.examples import examples

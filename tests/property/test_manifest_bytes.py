@@ -16,8 +16,7 @@ from pyiceberg.types import PrimitiveType
 
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import encode_manifest_list
-from icekeeper.metadata.partition_summaries import split_by_section
-from icekeeper.metadata.single_value import least_decimal
+from icekeeper.metadata.single_value import least_decimal, split_by_section
 from icekeeper.model import EntryStatus, LiveFile, ManifestContent
 from support.drawn_manifests import COLUMNS, FIELDS, encoded, entries, table
 from support.examples import examples

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
-from icekeeper.metadata.uuid_order import uuid_section
+from icekeeper.metadata.single_value import uuid_section
 from icekeeper.model import (
     EntryStatus,
     Nothing,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.metadata.partition_summaries import split_by_section, summarise_partitions
-from icekeeper.metadata.uuid_order import uuid_bounds, uuid_section
+from icekeeper.metadata.single_value import split_by_section, summarise_partitions, uuid_bounds, uuid_section
 from support.examples import examples
 from support.uuids import AWKWARD_UUIDS, ORDERS, uuid_values
 

@@ -14,8 +14,7 @@ from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.reachability import reachable_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime

@@ -225,7 +225,7 @@ PURE = (
     "icekeeper.health.examine",
     "icekeeper.text",
     "icekeeper.metadata.overlap_depth",
-    "icekeeper.metadata.table_digest",
+    "icekeeper.metadata.document",
     "icekeeper.operation_facts",
     "icekeeper.policy",
     "icekeeper.policy_parts",

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.metadata.reachability import reachable_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, ReportTableEvent
 from icekeeper.pipeline.report_table import report_table

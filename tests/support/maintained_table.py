@@ -22,8 +22,7 @@ from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.metadata.reachability import reachable_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icekeeper.commit.snapshot import manifest_header_bytes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
-from icekeeper.metadata.partition_summaries import summarise_partitions
+from icekeeper.metadata.single_value import summarise_partitions
 from icekeeper.model import (
     DataFile,
     EntryStatus,

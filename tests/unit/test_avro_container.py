@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_container import open_container
+from icekeeper.metadata.avro_files import open_container
 from support.hostile.avro import records_of
 
 SCHEMA: dict[str, Any] = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}

@@ -12,10 +12,10 @@ import pytest
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError
 from icekeeper.metadata.document import (
     TableMetadata,
+    apply_updates,
+    check_requirements,
 )
 from icekeeper.metadata.document_files import parse_document, render_document
-from icekeeper.metadata.requirements import check_requirements
-from icekeeper.metadata.updates import apply_updates
 from support.tables import CREATED_MS, new_document, snapshot
 
 NOW = CREATED_MS + 5000

@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.resources import on_cores
-from icekeeper.metadata import manifest_copy
-from icekeeper.metadata.avro_block_writer import avro_long
+from icekeeper.metadata import manifest_write as manifest_copy
 from icekeeper.metadata.avro_files import open_avro, structure, write_avro
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
-from icekeeper.metadata.manifest_copy import EntryCopier
 from icekeeper.metadata.manifest_read import decode_manifest
-from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
+from icekeeper.metadata.manifest_write import (
+    EncodedManifest,
+    EntryCopier,
+    ManifestAssembler,
+    NewSnapshot,
+    avro_long,
+    encode_manifest,
+    entry_blocks,
+)
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from support.plans import data_file, table
 

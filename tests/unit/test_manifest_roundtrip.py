@@ -11,13 +11,12 @@ import pytest
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import avro_name, manifest_schema
-from icekeeper.metadata.manifest_copy import EntryCopier
 from icekeeper.metadata.manifest_read import (
     decode_identities,
     decode_manifest,
     decode_manifest_list,
 )
-from icekeeper.metadata.manifest_write import encode_manifest_list
+from icekeeper.metadata.manifest_write import EntryCopier, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from support.drawn_manifests import encoded, table
 

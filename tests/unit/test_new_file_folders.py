@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.maintained_table import maintained_table

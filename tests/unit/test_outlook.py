@@ -10,7 +10,7 @@ import pytest
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.table_digest import table_digest
+from icekeeper.metadata.document import table_digest
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact
 from icekeeper.policy import Operation, ResolvedPolicy

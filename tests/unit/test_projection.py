@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import FileUnreadable, TableUnsupported
-from icekeeper.metadata.json_value import raw_from_json
+from icekeeper.metadata.single_value import raw_from_json
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.project import Projection

@@ -18,8 +18,7 @@ from icekeeper.errors import (
     MaintenanceError,
     StorageError,
 )
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.document import TableMetadata, apply_updates
 from icekeeper.model import Nothing
 from support.memory_catalog import NAME, MemoryCatalog, Run, Script, append, busy, refuse
 

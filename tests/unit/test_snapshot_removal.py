@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.errors import CommitConflict
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.requirements import check_requirements
-from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.operations.expiry.removal import removal_of
 from icekeeper.operations.expiry.retention import ExpiryPlan
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata

@@ -6,8 +6,7 @@ import pytest
 
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.document import TableMetadata, apply_updates
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file

@@ -15,9 +15,9 @@ import pytest
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_schemas import manifest_schema
+from icekeeper.metadata.entry_columns import StoredFile
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
-from icekeeper.metadata.stored_file import StoredFile
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.drawn_manifests import table
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.theta import NOMINAL, ThetaSketch, decode_theta, encode_theta, sketch_of, union
+from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, decode_theta, encode_theta, sketch_of, union
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.murmur import hash_bytes, hash_words
 

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import CommitConflict
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.requirements import check_requirements
-from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.operations.expiry.unreferenced import unreferenced_files
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
 from support.listed_manifests import LOCATION, ListedManifests

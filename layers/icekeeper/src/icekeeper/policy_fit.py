@@ -10,12 +10,11 @@ from contextlib import suppress
 from itertools import combinations
 
 from icekeeper.errors import PolicyError, TableUnsupported
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.scope import file_scope
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns
-from icekeeper.pass_context.branch import branch_head
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 

@@ -285,8 +285,7 @@ class Runtime:
         """
         from icekeeper.detection.assessor import idle_by_memory
         from icekeeper.health.examine import examine, health_head
-        from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
-        from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
         from icekeeper.policy_fit import fitting
         from icekeeper.sweep_rhythm import has_former_table
 

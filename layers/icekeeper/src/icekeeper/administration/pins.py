@@ -18,9 +18,7 @@ from icekeeper.errors import (
     PolicyError,
     StorageError,
 )
-from icekeeper.metadata.document import Ref, TableMetadata
-from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.requirements import ref_at, same_table
+from icekeeper.metadata.document import Ref, TableMetadata, ref_at, require_writable, same_table
 from icekeeper.model import Nothing, TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.operations.staging.plan import require_stageable

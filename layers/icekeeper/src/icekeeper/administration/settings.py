@@ -10,10 +10,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.requirements import same_table
-from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, same_table
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled

@@ -24,10 +24,8 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ahead_ms
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.metadata.document_files import parse_document, render_document
-from icekeeper.metadata.requirements import check_requirements
-from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage

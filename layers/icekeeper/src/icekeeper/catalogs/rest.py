@@ -32,9 +32,8 @@ from icekeeper.catalogs.server_settings import (
 )
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.document_shape import require_shape
-from icekeeper.metadata.requirements import same_table
+from icekeeper.metadata.document import TableMetadata, same_table
+from icekeeper.metadata.document_files import require_shape
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest import (
     BoundedRestCatalog,

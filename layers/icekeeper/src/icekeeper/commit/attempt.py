@@ -9,8 +9,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.requirements import check_requirements
+from icekeeper.metadata.document import TableMetadata, check_requirements
 from icekeeper.model import ManifestContent, ManifestFile
 
 # One attempt at a commit, and what a state of the table proves about it (pure).

@@ -21,12 +21,16 @@ from icekeeper.commit.attempt import (
     shows_snapshot,
 )
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_blocks import ManifestAssembler
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list, partition_types
+from icekeeper.metadata.document import Snapshot, TableMetadata, ref_at, same_table
+from icekeeper.metadata.manifest_write import (
+    ManifestAssembler,
+    NewSnapshot,
+    encode_manifest,
+    encode_manifest_list,
+    partition_types,
+)
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
-from icekeeper.metadata.partition_summaries import split_by_section
-from icekeeper.metadata.requirements import ref_at, same_table
+from icekeeper.metadata.single_value import split_by_section
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import (

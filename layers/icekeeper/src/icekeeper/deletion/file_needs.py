@@ -31,7 +31,7 @@ from icekeeper.deletion.shared_references import (
     read_strays,
 )
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.reachability import References, reachable_files
+from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_listing import read_listed_metadata
 from icekeeper.policy import gc_enabled

@@ -10,7 +10,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign_tables import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.reachability import metadata_files, statistics_files
+from icekeeper.metadata.table_reader import metadata_files, statistics_files
 from icekeeper.storage.path_set import may_be_under
 from icekeeper.storage.paths import authority, is_under, leads_out, normalise
 

@@ -23,8 +23,7 @@ from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefu
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.metadata.reachability import References, metadata_files, reachable_paths, statistics_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import References, TableReader, metadata_files, reachable_paths, statistics_files
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.footprint import data_root

@@ -16,9 +16,8 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import owned_locations, table_folders
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, PolicyError, is_gone
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_portions import portions
-from icekeeper.metadata.reachability import References
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.manifest_read import portions
+from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.footprint import Footprint, data_folders

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import StorageError
-from icekeeper.metadata.reachability import reachable_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import ManifestContent
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

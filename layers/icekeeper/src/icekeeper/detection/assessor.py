@@ -13,7 +13,7 @@ from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.signals import Signal, due_sweep, is_known_idle, schedule_signals, wanted_clustering
 from icekeeper.errors import MaintenanceError, PolicyError, RequestRefused
 from icekeeper.health.examine import unreadable_warning
-from icekeeper.metadata.format_versions import MAINTAINED_FORMAT_VERSIONS
+from icekeeper.metadata.document import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation, ResolvedPolicy

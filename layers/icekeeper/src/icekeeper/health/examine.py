@@ -9,9 +9,8 @@ from typing import Any
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
+from icekeeper.metadata.document import MAIN, PREVIOUS_VERSIONS_MAX_DEFAULT, Snapshot, TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
-from icekeeper.metadata.updates import PREVIOUS_VERSIONS_MAX_DEFAULT
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of

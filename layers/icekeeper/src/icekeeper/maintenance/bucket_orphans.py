@@ -21,7 +21,7 @@ from icekeeper.maintenance.begin_and_end_pass import PassStart, conclude
 from icekeeper.maintenance.run_operation import run_guarded
 from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
-from icekeeper.metadata.reachability import References, documents
+from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.candidates import CandidateCollector
 from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere

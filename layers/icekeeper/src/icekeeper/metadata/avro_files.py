@@ -1,8 +1,4 @@
-"""Reads and writes Avro container files with raw values, so that what was read can be written again unchanged.
-
-Logical types are removed from the writer's schema before decoding, so that dates, decimals and uuids are decoded as
-the integers and bytes that are stored.
-"""
+"""Reads and writes Avro container files with raw values, so that they can be written again unchanged."""
 
 from __future__ import annotations
 
@@ -18,21 +14,89 @@ from fastavro.schema import parse_schema
 from pydantic_core import from_json
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
-from icekeeper.metadata.avro_container import AvroContainer, open_container
-from icekeeper.metadata.avro_types import AvroTypes, require_bounded
-from icekeeper.metadata.avro_values import Reader
+from icekeeper.machine.foreign_bytes import FileLimits
+from icekeeper.metadata.avro_values import (
+    AvroTypes,
+    Reader,
+    read_bytes,
+    read_long,
+    read_string,
+    require_bounded,
+    require_possible,
+)
 
-__all__ = [
-    "AvroSchema",
-    "OpenedFile",
-    "WriterSchema",
-    "decimal_fields",
-    "open_avro",
-    "strip_logical_types",
-    "structure",
-    "write_avro",
-    "writer_schema",
-]
+# Takes an Avro container file apart that lies in memory: its header, and its blocks decompressed.
+#
+# fastavro parses the schema of every file anew, which takes longer than to read a small manifest or manifest list; here
+# nothing is parsed but the header's texts. Source: Apache Avro 1.12 specification, "Object Container Files".
+
+SYNC_BYTES = 16
+"""The length of the marker behind each block, with which a file's header ends too."""
+
+_MAGIC = b"Obj\x01"
+# What becomes of an entry or of a line of a manifest list, path and numbers included; some writers' take more.
+_RECORD_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AvroContainer:
+    """A container file."""
+
+    data: bytes
+    header: Mapping[str, str]
+    blocks_at: int
+    """Where the first block begins."""
+    limits: FileLimits
+    """What the file may still unfold to."""
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The number of records of each block, and their bytes.
+
+        Raises:
+            MetadataUnreadable: the file unfolds to more than it may.
+            Exception: the file is damaged or truncated.
+        """
+        codec, limits = self.header.get("avro.codec", "null"), self.limits
+        data, at, size = self.data, self.blocks_at, len(self.data)
+        marker = data[at - SYNC_BYTES : at]
+        while at < size:
+            count, at = read_long(data, at)
+            block, at = read_bytes(data, at)
+            if not data.startswith(marker, at):
+                raise EOFError("a block does not end with the file's marker")
+            at += SYNC_BYTES
+            records = limits.unpack(codec, block)
+            limits.hold(_RECORD_BYTES * require_possible(count, len(records)))
+            yield count, records
+
+
+def open_container(data: bytes, path: str) -> AvroContainer:
+    """Read the header.
+
+    Raises:
+        PolicyError: the setting of what files may unfold to is malformed.
+        Exception: the bytes are not an Avro file.
+    """
+    if not data.startswith(_MAGIC):
+        raise ValueError("it does not begin as one")
+    header: dict[str, str] = {}
+    count, at = read_long(data, len(_MAGIC))
+    while count:
+        if count < 0:  # the size of these pairs in bytes follows
+            _, at = read_long(data, at)
+        for _ in range(abs(count)):
+            key, at = read_string(data, at)
+            header[key], at = read_string(data, at)
+        count, at = read_long(data, at)
+    if at + SYNC_BYTES > len(data):
+        raise EOFError("its header is cut off")
+    return AvroContainer(data, header, at + SYNC_BYTES, FileLimits(path, len(data)))
+
+
+# Reads and writes Avro container files with raw values, so that what was read can be written again unchanged.
+#
+# Logical types are removed from the writer's schema before decoding, so that dates, decimals and uuids are decoded as
+# the integers and bytes that are stored.
 
 AvroSchema = dict[str, Any]
 Block = TypeVar("Block")
@@ -217,3 +281,47 @@ def decimal_fields(record: AvroSchema) -> list[str]:
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+# Finds fields of a manifest's Avro schema by ``field-id``, or by name where a writer left the ids out.
+
+JsonObject = Mapping[str, Any]
+
+# Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
+_LEGACY_NAMES = {
+    "added_data_files_count": "added_files_count",
+    "existing_data_files_count": "existing_files_count",
+    "deleted_data_files_count": "deleted_files_count",
+}
+
+
+def is_field(field: JsonObject, field_id: int, name: str) -> bool:
+    """Whether a field of a schema has that id, or, if it has no id, that name."""
+    found = field.get("field-id")
+    return bool(field["name"] == name if found is None else int(found) == field_id)
+
+
+def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
+    """The record schema of a nested field, nullable or not (BigQuery makes ``data_file`` nullable).
+
+    Raises:
+        LookupError: there is no such field.
+    """
+    for field in schema["fields"]:
+        if is_field(field, field_id, name):
+            kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+            for kind in kinds:
+                if isinstance(kind, dict) and kind.get("type") == "record":
+                    return kind
+    raise LookupError(f"has no field {name}; it is not an Iceberg manifest")
+
+
+def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
+    """Names in the file → names in the specification, of fields that are wanted; ``wanted`` are the latter by id."""
+    found = {}
+    for field in schema["fields"]:
+        name, field_id = field["name"], field.get("field-id")
+        canonical = _LEGACY_NAMES.get(name, name) if field_id is None else wanted.get(int(field_id), name)
+        if canonical in wanted.values():
+            found[name] = canonical
+    return found

@@ -1,28 +1,68 @@
-"""Reads table metadata from its JSON document.
-
-PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
-models: it reads what it needs from the JSON, and :mod:`icekeeper.metadata.updates` changes only what an update names
-(Iceberg table specification, "Table Metadata Fields") (rule 42, platform 14).
-"""
+"""Table metadata: read from its JSON document, updated, required to be unchanged, and supported versions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from icekeeper.errors import MetadataUnreadable, PolicyError
-from icekeeper.metadata.new_file_folders import DATA_FOLDER_KEYS, METADATA_FOLDER_KEY
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
 
-__all__ = [
-    "MAIN",
-    "NAME_MAPPING",
-    "JsonObject",
-    "Ref",
-    "Snapshot",
-    "TableMetadata",
-]
+# Refuses folders for new files that are other folders on other machines (rule 182), or are not known (rule 28) (pure).
+#
+# A path that is relative belongs to the process that writes, and a local one of a table in a store to its machine: what
+# a rewrite commits there no other reader finds, and expiry then deletes the files that it replaced.
+
+DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
+"""The first one that is set is the folder of new data files; the others are its older names."""
+METADATA_FOLDER_KEY = "write.metadata.path"
+_CUSTOM_PROVIDER = "write.location-provider.impl"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
+    """Check where the properties of a table at this location send new files.
+
+    Raises:
+        TableUnsupported: to a relative path, or to the local disk although the table lies in a store.
+    """
+    data = next((key for key in DATA_FOLDER_KEYS if properties.get(key)), None)
+    for key in (data, METADATA_FOLDER_KEY):
+        folder = properties.get(key or "") or location
+        is_whole = folder.startswith("/") or _SCHEME.match(folder) is not None
+        if folder != location and _is_local(folder) and not (is_whole and _is_local(location)):
+            raise TableUnsupported(
+                f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
+                f"address, as the table's location {location} is one; the table was left alone"
+            )
+
+
+def require_known_layout(properties: Mapping[str, str]) -> None:
+    """Raises TableUnsupported when a class that only Java can load decides where the table's data files go."""
+    provider = properties.get(_CUSTOM_PROVIDER)
+    if provider:
+        raise TableUnsupported(
+            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
+            "cannot be asked; the table was left alone"
+        )
+
+
+def _is_local(path: str) -> bool:
+    """Whether a path has no scheme, or that of local files."""
+    found = _SCHEME.match(path)
+    return found is None or found[1].lower() == "file"
+
+
+# Reads table metadata from its JSON document.
+#
+# PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
+# models: it reads what it needs from the JSON, and :mod:`icekeeper.metadata.document` changes only what an update names
+# (Iceberg table specification, "Table Metadata Fields") (rule 42, platform 14).
 
 JsonObject = dict[str, Any]
 MAIN = "main"
@@ -313,3 +353,310 @@ def _of_one_column(field: JsonObject) -> JsonObject:
         return field
     named = field["transform"] if len(sources) == 1 else f"multi-argument {field['transform']}"
     return {**field, "source-id": sources[0], "transform": named}
+
+
+# Which tables this version of Icekeeper writes to: by the version of their format, by where files would go, and only
+# where all readers see the same head.
+
+MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
+_LAST_NUMBER = 2**63 - 1
+
+
+def require_writable(metadata: TableMetadata) -> None:
+    """Raises TableUnsupported for tables whose format this version must not write (rule 46), for those whose files
+    nobody else would find (rule 182), and for those that readers take for different ones (rule 290)."""
+    if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
+        raise TableUnsupported(
+            f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
+            "the table was left alone"
+        )
+    require_known_folders(metadata.location, metadata.properties)
+    _require_one_head(metadata)
+
+
+def _require_one_head(metadata: TableMetadata) -> None:
+    current, main = metadata.document.get("current-snapshot-id"), metadata.refs.get(MAIN)
+    if main is not None and main.snapshot_id != current:
+        raise TableUnsupported(
+            f"current-snapshot-id is {current}, ref 'main' points at {main.snapshot_id}: which of them holds the "
+            "table's rows is not known; set main to the right one; the table was left alone"
+        )
+    if metadata.last_sequence_number >= _LAST_NUMBER:
+        raise TableUnsupported(
+            f"last-sequence-number is {metadata.last_sequence_number}, after which there is none; the table was left "
+            "alone"
+        )
+
+
+# Requirements that a table must still meet when a commit is made: ``TableRequirement`` objects of the REST API.
+
+
+def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
+    """The requirement that the table still has this UUID; none for a v1 table without UUID."""
+    return [] if metadata.uuid is None else [{"type": "assert-table-uuid", "uuid": metadata.uuid}]
+
+
+def ref_at(name: str, snapshot_id: int | None) -> dict[str, Any]:
+    """The requirement that a branch or tag points at a snapshot; with ``None``, that there is no such ref."""
+    return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
+
+
+def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[str, Any]]) -> None:
+    """Check REST ``TableRequirement`` objects against a document.
+
+    Raises:
+        CommitConflict: one of them is not met.
+        ValueError: its kind is unknown.
+    """
+    for requirement in requirements:
+        kind = requirement["type"]
+        if kind == "assert-table-uuid":
+            if metadata.uuid != requirement["uuid"]:
+                raise CommitConflict(f"the table was replaced: its UUID is {metadata.uuid}, not {requirement['uuid']}")
+        elif kind == "assert-ref-snapshot-id":
+            ref = metadata.refs.get(requirement["ref"])
+            found = None if ref is None else ref.snapshot_id
+            if found != requirement["snapshot-id"]:
+                raise CommitConflict(
+                    f"ref '{requirement['ref']}' is at snapshot {found}, not at {requirement['snapshot-id']}"
+                )
+        elif kind == "assert-default-spec-id":
+            if metadata.default_spec_id != requirement["default-spec-id"]:
+                raise CommitConflict(f"the default partition spec is {metadata.default_spec_id} by now")
+        elif kind == "assert-current-schema-id":
+            if metadata.current_schema_id != requirement["current-schema-id"]:
+                raise CommitConflict(f"the current schema is {metadata.current_schema_id} by now")
+        else:
+            raise ValueError(f"unknown requirement {kind}")
+
+
+# Digests of what plans go by beside a table's snapshots, and of what files are read by (pure).
+
+_LENGTH = 16
+_SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")
+
+
+def table_digest(metadata: TableMetadata) -> str:
+    """A digest of format version, current schema, spec and sort order, and of all properties."""
+    found = {key: metadata.document.get(key) for key in _SETTINGS}
+    # Where a v1 writer left the ids out, these are the current ones.
+    if found["current-schema-id"] is None:
+        found |= {key: metadata.document.get(key) for key in ("schema", "partition-spec")}
+    return _digest(found)
+
+
+def schema_digest(metadata: TableMetadata) -> str:
+    """A digest of what data files are read by: the current schema, and the name mapping."""
+    return _digest({"schema": metadata.current_schema, "mapping": metadata.properties.get(NAME_MAPPING)})
+
+
+def _digest(found: Any) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:_LENGTH]
+
+
+# Applies updates to a table metadata document, as the specification says.
+#
+# Updates are ``TableUpdate`` objects of the REST specification, so that one commit means the same on every catalog.
+# Everything that an update does not name is preserved.
+
+# Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
+PREVIOUS_VERSIONS_MAX_DEFAULT = 100
+
+
+def apply_updates(
+    metadata: TableMetadata,
+    updates: Iterable[Mapping[str, Any]],
+    *,
+    metadata_location: str | None,
+    now_ms: int,
+) -> TableMetadata:
+    """The document with updates applied to a copy of it.
+
+    ``metadata_location`` is the path of the base document; it is appended to the metadata log, which is then cut to
+    ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; the result never has a time
+    before those of the base document (rule 45).
+
+    Raises:
+        CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
+            snapshot that is not there.
+        PolicyError: a table property that steers the commit is malformed.
+        ValueError: an update of an unknown kind.
+    """
+    document = copy.deepcopy(dict(metadata.document))
+    previous_update_ms = metadata.last_updated_ms
+    updated_ms = max(now_ms, previous_update_ms)
+    commit = _Commit(updated_ms)
+    for update in updates:
+        if update["action"] not in _APPLY:
+            raise ValueError(f"unknown update {update['action']}")
+        _APPLY[update["action"]](document, update, commit)
+    newest_snapshot_ms = max((int(s["timestamp-ms"]) for s in document.get("snapshots") or ()), default=0)
+    document["last-updated-ms"] = max(updated_ms, newest_snapshot_ms)
+    if metadata_location is not None:
+        log = [*(document.get("metadata-log") or ())]
+        log.append({"timestamp-ms": previous_update_ms, "metadata-file": metadata_location})
+        result = TableMetadata(document)
+        keep = max(1, result.property_int("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT))
+        document["metadata-log"] = log[-keep:]
+    return TableMetadata(document)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """What updates of one commit have to know of each other."""
+
+    updated_ms: int
+    """The time of the commit, epoch milliseconds."""
+    added: set[int] = field(default_factory=set)
+    """Ids of the snapshots that this commit adds."""
+
+
+def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    # The checks are those of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
+    snapshot = dict(update["snapshot"])
+    snapshot_id, version = snapshot["snapshot-id"], int(document["format-version"])
+    if any(s["snapshot-id"] == snapshot_id for s in document.get("snapshots") or ()):
+        raise CommitConflict(f"snapshot {snapshot_id} is already in the table")
+    if "sequence-number" in snapshot:
+        last, number = int(document.get("last-sequence-number") or 0), int(snapshot["sequence-number"])
+        if version > 1 and number <= last and snapshot.get("parent-snapshot-id") is not None:
+            raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, the table is at {last} already")
+        document["last-sequence-number"] = max(last, number)
+    if version > 2:
+        next_row_id, first_row_id = TableMetadata(document).next_row_id, int(snapshot["first-row-id"])
+        if first_row_id < next_row_id:
+            raise CommitConflict(
+                f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"
+            )
+        # Every row that the snapshot's manifests were assigned (specification, "Row Lineage").
+        document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
+    document["snapshots"] = [*(document.get("snapshots") or ()), snapshot]
+    commit.added.add(snapshot_id)
+
+
+def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    name, snapshot_id = update["ref-name"], update["snapshot-id"]
+    snapshot = next((s for s in document.get("snapshots") or () if s["snapshot-id"] == snapshot_id), None)
+    if snapshot is None:
+        raise CommitConflict(f"ref '{name}' cannot point at snapshot {snapshot_id}, which is not in the table")
+    ref = {key: value for key, value in update.items() if key not in ("action", "ref-name") and value is not None}
+    refs = document.get("refs") or {}
+    if refs.get(name) == ref:
+        return
+    if int(document["format-version"]) > 1 or refs or name != MAIN:
+        document["refs"] = {**refs, name: ref}
+    if name == MAIN:
+        document["current-snapshot-id"] = snapshot_id
+        # A rollback is logged at its own time, not at that of its snapshot: readers want the log in order of time.
+        logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in commit.added else commit.updated_ms
+        entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
+        document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
+
+
+def _remove_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    name = update["ref-name"]
+    (document.get("refs") or {}).pop(name, None)
+    if name == MAIN:
+        # Java writes "no current snapshot" as null from v3 on.
+        document["current-snapshot-id"] = -1 if int(document["format-version"]) < 3 else None
+        document["snapshot-log"] = []
+
+
+def _set_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics") -> None:
+    statistics = dict(update[key])
+    _remove_statistics(document, statistics, commit, key)
+    document[key].append(statistics)
+
+
+def _set_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    _set_statistics(document, update, commit, "partition-statistics")
+
+
+def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}  # and their statistics (rule 43)
+    document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
+    for key in ("statistics", "partition-statistics"):
+        if document.get(key):
+            document[key] = [s for s in document[key] if int(s["snapshot-id"]) not in gone]
+    for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
+        _remove_snapshot_ref(document, {"ref-name": name}, commit)
+    if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
+        _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
+    # With the entry of an expired snapshot go all entries before it (rule 44).
+    log = document.get("snapshot-log") or []
+    last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
+    if last_gone >= 0:
+        document["snapshot-log"] = log[last_gone + 1 :]
+
+
+def _remove_statistics(
+    document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics"
+) -> None:
+    snapshot_id = int(update["snapshot-id"])
+    document[key] = [s for s in document.get(key) or () if int(s["snapshot-id"]) != snapshot_id]
+
+
+def _remove_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    _remove_statistics(document, update, commit, "partition-statistics")
+
+
+def _set_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
+
+
+def _remove_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = set(update["removals"])
+    document["properties"] = {
+        key: value for key, value in (document.get("properties") or {}).items() if key not in gone
+    }
+
+
+def _remove_partition_specs(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = set(update["spec-ids"])
+    if TableMetadata(document).default_spec_id in gone:
+        raise CommitConflict("the default partition spec cannot be removed")
+    if document.get("partition-specs"):
+        document["partition-specs"] = [s for s in document["partition-specs"] if int(s["spec-id"]) not in gone]
+
+
+def _remove_schemas(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+    gone = set(update["schema-ids"])
+    if TableMetadata(document).current_schema_id in gone:
+        raise CommitConflict("the current schema cannot be removed")
+    if "schemas" in document:
+        document["schemas"] = [s for s in document["schemas"] if int(s.get("schema-id", 0)) not in gone]
+
+
+_APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] = {
+    "add-snapshot": _add_snapshot,
+    "set-snapshot-ref": _set_snapshot_ref,
+    "remove-snapshot-ref": _remove_snapshot_ref,
+    "remove-snapshots": _remove_snapshots,
+    "set-statistics": _set_statistics,
+    "set-partition-statistics": _set_partition_statistics,
+    "remove-statistics": _remove_statistics,
+    "remove-partition-statistics": _remove_partition_statistics,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+    "remove-partition-specs": _remove_partition_specs,
+    "remove-schemas": _remove_schemas,
+}
+
+
+# The branch of a table that a policy names.
+
+
+def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """The head of the branch that a policy names; ``None`` while the table has no snapshot on ``main``.
+
+    Raises:
+        PolicyError: there is no such branch.
+    """
+    ref = metadata.refs.get(branch)
+    if (ref is None and branch != MAIN) or (ref is not None and ref.type != "branch"):
+        kind = "a tag" if ref is not None else "no branch of this table"
+        branches = sorted(name for name, known in metadata.refs.items() if known.type == "branch")
+        raise PolicyError(
+            f"policy key branch names '{branch}', which is {kind}; branches are: {', '.join(branches) or 'none yet'}"
+        )
+    return metadata.head(branch)

@@ -1,4 +1,4 @@
-"""Parses and renders metadata files, plain or gzip-compressed."""
+"""Parses, checks and renders metadata files, plain or compressed with gzip."""
 
 from __future__ import annotations
 
@@ -6,13 +6,235 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pydantic_core import SchemaValidator, ValidationError
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.document_shape import require_shape
 
-__all__ = ["is_metadata_file", "leading_uuid", "parse_document", "render_document"]
+# Checks that a metadata document has the shape that the specification gives it, once, before anybody reads it.
+#
+# Whoever reads a document relies on its shape: that ids are numbers, that snapshots have times, that the current schema
+# is there.  What is unknown is left alone, and so is what ``verify`` reports of tables that can be read (rule 248).
+# Source: Iceberg specification, "Table Metadata Fields", "Schemas and Data Types", appendix C.
+
+Shape = dict[str, Any]
+"""What a value must be, as pydantic-core describes it."""
+
+_LONG: Shape = {"type": "int", "strict": True, "ge": -(2**63), "le": 2**63 - 1}
+_INT: Shape = {"type": "int", "strict": True, "ge": -(2**31), "le": 2**31 - 1}
+# The years 1 to 9999, which Python's dates have: times in microseconds lie far beyond.
+_MILLIS: Shape = {"type": "int", "strict": True, "ge": -62_135_596_800_000, "le": 253_402_300_799_999}
+_TEXT: Shape = {"type": "str", "strict": True}
+_SOME_TEXT: Shape = {"type": "str", "strict": True, "min_length": 1}
+_TEXTS: Shape = {"type": "dict", "strict": True, "values_schema": _TEXT}
+# Not looked into, so not copied either.
+_ANY_OBJECT: Shape = {"type": "is-instance", "cls": dict}
+# In Parquet -1 says that a column has no id, so no file could name such a column.
+_FIELD_ID: Shape = {**_INT, "ge": 0}
+_SHOWN = 60
+_WITH_IDS = (
+    ("snapshots", "snapshot-id", "snapshots"),
+    ("schemas", "schema-id", "schemas"),
+    ("partition-specs", "spec-id", "partition specs"),
+)
+
+
+def require_shape(document: Mapping[str, Any]) -> None:
+    """Check a whole document.
+
+    Raises:
+        MetadataUnreadable: the sentence names the first place that is wrong, as ``snapshots[3].timestamp-ms is 'x'``.
+    """
+    try:
+        _validator().validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise MetadataUnreadable(_sentence(first["loc"], first)) from None
+    _require_current(document)
+
+
+def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
+    place = ""
+    for part in loc:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif not part.startswith("#"):  # a choice among types, which is no place
+            place += f".{part}" if place else part
+    if error["type"] == "missing":
+        return f"{place} is missing"
+    message = str(error["msg"])
+    wanted = message[0].lower() + message[1:]
+    found = repr(error["input"])
+    return f"{place} is {found[:_SHOWN]}{'…' * (len(found) > _SHOWN)}; {wanted}"
+
+
+def _require_current(document: Mapping[str, Any]) -> None:
+    """What a document names as current or default is in it; sort orders are looked for, and taken for none."""
+    for key, id_key, what in _WITH_IDS:
+        _require_one_of_each(document.get(key) or (), id_key, what)
+    schemas = document.get("schemas") or [document.get("schema")]
+    if schemas == [None]:
+        raise MetadataUnreadable("schemas is missing")
+    current = document.get("current-schema-id")
+    if current is not None and all(schema.get("schema-id", 0) != current for schema in schemas):
+        raise MetadataUnreadable(f"current-schema-id is {current}, which is no schema of the document")
+    specs = document.get("partition-specs")
+    default = document.get("default-spec-id") or 0
+    if specs and all(spec["spec-id"] != default for spec in specs):
+        raise MetadataUnreadable(f"default-spec-id is {default}, which is no partition spec of the document")
+    for spec in specs or ():
+        _require_sources(spec["fields"])
+    _require_sources(document.get("partition-spec") or ())
+
+
+def _require_one_of_each(entries: Sequence[Mapping[str, Any]], id_key: str, what: str) -> None:
+    """An id stands for one thing: of two that differ some readers take the first, others the last (rule 290)."""
+    by_id: dict[int, Mapping[str, Any]] = {}
+    for entry in entries:
+        if by_id.setdefault(entry.get(id_key, 0), entry) != entry:
+            raise MetadataUnreadable(f"two different {what} have the id {entry.get(id_key, 0)}")
+
+
+def _require_sources(fields: Any) -> None:
+    for field in fields:
+        if field.get("source-id") is None and not field.get("source-ids"):
+            raise MetadataUnreadable(f"partition field {field['name']} has no source-id")
+
+
+def _optional(shape: Shape) -> Shape:
+    return {"type": "nullable", "schema": shape}
+
+
+def _list(items: Shape) -> Shape:
+    return {"type": "list", "strict": True, "items_schema": items}
+
+
+def _object(required: Mapping[str, Shape], optional: Mapping[str, Shape]) -> Shape:
+    fields = {
+        **{key: {"type": "typed-dict-field", "schema": shape, "required": True} for key, shape in required.items()},
+        **{
+            key: {"type": "typed-dict-field", "schema": _optional(shape), "required": False}
+            for key, shape in optional.items()
+        },
+    }
+    return {"type": "typed-dict", "strict": True, "extra_behavior": "ignore", "fields": fields}
+
+
+@cache
+def _validator() -> SchemaValidator:
+    """Made once, when the first document is read."""
+    shape: Any = {"type": "definitions", "schema": _document(), "definitions": [_type(), _field()]}
+    return SchemaValidator(shape)
+
+
+def _kind_of_type(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "#primitive"
+    return f"#{value.get('type')}" if isinstance(value, dict) else None
+
+
+def _type() -> Shape:
+    kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
+    choices = {
+        "#primitive": _SOME_TEXT,
+        "#struct": _object({"fields": _list({"type": "definition-ref", "schema_ref": "field"})}, {}),
+        "#list": _object(
+            {"element-id": _FIELD_ID, "element": kind, "element-required": {"type": "bool", "strict": True}}, {}
+        ),
+        "#map": _object(
+            {
+                "key-id": _FIELD_ID,
+                "key": kind,
+                "value-id": _FIELD_ID,
+                "value": kind,
+                "value-required": {"type": "bool", "strict": True},
+            },
+            {},
+        ),
+    }
+    message = "it is no type"
+    return {
+        "type": "tagged-union",
+        "choices": choices,
+        "discriminator": _kind_of_type,
+        "custom_error_type": "no_type",
+        "custom_error_message": message,
+        "ref": "type",
+    }
+
+
+def _field() -> Shape:
+    kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
+    required = {"id": _FIELD_ID, "name": _TEXT, "required": {"type": "bool", "strict": True}, "type": kind}
+    return {**_object(required, {}), "ref": "field"}
+
+
+def _document() -> Shape:
+    fields = _list({"type": "definition-ref", "schema_ref": "field"})
+    schema = _object({"fields": fields}, {"schema-id": _INT, "identifier-field-ids": _list(_INT)})
+    partition_field = _object(
+        {"name": _TEXT, "transform": _SOME_TEXT},
+        {"field-id": _INT, "source-id": _INT, "source-ids": _list(_INT)},
+    )
+    sort_field = _object(
+        {"transform": _SOME_TEXT, "direction": _TEXT, "null-order": _TEXT},
+        {"source-id": _INT, "source-ids": _list(_INT)},
+    )
+    snapshot = _object(
+        {"snapshot-id": _LONG, "timestamp-ms": _MILLIS},
+        {
+            "parent-snapshot-id": _LONG,
+            "sequence-number": _LONG,
+            "summary": _ANY_OBJECT,
+            "manifest-list": _SOME_TEXT,
+            "manifests": _list(_SOME_TEXT),
+            "schema-id": _INT,
+            "first-row-id": _LONG,
+            "added-rows": _LONG,
+        },
+    )
+    ref = _object(
+        {"snapshot-id": _LONG},
+        {"type": _TEXT, "min-snapshots-to-keep": _INT, "max-snapshot-age-ms": _LONG, "max-ref-age-ms": _LONG},
+    )
+    blob = _object({}, {"properties": _ANY_OBJECT})
+    return _object(
+        {"format-version": {**_INT, "ge": 1}, "location": _SOME_TEXT},
+        {
+            "table-uuid": _TEXT,
+            "last-updated-ms": _MILLIS,
+            "last-sequence-number": _LONG,
+            "last-column-id": _INT,
+            "last-partition-id": _INT,
+            "next-row-id": _LONG,
+            "properties": _TEXTS,
+            "schemas": _list(schema),
+            "schema": schema,
+            "current-schema-id": _INT,
+            "partition-specs": _list(_object({"spec-id": _INT, "fields": _list(partition_field)}, {})),
+            "partition-spec": _list(partition_field),
+            "default-spec-id": _INT,
+            "sort-orders": _list(_object({"order-id": _INT}, {"fields": _list(sort_field)})),
+            "default-sort-order-id": _INT,
+            "current-snapshot-id": _LONG,
+            "snapshots": _list(snapshot),
+            "refs": {"type": "dict", "strict": True, "values_schema": ref},
+            "snapshot-log": _list(_object({"snapshot-id": _LONG, "timestamp-ms": _MILLIS}, {})),
+            "metadata-log": _list(_object({"metadata-file": _SOME_TEXT, "timestamp-ms": _MILLIS}, {})),
+            "statistics": _list(
+                _object({"snapshot-id": _LONG, "statistics-path": _SOME_TEXT}, {"blob-metadata": _list(blob)})
+            ),
+            "partition-statistics": _list(_object({"snapshot-id": _LONG, "statistics-path": _SOME_TEXT}, {})),
+        },
+    )
+
+
+# Parses and renders metadata files, plain or gzip-compressed.
 
 METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 

@@ -1,35 +1,39 @@
-"""Decodes manifests and manifest lists of format versions 1 to 3.
-
-Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
-numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list"
-(specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
-"""
+"""Decodes manifests and manifest lists of format versions 1 to 3."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_fields import canonical_names
-from icekeeper.metadata.avro_files import OpenedFile, open_avro, writer_schema
-from icekeeper.metadata.avro_types import AvroTypes
-from icekeeper.metadata.avro_values import Reader
+from icekeeper.metadata.avro_files import (
+    OpenedFile,
+    canonical_names,
+    decimal_fields,
+    open_avro,
+    record_of,
+    writer_schema,
+)
+from icekeeper.metadata.avro_schemas import avro_name, column_type
+from icekeeper.metadata.avro_values import AvroTypes, Reader
 from icekeeper.metadata.entry_columns import (
     BYTES,
     ENTRY_FIELDS,
     FILE_FIELDS,
     LATE,
+    LATE_FIELDS,
+    METRIC_FIELDS,
     NUMBER,
+    STORED,
     TEXT,
     EntryColumns,
+    StoredFile,
     entry_columns,
     require_type,
 )
-from icekeeper.metadata.inherited_numbers import inherited_file_number, inherited_number
-from icekeeper.metadata.stored_file import LATE_FIELDS, METRIC_FIELDS, STORED, StoredFile
-from icekeeper.metadata.stored_partitions import StoredField, partition_maker, stored_fields
+from icekeeper.metadata.single_value import UNITS_PER_DAY, least_decimal
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -41,17 +45,136 @@ from icekeeper.model import (
     ManifestEntry,
     ManifestFile,
     PartitionFieldSummary,
+    PartitionValue,
 )
 
-__all__ = [
-    "decode_identities",
-    "decode_live_files",
-    "decode_live_paths",
-    "decode_manifest",
-    "decode_manifest_list",
-    "entry_status",
-    "manifest_from_file",
-]
+# Resolves sequence numbers that an entry inherits (specification, "Manifest Entry Inheritance").
+
+
+def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
+    """The data sequence number of an entry; null stands for the manifest's, in ADDED entries and v1 manifests.
+
+    Raises:
+        MetadataUnreadable: it is null where it must not be.
+    """
+    number = inherited_file_number(value, status, manifest)
+    if number is None:
+        raise MetadataUnreadable(
+            f"manifest {manifest.manifest_path} holds an {status.name} entry without sequence number"
+        )
+    return number
+
+
+def inherited_file_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int | None:
+    """The file sequence number of an entry, inherited as the data sequence number is.
+
+    ``None`` where it should be stated and is not: early writers of v2 left such entries, and Iceberg reads them.
+    """
+    if value is None and (status is EntryStatus.ADDED or manifest.sequence_number == 0):
+        return manifest.sequence_number
+    return value
+
+
+# Manifests in portions of about one size, each the work of one task.
+
+
+def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:
+    """The manifests in their order; each portion but the last has at least so many bytes, by one manifest too many."""
+    portion: list[ManifestFile] = []
+    size = 0
+    for manifest in manifests:
+        portion.append(manifest)
+        size += manifest.manifest_length
+        if size >= portion_bytes:
+            yield tuple(portion)
+            portion, size = [], 0
+    if portion:
+        yield tuple(portion)
+
+
+# Makes partition tuples of the partition records that manifests store.
+
+
+class StoredField(NamedTuple):
+    """A field of a partition spec, as it is found in manifests of any age."""
+
+    field_id: int
+    name: str
+    units_per_day: int
+    """Of the timestamp that the column itself is now; 0: it is none, or transformed."""
+
+
+StoredFields: TypeAlias = tuple[StoredField, ...]
+
+
+def stored_fields(spec: Mapping[str, Any], table_schemas: Sequence[Mapping[str, Any]] = ()) -> StoredFields:
+    """The fields of a spec; ``table_schemas``: every schema of the table, the current one first."""
+    return tuple(
+        StoredField(int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas))
+        for field in spec["fields"]
+    )
+
+
+def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]]) -> int:
+    if field["transform"] != "identity":
+        return 0
+    kinds = (column_type(schema, int(field["source-id"])) for schema in schemas)
+    return UNITS_PER_DAY.get(next((kind for kind in kinds if kind is not None), ""), 0)
+
+
+def partition_maker(
+    schema_text: str, schema: Mapping[str, Any], fields: StoredFields
+) -> Callable[[Mapping[str, Any]], tuple[PartitionValue, ...]]:
+    """Makes tuples that follow the fields of a spec of the records of a manifest, of values as they are since the last
+    promotion of a column (rule 176).
+
+    ``schema`` is that of entries without logical types, ``schema_text`` the same with them.
+
+    Raises:
+        LookupError: there is no partition in an entry.
+    """
+    annotated = record_of(record_of(json.loads(schema_text), 2, "data_file"), 102, "partition")
+    decimals = frozenset(decimal_fields(annotated))
+    stored = record_of(record_of(schema, 2, "data_file"), 102, "partition")
+    names = _column_names(stored, fields)
+    of_32_bits = {field["name"] for field in stored["fields"] if _is_int(field["type"])}
+    # A timestamp of 32 bits is a day: the column was a date when the manifest was written.
+    days = {name: f.units_per_day for name, f in zip(names, fields, strict=True) if name in of_32_bits}
+
+    def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        values = (None if name is None else record[name] for name in names)
+        return tuple(least_decimal(v) if n in decimals else v for n, v in zip(names, values, strict=True))
+
+    def since_promotion(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        units = (days.get(name) or 1 for name in names)
+        return tuple(v and v * n if n > 1 else v for n, v in zip(units, partition(record), strict=True))
+
+    return since_promotion if any(days.values()) else partition
+
+
+def _is_int(kind: Any) -> bool:
+    branches = kind if isinstance(kind, list) else [kind]
+    return "int" in branches or {"type": "int"} in branches
+
+
+def _column_names(partition: Mapping[str, Any], fields: StoredFields) -> list[str | None]:
+    """For each field of the spec the name of its column in the manifest; ``None``: the manifest has no such column."""
+    by_id = {int(f["field-id"]): f["name"] for f in partition["fields"] if f.get("field-id") is not None}
+    names = {f["name"] for f in partition["fields"]}
+    result: list[str | None] = []
+    for field_id, name, _ in fields:
+        found = by_id.get(field_id)
+        if found is None and not by_id and avro_name(name) in names:
+            found = avro_name(name)
+        result.append(found)
+    return result
+
+
+# Decodes manifests and manifest lists of format versions 1 to 3.
+#
+# Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
+# numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list"
+# (specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
 
 JsonObject = Mapping[str, Any]
 

@@ -1,42 +1,266 @@
-"""Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
-
-A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
-entries themselves, never copied (rule 35).
-"""
+"""Encodes manifests and manifest lists of format versions 1 to 3, or copies entries still encoded."""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
-from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.avro_block_writer import avro_blocks, container_of
-from icekeeper.metadata.avro_files import write_avro
+import fastavro
+from deflate import deflate_compress
+from fastavro.schema import parse_schema
+
+from icekeeper.errors import MetadataUnreadable, TableUnsupported
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import task_cores
+from icekeeper.metadata.avro_files import (
+    SYNC_BYTES,
+    OpenedFile,
+    decimal_fields,
+    open_avro,
+    record_of,
+    structure,
+    write_avro,
+    writer_schema,
+)
 from icekeeper.metadata.avro_schemas import (
+    AvroSchema,
+    avro_name,
     manifest_header,
     manifest_list_schema,
+    manifest_schema,
     partition_type,
 )
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_entries import EntryEncoder, entry_encoder
-from icekeeper.metadata.partition_summaries import summarise_partitions
-from icekeeper.model import (
-    EntryStatus,
-    ManifestContent,
-    ManifestEntry,
-    ManifestFile,
+from icekeeper.metadata.entry_columns import (
+    LATE_FIELDS,
+    SPAN,
+    EntryColumns,
+    Layout,
+    StoredFile,
+    entry_columns,
+    layout_of,
 )
+from icekeeper.metadata.manifest_read import decode_manifest, entry_status, inherited_file_number, inherited_number
+from icekeeper.metadata.single_value import least_decimal, summarise_partitions
+from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
-__all__ = [
-    "EncodedManifest",
-    "NewSnapshot",
-    "empty_manifest",
-    "encode_manifest",
-    "encode_manifest_list",
-    "partition_types",
-]
+# Writes container files of records that are encoded already, in deflated blocks.
+#
+# Source: Apache Avro 1.12 specification, "Object Container Files".
+
+BLOCK_BYTES = 64_000
+"""The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
+# As small as zlib's own level, in half of its time (platform 88).
+_DEFLATE_LEVEL = 6
+
+
+def avro_long(value: int) -> bytes:
+    """An int or long as Avro encodes it: zig-zag, in groups of seven bits, in as few bytes as it needs."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def avro_block(records: Sequence[bytes]) -> bytes:
+    """A deflated block of these encoded records, without the marker behind it."""
+    payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
+    return avro_long(len(records)) + avro_long(len(payload)) + payload
+
+
+def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of about :data:`BLOCK_BYTES`, each as by :func:`avro_block`."""
+    waiting, size = [], 0
+    for record in records:
+        waiting.append(record)
+        size += len(record)
+        if size >= BLOCK_BYTES:
+            yield avro_block(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield avro_block(waiting)
+
+
+def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
+    """A container file of these blocks; ``header`` is one with the codec ``deflate`` that has no block yet."""
+    marker = header[-SYNC_BYTES:]
+    return header + b"".join(part for block in blocks for part in (block, marker))
+
+
+# Encodes manifest entries as Avro records of format versions 1 to 3.
+#
+# What is long in a file that was read from a manifest, such as metrics of columns, stays the bytes that it is
+# (rule 193).
+
+# V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
+_V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Schemas:
+    """The schema of entries, whole and in parts: a record is encoded as its fields one after the other."""
+
+    whole: AvroSchema
+    before: AvroSchema
+    """Up to the first late field of the data file."""
+    after: AvroSchema
+    """The fields of the data file behind its last late one."""
+    late: Layout
+    """What lies between."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryEncoder:
+    """Encodes entries of one spec."""
+
+    schema: AvroSchema
+    version: int
+    """The table's format version."""
+    names: Sequence[str]
+    """The Avro names of the partition fields."""
+    widths: Mapping[str, int]
+    """Name of a decimal partition field → its bytes."""
+    schemas: _Schemas
+
+    def encoded(self, entry: ManifestEntry) -> bytes:
+        """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
+        record, file, sink = self._record(entry), entry.file, io.BytesIO()
+        stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
+        if stretch is None:
+            record["data_file"] |= _late_values(file)
+            fastavro.schemaless_writer(sink, self.schemas.whole, record)
+        else:
+            fastavro.schemaless_writer(sink, self.schemas.before, record)
+            sink.write(stretch)
+            fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
+        return sink.getvalue()
+
+    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
+        """All values but those of late fields."""
+        return _entry_record(entry, self.version, self.names, self.widths)
+
+
+def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
+    """The encoder for entries of a spec in the table's format version.
+
+    Raises:
+        TableUnsupported: the format version or a partition type cannot be written.
+    """
+    spec = metadata.specs[spec_id]
+    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
+    names = [avro_name(field["name"]) for field in spec["fields"]]
+    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
+
+
+@lru_cache(maxsize=32)  # each takes longer to parse than a small manifest to write
+def _schemas(text: str) -> _Schemas:
+    schema = json.loads(text)
+    fields = record_of(schema, 2, "data_file")["fields"]
+    late = [number for number, field in enumerate(fields) if field["field-id"] in LATE_FIELDS]
+    first, end = late[0], late[-1] + 1
+    tail = {"type": "record", "name": "tail", "fields": fields[end:]}
+    before = json.loads(text)
+    del record_of(before, 2, "data_file")["fields"][first:]
+    return _Schemas(
+        cast("AvroSchema", parse_schema(schema)),
+        cast("AvroSchema", parse_schema(before)),
+        cast("AvroSchema", parse_schema(tail)),
+        layout_of(fields[first:end]),
+    )
+
+
+def _entry_record(
+    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
+) -> dict[str, Any]:
+    # A file sequence number that another writer lost stays null, since nobody knows it.
+    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
+        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+    file = entry.file
+    record: dict[str, Any] = {
+        "content": int(file.content),
+        "file_path": file.file_path,
+        "file_format": file.file_format,
+        "partition": {
+            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
+        },
+        "record_count": file.record_count,
+        "file_size_in_bytes": file.file_size_in_bytes,
+        "key_metadata": file.key_metadata,
+        "equality_ids": _listed(file.equality_ids),
+        "sort_order_id": file.sort_order_id,
+        "referenced_data_file": file.referenced_data_file,
+    }
+    if version == 1:
+        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+    if version >= 3:
+        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
+        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+        record["content_offset"] = file.content_offset
+        record["content_size_in_bytes"] = file.content_size_in_bytes
+    return {
+        "status": int(entry.status),
+        "snapshot_id": entry.snapshot_id,
+        "sequence_number": entry.sequence_number,
+        "file_sequence_number": entry.file_sequence_number,
+        "data_file": record,
+    }
+
+
+def _late_values(file: DataFile) -> dict[str, Any]:
+    return {
+        "column_sizes": _key_values(file.column_sizes),
+        "value_counts": _key_values(file.value_counts),
+        "null_value_counts": _key_values(file.null_value_counts),
+        "nan_value_counts": _key_values(file.nan_value_counts),
+        "lower_bounds": _key_values(file.lower_bounds),
+        "upper_bounds": _key_values(file.upper_bounds),
+        "split_offsets": _listed(file.split_offsets),
+    }
+
+
+def _listed(values: tuple[int, ...] | None) -> list[int] | None:
+    """As a list, because fastavro takes a tuple in a union for (branch, value)."""
+    return None if values is None else list(values)
+
+
+def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
+    return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
+
+
+def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of decimal partition fields by name; narrower values of a promoted type are widened to them."""
+    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
+    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
+    decimals: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for field in partition["type"]["fields"]:
+        kind = field["type"][1]
+        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
+            sizes[kind["name"]] = kind["size"]
+            decimals[field["name"]] = kind["size"]
+        elif isinstance(kind, str) and kind in sizes:
+            decimals[field["name"]] = sizes[kind]
+    return decimals
+
+
+def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
+    if width is None or not isinstance(value, bytes) or len(value) == width:
+        return value
+    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
+
+
+# Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
+#
+# A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
+# entries themselves, never copied (rule 35).
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +411,297 @@ def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
         "key_metadata": manifest.key_metadata,
         "first_row_id": manifest.first_row_id,
     }
+
+
+# Copies entries from one manifest into another without decoding them in full.
+#
+# Rewriting manifests changes only an entry's status and the values that it inherited.  If the old manifest encodes
+# entries as we do, as Iceberg-Java's manifests and ours of the same format version and spec do, everything else is
+# copied byte for byte.  Any other manifest is decoded and encoded anew.
+
+# The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
+# By id: status, snapshot id and both sequence numbers; path, partition and record count.
+_HEAD = (0, 1, 3, 4)
+_FILE = (100, 102, 103)
+# The last fields of a v3 data file: first row id, referenced data file, content offset and size.
+_TAIL = (142, 143, 144, 145)
+
+
+class _UnusualEncodingError(Exception):
+    """A number is stored in more bytes than it needs: legal Avro, but such an entry cannot be copied byte for byte."""
+
+
+class StoredEntry(NamedTuple):
+    """A live entry, encoded as the EXISTING entry that it becomes."""
+
+    partition: tuple[PartitionValue, ...]
+    sequence_number: int
+    file_path: str
+    record_count: int
+    data: bytes
+    """The whole entry, encoded for the table's format version and the entry's spec."""
+
+
+class EntryCopier:
+    """Copies the live entries of manifests of one spec, data and delete manifests alike."""
+
+    def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
+        """Raises TableUnsupported: the format version or a partition type cannot be written."""
+        self._encoder = entry_encoder(metadata, spec_id)
+        self._structure = structure(self._encoder.schema)
+        self._version = metadata.format_version
+        self._spec, self._schemas = metadata.specs[spec_id], metadata.schemas_current_first
+        partition = record_of(record_of(self._encoder.schema, 2, "data_file"), 102, "partition")
+        named = decimal_fields(partition)
+        self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
+
+    def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
+        """The live entries, with every inherited value written out (rule 3).
+
+        Raises:
+            MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.
+        """
+        opened = open_avro(data, manifest.manifest_path)
+        written = writer_schema(opened.schema_text)
+        if structure(written.schema) == self._structure and self._is_of_version(opened.header):
+            with suppress(_UnusualEncodingError):
+                yield from list(self._copied(opened, manifest))
+                return
+        for entry in decode_manifest(data, manifest, self._spec, self._schemas):
+            if entry.is_live:
+                yield self._encoded(entry, manifest)
+
+    def _is_of_version(self, header: Mapping[str, str]) -> bool:
+        return header.get("format-version", "1") == str(self._version)
+
+    def _encoded(self, entry: ManifestEntry, manifest: ManifestFile) -> StoredEntry:
+        if entry.snapshot_id is None:
+            raise _without_snapshot(manifest)
+        file, number = entry.file, entry.sequence_number or 0
+        data = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
+        return StoredEntry(file.partition, number, file.file_path, file.record_count, data)
+
+    def _copied(self, opened: OpenedFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
+        columns = _layout(opened.schema_text, self._decimals)
+        heads = _Heads(manifest, is_numbered=self._version >= 2)
+        next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
+        for block, (start, end, *values) in _rows(opened, columns):
+            head = heads[tuple(values[: len(_HEAD)])]
+            if head is None:
+                continue
+            if not block.startswith(head.old, start, end):
+                raise _UnusualEncodingError
+            body = block[start + len(head.old) : end]
+            file_path, partition, record_count, *tail = values[len(_HEAD) :]
+            if self._version >= 3 and tail[0] is None and next_row_id is not None:
+                body = _with_row_id(body, tail, next_row_id)
+                next_row_id += record_count
+            yield StoredEntry(partition, head.sequence_number, file_path, record_count, head.new + body)
+
+
+class _Head(NamedTuple):
+    """How an entry begins, up to its data file: as it is encoded, and as the EXISTING entry that it becomes."""
+
+    old: bytes
+    new: bytes
+    sequence_number: int
+
+
+class _Heads(dict[tuple[Any, ...], "_Head | None"]):
+    """The heads of one manifest's entries by their values, which entries of one commit share; ``None`` of deleted ones.
+
+    ``is_numbered``: whether entries have sequence numbers, as from v2 on.
+    """
+
+    def __init__(self, manifest: ManifestFile, *, is_numbered: bool) -> None:
+        super().__init__()
+        self._manifest, self._is_numbered = manifest, is_numbered
+
+    def __missing__(self, values: tuple[Any, ...]) -> _Head | None:
+        head = self[values] = self._head(*values)
+        return head
+
+    def _head(
+        self, status_code: int, written_id: int | None, written_number: int | None, written_file_number: int | None
+    ) -> _Head | None:
+        manifest = self._manifest
+        status = entry_status(status_code, manifest.manifest_path)
+        if status is EntryStatus.DELETED:
+            return None
+        snapshot_id = manifest.added_snapshot_id if written_id is None else written_id
+        if snapshot_id is None:
+            raise _without_snapshot(manifest)
+        number = inherited_number(written_number, status, manifest)
+        file_number = inherited_file_number(written_file_number, status, manifest)
+        old_numbers: tuple[int | None, ...] = ()
+        new_numbers: tuple[int | None, ...] = ()
+        if self._is_numbered:
+            old_numbers = (written_number, written_file_number)
+            new_numbers = (number, file_number)
+        old = _encoded_head(status_code, written_id, old_numbers)
+        return _Head(old, _encoded_head(int(EntryStatus.EXISTING), snapshot_id, new_numbers), number)
+
+
+def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
+    """The values of each entry after its block."""
+    for rows, block in opened.blocks(columns.reader.read_block):
+        for values in rows:
+            yield block, values
+
+
+@lru_cache(maxsize=64)
+def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
+    """How to read what is needed of entries; ``decimals``: which partition fields are."""
+
+    def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        values = list(record.values())
+        for index in decimals:
+            values[index] = least_decimal(values[index])
+        return tuple(values)
+
+    return entry_columns(writer_schema(schema_text), (*SPAN, *_HEAD), (*_FILE, *_TAIL), partition)
+
+
+def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
+    """The encoded data file with the row id that it inherits; ``tail`` are the values of its last fields."""
+    _, referenced_data_file, *numbers = tail
+    rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
+    old = _optional_long(None) + rest
+    if body[len(body) - len(old) :] != old:
+        raise _UnusualEncodingError
+    return body[: len(body) - len(old)] + _optional_long(first_row_id) + rest
+
+
+def _encoded_head(status: int, snapshot_id: int | None, numbers: tuple[int | None, ...]) -> bytes:
+    return avro_long(status) + b"".join(map(_optional_long, (snapshot_id, *numbers)))
+
+
+def _optional_long(value: int | None) -> bytes:
+    return b"\x00" if value is None else b"\x02" + avro_long(value)
+
+
+def _optional_string(value: str | None) -> bytes:
+    if value is None:
+        return b"\x00"
+    encoded = value.encode()
+    return b"\x02" + avro_long(len(encoded)) + encoded
+
+
+def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:
+    return MetadataUnreadable(f"manifest {manifest.manifest_path} holds an entry without snapshot id")
+
+
+# Assembles manifests from Avro blocks that were compressed before.
+#
+# So the size of a manifest is known before it is written, and it can end where a partition ends.
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBlock:
+    """One block of an Avro file without its sync marker, and what a manifest list needs to know of its entries."""
+
+    data: bytes
+    files: int
+    rows: int
+    min_sequence_number: int
+    partitions: tuple[tuple[PartitionValue, ...], ...]
+    """The partitions of its entries, each once, in the order of the entries."""
+    ends_partition: bool
+    """Whether no later block has entries of its last partition."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes in a file, with the sync marker."""
+        return len(self.data) + SYNC_BYTES
+
+
+def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
+    """Entries in partition order as blocks of about ``block_bytes`` before compression.
+
+    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.  Blocks are
+    compressed side by side on the cores that the task may use.
+    """
+    parts = _parts(entries, block_bytes)
+    if (cores := task_cores()) == 1:
+        return [_block(*part) for part in parts]
+    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:  # deflating is most of the work
+        return list(pool.map(lambda part: _block(*part), parts))
+
+
+def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[list[StoredEntry], bool]]:
+    """The entries of each block, and whether a partition ends with it."""
+    waiting: list[StoredEntry] = []
+    size = 0
+    for run in _runs(entries):
+        for entry in run:
+            if waiting and size >= block_bytes:
+                yield waiting, entry is run[0]
+                waiting, size = [], 0
+            waiting.append(entry)
+            size += len(entry.data)
+        if waiting and size >= block_bytes // 4:
+            yield waiting, True
+            waiting, size = [], 0
+    if waiting:
+        yield waiting, True
+
+
+def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
+    """The entries of one partition after the other."""
+    run: list[StoredEntry] = []
+    for entry in entries:
+        # Most entries share the object with the one before.  0.0 and -0.0 are equal, and two partitions.
+        if run and entry.partition is not run[-1].partition and repr(entry.partition) != repr(run[-1].partition):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
+    _, numbers, _, counts, encoded = zip(*entries, strict=True)
+    return EntryBlock(
+        data=avro_block(encoded),
+        files=len(entries),
+        rows=sum(counts),
+        min_sequence_number=min(numbers),
+        partitions=tuple({repr(run[0].partition): run[0].partition for run in _runs(entries)}.values()),
+        ends_partition=ends_partition,
+    )
+
+
+class ManifestAssembler:
+    """Assembles manifests of one spec and content type from blocks."""
+
+    def __init__(self, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> None:
+        """Raises TableUnsupported: the format version or a partition type cannot be written."""
+        self._spec_id, self._content = spec_id, content
+        self._types = partition_types(metadata, spec_id)
+        self._header = empty_manifest(entry_encoder(metadata, spec_id), metadata, spec_id, content)
+
+    @property
+    def header_bytes(self) -> int:
+        """The bytes of a manifest without any entry: mostly its schemas."""
+        return len(self._header)
+
+    def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
+        """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
+        data = container_of(self._header, (block.data for block in blocks))
+        partitions = [partition for block in blocks for partition in block.partitions]
+        manifest = ManifestFile(
+            manifest_path=path,
+            manifest_length=len(data),
+            partition_spec_id=self._spec_id,
+            content=self._content,
+            min_sequence_number=min(block.min_sequence_number for block in blocks),
+            added_snapshot_id=None,
+            added_files_count=0,
+            existing_files_count=sum(block.files for block in blocks),
+            deleted_files_count=0,
+            added_rows_count=0,
+            existing_rows_count=sum(block.rows for block in blocks),
+            deleted_rows_count=0,
+            partitions=summarise_partitions(self._types, partitions),
+        )
+        return EncodedManifest(data, manifest)

@@ -1,25 +1,23 @@
-"""Iceberg's binary single-value serialization (specification, appendix D) of raw values.
-
-A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
-integer or its big-endian bytes, uuids and fixed as bytes.
-"""
+"""Iceberg's single-value serialization, binary and JSON, and the partition bounds of a manifest (pure)."""
 
 from __future__ import annotations
 
+import datetime
+import re
 import struct
-from typing import Any
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from decimal import Context, Decimal
+from typing import Any, TypeAlias, TypeVar
 
-__all__ = [
-    "UNITS_PER_DAY",
-    "comparable",
-    "decimal_unscaled",
-    "decode",
-    "encode",
-    "is_utf8",
-    "least_decimal",
-    "truncated_lower",
-    "truncated_upper",
-]
+from icekeeper.errors import TableUnsupported
+from icekeeper.model import PartitionFieldSummary, PartitionValue
+
+# Iceberg's binary single-value serialization (specification, appendix D) of raw values.
+#
+# A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
+# integer or its big-endian bytes, uuids and fixed as bytes.
 
 _INT32 = frozenset({"int", "date"})
 _INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
@@ -138,3 +136,205 @@ def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | Non
                 return value[:end] + bytes([value[end] + 1])
         return None
     return value
+
+
+# Parses column defaults of schemas: Iceberg's JSON single-value serialization of primitive values.
+#
+# Source: specification, appendix D, "JSON single-value serialization".  Results are raw values, as Parquet stores them:
+# dates as days, times and timestamps as micro- or nanoseconds, decimals unscaled, uuids, fixed and binary as bytes.
+
+_EPOCH = datetime.date(1970, 1, 1)
+_NANOS = {"time": 1000, "timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1, "timestamptz_ns": 1}
+"""Nanoseconds per stored unit."""
+_MOMENT = re.compile(
+    r"(?:(?P<date>[+-]?\d{4,}-\d\d-\d\d)T)?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<frac>\d{1,9}))?)?"
+    r"(?P<zone>Z|[+-]\d\d:\d\d)?"
+)
+_DECIMALS = Context(prec=76)
+
+
+def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
+    """The raw value of a JSON value of a primitive type.
+
+    Raises:
+        TableUnsupported: it is not a value of that type.
+    """
+    try:
+        return _raw(iceberg_type, value)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise TableUnsupported(f"the default {value!r} is no value of type {iceberg_type}") from error
+
+
+def _raw(iceberg_type: str, value: Any) -> PartitionValue:
+    if iceberg_type in ("int", "long"):
+        return _expect(value, int)
+    if iceberg_type in ("float", "double"):
+        return float(value)
+    if iceberg_type == "boolean":
+        if not isinstance(value, bool):
+            raise ValueError(value)
+        return value
+    if not isinstance(value, str):
+        raise ValueError(value)
+    if iceberg_type == "string":
+        return value
+    if iceberg_type == "date":
+        return (datetime.date.fromisoformat(value) - _EPOCH).days
+    if iceberg_type in _NANOS:
+        return _moment(iceberg_type, value)
+    if iceberg_type == "uuid":
+        return uuid.UUID(value).bytes
+    if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
+        return bytes.fromhex(value)
+    if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", iceberg_type):
+        unscaled = Decimal(value).scaleb(int(match[1]), _DECIMALS)
+        if unscaled != unscaled.to_integral_value():
+            raise ValueError(value)
+        return int(unscaled)
+    raise ValueError(iceberg_type)
+
+
+def _expect(value: Any, kind: type[int]) -> int:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ValueError(value)
+    return value
+
+
+def _moment(iceberg_type: str, text: str) -> int:
+    """A time or timestamp in its stored unit; parsed here, because Python's types cannot hold nanoseconds."""
+    match = _MOMENT.fullmatch(text)
+    if match is None or (match["date"] is None) != (iceberg_type == "time"):
+        raise ValueError(text)
+    seconds = (int(match["h"]) * 60 + int(match["m"])) * 60 + int(match["s"] or 0)
+    if match["date"] is not None:
+        seconds += (datetime.date.fromisoformat(match["date"]) - _EPOCH).days * 86_400
+    if match["zone"] not in (None, "Z"):
+        hours, minutes = match["zone"][1:].split(":")
+        offset = (int(hours) * 60 + int(minutes)) * 60
+        seconds -= offset if match["zone"][0] == "+" else -offset
+    nanos = seconds * 1_000_000_000 + int((match["frac"] or "").ljust(9, "0"))
+    return nanos // _NANOS[iceberg_type]
+
+
+# Finds bounds of uuids that hold for readers of either order (rule 37, platform 20) (pure).
+#
+# The specification orders uuids as unsigned bytes; Iceberg-Java up to 1.10 compares them as ``java.util.UUID`` does, as
+# two signed 64-bit numbers, the first and the second half.  A reader that gets bounds in the other order finds nothing
+# between them.
+#
+# A lower bound must not be above any value in either order.  Two facts decide whether there is one:
+#
+# * The first halves of the values and of the bound must have the same sign bit, because the two orders disagree on halves
+#   of different sign bits.
+# * If the values with the least first half have second halves of both sign bits, no second half is below them in both
+#   orders, so the bound needs a lesser first half.  There is none below 0 and below the most negative number.
+#
+# The same holds for upper bounds, mirrored.  :func:`uuid_section` parts uuids so that each section has both bounds.
+
+_HALF = 8
+_SIGN = 0x80
+_ZERO = bytes(_HALF)
+_ENDS = frozenset({_ZERO, b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\xff" * _HALF})
+"""First halves with no other of their sign bit below them, or none above."""
+
+
+def uuid_section(value: bytes) -> int:
+    """The section of a uuid, 0 to 3; uuids of one section always have bounds.
+
+    Nearly all uuids are in sections 0 and 2, by their first bit.  The first half of the others is the least or greatest
+    signed or unsigned number, and their 65th bit is set.
+    """
+    at_an_end = value[:_HALF] in _ENDS and value[_HALF] & _SIGN
+    return (2 if value[0] & _SIGN else 0) + (1 if at_an_end else 0)
+
+
+def uuid_bounds(values: Collection[bytes]) -> tuple[bytes, bytes] | None:
+    """The tightest bounds that contain all of these uuids, at least one, in both orders.
+
+    ``None``: there are none; this does not happen for uuids of one section.
+    """
+    low, high = min(values), max(values)
+    if (low[0] ^ high[0]) & _SIGN:
+        return None
+    if _has_both_signs(values, low[:_HALF]):
+        if low[:_HALF] in _ENDS:
+            return None
+        low = _next(low, -1)
+    if _has_both_signs(values, high[:_HALF]):
+        if high[:_HALF] in _ENDS:
+            return None
+        high = _next(high, 1)
+    return low, high
+
+
+def _has_both_signs(values: Collection[bytes], first: bytes) -> bool:
+    """Whether the second halves of the values with this first half have both sign bits."""
+    return len({value[_HALF] & _SIGN for value in values if value[:_HALF] == first}) > 1
+
+
+def _next(value: bytes, step: int) -> bytes:
+    return (int.from_bytes(value[:_HALF], "big") + step).to_bytes(_HALF, "big") + _ZERO
+
+
+# Summarises for a manifest list the partitions in a manifest, so that no reader skips one that it needs (rule 37).
+#
+# Specification, "Manifest Lists", ``field_summary``.  Readers take a summary without bounds for "all null" and skip the
+# manifest.  So either every field has bounds that hold for every reader, or the manifest has no summaries at all, which
+# readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`split_by_section` avoids the second
+# case: partitions of one section (:mod:`.uuid_order`) always have bounds.
+
+Section: TypeAlias = tuple[int, ...]
+"""One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
+
+Entry = TypeVar("Entry")
+
+
+def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
+    """The section of a partition; null counts as section 0.  ``types`` are the types of the spec's partition values."""
+    return tuple(
+        uuid_section(value) if isinstance(value, bytes) else 0
+        for kind, value in zip(types, partition, strict=True)
+        if kind == "uuid"
+    )
+
+
+def split_by_section(
+    types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
+) -> list[list[Entry]]:
+    """The entries divided by section, in their order: those of one list may share a manifest."""
+    if "uuid" not in types:
+        return [list(entries)]
+    found: dict[Section, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[section_of(types, partition_of(entry))].append(entry)
+    return [found[key] for key in sorted(found)]
+
+
+def summarise_partitions(
+    types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
+) -> tuple[PartitionFieldSummary, ...] | None:
+    """One summary per partition field; ``None``: the partitions are of two sections, and a field has no bounds."""
+    summaries = [_summary(kind, [partition[i] for partition in partitions]) for i, kind in enumerate(types)]
+    known = tuple(summary for summary in summaries if summary is not None)
+    return known if len(known) == len(types) else None
+
+
+def _summary(kind: str, values: Sequence[PartitionValue]) -> PartitionFieldSummary | None:
+    present = [value for value in values if value is not None]
+    numbers = [value for value in present if value == value]  # NaN differs from itself
+    bounds = _bounds(kind, numbers) if numbers else (None, None)
+    if bounds is None:
+        return None
+    return PartitionFieldSummary(
+        contains_null=len(present) < len(values),
+        contains_nan=len(numbers) < len(present),
+        lower_bound=bounds[0],
+        upper_bound=bounds[1],
+    )
+
+
+def _bounds(kind: str, values: Sequence[PartitionValue]) -> tuple[bytes, bytes] | None:
+    if kind == "uuid":
+        return uuid_bounds([encode(kind, value) for value in values])
+    low, high = (choose(values, key=lambda v: comparable(kind, v)) for choose in (min, max))
+    return encode(kind, low), encode(kind, high)

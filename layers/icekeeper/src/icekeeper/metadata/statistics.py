@@ -1,18 +1,19 @@
-"""Reads and makes the entries of statistics files in table metadata.
-
-Source: specification, "Table Statistics"; the blobs are those of the Puffin specification.
-"""
+"""Entries of statistics files in table metadata, and theta sketches, which count distinct values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import PuffinBlob, PuffinFile
 
-__all__ = ["BlobMetadata", "StatisticsFile", "blob_metadata", "statistics_by_snapshot", "statistics_entry"]
+# Reads and makes the entries of statistics files in table metadata.
+#
+# Source: specification, "Table Statistics"; the blobs are those of the Puffin specification.
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,106 @@ def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str,
             for blob in file.blobs
         ],
     }
+
+
+# Theta sketches, which estimate how many distinct values a column has from the least of their hashes.
+#
+# A sketch keeps at most ``NOMINAL`` hashes.  Up to that number it is exact; above it theta, the least hash that was
+# left out, tells which share of all hashes it holds.  The bytes are the compact, ordered form of Apache DataSketches
+# (serial version 3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.  Sources:
+# DataSketches, "Theta Sketch Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.  The
+# library's Python package cannot be fed bytes, and brings NumPy with it.
+
+# DataSketches' DEFAULT_UPDATE_SEED and DEFAULT_NOMINAL_ENTRIES.
+SEED = 9001
+NOMINAL = 4096
+ALL_HASHES = 2**63 - 1
+"""Theta of a sketch that left nothing out; hashes are positive and below."""
+
+_SERIAL_VERSION, _FAMILY_COMPACT = 3, 3
+_BIG_ENDIAN, _READ_ONLY, _EMPTY, _COMPACT, _ORDERED, _SINGLE = 1, 2, 4, 8, 16, 32
+# ThetaUtil.computeSeedHash(9001): lets readers refuse to mix sketches of different seeds.
+_SEED_HASH = 0x93CC
+# Preamble longs, serial version, family, two sizes that compact sketches do not have, flags, seed hash.
+_START = struct.Struct("<BBBBBBH")
+# Number of hashes; the sampling probability, which is 1.
+_COUNT = struct.Struct("<if")
+_THETA = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaSketch:
+    """Distinct hashes, ascending, all below theta; made by :func:`sketch_of`."""
+
+    hashes: tuple[int, ...] = ()
+    theta: int = ALL_HASHES
+
+    @property
+    def estimate(self) -> float:
+        """How many distinct values there are; exact as long as no hash was left out."""
+        if self.theta == ALL_HASHES:
+            return float(len(self.hashes))
+        return len(self.hashes) * (float(ALL_HASHES) / self.theta)
+
+
+def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
+    """The sketch of some hashes; those of ``theta`` and above are left out."""
+    kept = sorted(h for h in set(hashes) if h < theta)
+    if len(kept) > NOMINAL:
+        return ThetaSketch(tuple(kept[:NOMINAL]), kept[NOMINAL])
+    return ThetaSketch(tuple(kept), theta)
+
+
+def union(sketches: Iterable[ThetaSketch]) -> ThetaSketch:
+    """The sketch of the values of all these sketches, as if one sketch had got them all."""
+    result = ThetaSketch()
+    for sketch in sketches:
+        result = sketch_of((*result.hashes, *sketch.hashes), min(result.theta, sketch.theta))
+    return result
+
+
+def encode_theta(sketch: ThetaSketch) -> bytes:
+    """The compact form, byte for byte Java's ``CompactSketch.toByteArray``."""
+    flags = _READ_ONLY | _COMPACT | _ORDERED
+    hashes = struct.pack(f"<{len(sketch.hashes)}q", *sketch.hashes)
+    if sketch.theta < ALL_HASHES:
+        counted = _COUNT.pack(len(sketch.hashes), 1.0) + _THETA.pack(sketch.theta)
+        return _start(3, flags) + counted + hashes
+    if not sketch.hashes:
+        return _START.pack(1, _SERIAL_VERSION, _FAMILY_COMPACT, 0, 0, flags | _EMPTY, 0)
+    if len(sketch.hashes) == 1:
+        return _start(1, flags | _SINGLE) + hashes
+    return _start(2, flags) + _COUNT.pack(len(sketch.hashes), 1.0) + hashes
+
+
+def _start(longs: int, flags: int) -> bytes:
+    return _START.pack(longs, _SERIAL_VERSION, _FAMILY_COMPACT, 0, 0, flags, _SEED_HASH)
+
+
+def decode_theta(data: bytes, path: str) -> ThetaSketch:
+    """The sketch of a blob; ``path`` is its Puffin file, for the message.
+
+    Raises:
+        MetadataUnreadable: the blob is no compact sketch of the default seed, or damaged.
+    """
+
+    def damaged(what: str) -> MetadataUnreadable:
+        return MetadataUnreadable(f"a theta sketch in {path} cannot be read: {what}")
+
+    try:
+        longs, version, family, _, _, flags, seed_hash = _START.unpack_from(data)
+        longs &= 0x3F  # the upper bits are of sketches that still grow
+        if (version, family) != (_SERIAL_VERSION, _FAMILY_COMPACT) or flags & _BIG_ENDIAN or not 1 <= longs <= 3:
+            raise damaged("it is no compact sketch")
+        if flags & _EMPTY:
+            return ThetaSketch()
+        if seed_hash != _SEED_HASH:
+            raise damaged("it was made with another seed")
+        count = 1 if longs == 1 else _COUNT.unpack_from(data, 8)[0]
+        theta = _THETA.unpack_from(data, 16)[0] if longs == 3 else ALL_HASHES
+        hashes = struct.unpack_from(f"<{count}q", data, 8 * longs)
+    except struct.error as error:
+        raise damaged(str(error)) from error
+    if len(data) != 8 * (longs + count) or any(not 0 < h < theta for h in hashes):
+        raise damaged("its hashes do not fit its header")
+    return ThetaSketch(tuple(sorted(set(hashes))), theta)

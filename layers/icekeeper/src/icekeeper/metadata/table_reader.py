@@ -1,15 +1,23 @@
-"""Reads a table's manifest lists and manifests from its store; files are fetched ahead in parallel."""
+"""Reads a table's manifests, its delete files, and the paths of every file that it needs."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.metadata.delete_scope import (
+    DeleteIndex,
+    DeleteIndexBuilder,
+    is_unpartitioned,
+    may_stand_elsewhere,
+    named_file,
+    partition_key,
+)
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
     decode_identities,
@@ -30,7 +38,7 @@ from icekeeper.model import (
     ManifestFile,
 )
 
-__all__ = ["ReadBytes", "TableReader"]
+# Reads a table's manifest lists and manifests from its store; files are fetched ahead in parallel.
 
 ReadBytes: TypeAlias = Callable[[str], bytes]
 """The whole file at a path; raises StorageError."""
@@ -208,3 +216,154 @@ class TableReader:
             return self.read(path)
         except StorageError as error:
             raise MetadataUnreadable(f"{kind} {error}") from error  # which names the path
+
+
+# Finds the files that a table needs, which is asked before every deletion.
+#
+# A file is needed if any snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest entries
+# refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in it
+# (rule 81).  Source: specification, "Snapshot Reference", "Table Statistics".
+
+# Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
+VERSION_HINT = "version-hint.text"
+
+
+def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
+    """Paths of the current metadata file, those of the metadata log, and the version hint of Hadoop catalogs."""
+    files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
+    files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
+    files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
+    return files
+
+
+def statistics_files(metadata: TableMetadata) -> set[str]:
+    """Paths of the statistics and partition statistics files of every snapshot."""
+    return {str(s["statistics-path"]) for s in (*metadata.statistics, *metadata.partition_statistics)}
+
+
+def documents(metadata: TableMetadata, metadata_location: str) -> Iterator[str]:
+    """Paths of the files that the metadata itself names: metadata files, statistics and manifest lists."""
+    yield from metadata_files(metadata, metadata_location)
+    yield from statistics_files(metadata)
+    yield from (
+        snapshot.manifest_list for snapshot in metadata.snapshots.values() if snapshot.manifest_list is not None
+    )
+
+
+def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+    """Every manifest of the snapshots by path; each manifest list is read once.
+
+    Raises:
+        MetadataUnreadable: a manifest list is missing or damaged.
+    """
+    found: dict[str, ManifestFile] = {}
+    for manifest in reader.manifests_of(snapshots):
+        found.setdefault(manifest.manifest_path, manifest)
+    return found
+
+
+@dataclass(slots=True)
+class References:
+    """Follows the references of a table that changes meanwhile; manifests never change, so each is opened once.
+
+    Every method returns only what none of them has returned before.
+    """
+
+    snapshots: set[int] = field(default_factory=set)
+    manifests: set[str] = field(default_factory=set)
+
+    def follow(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> Iterator[str]:
+        """Paths of the manifest lists, manifests, data and delete files of the snapshots.
+
+        Raises:
+            MetadataUnreadable: something needed to know the references cannot be read.
+        """
+        new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
+        listed = self.listed(reader, new)
+        yield from (snapshot.manifest_list for snapshot in new if snapshot.manifest_list is not None)
+        yield from listed
+        yield from self.held(reader, listed.values())
+
+    def listed(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+        """The manifests of the snapshots by path.
+
+        Raises:
+            MetadataUnreadable: a manifest list is missing or damaged.
+        """
+        new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
+        found = manifests_of(reader, new)
+        self.snapshots.update(snapshot.snapshot_id for snapshot in new)
+        return found
+
+    def held(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+        """Paths of the data and delete files in live entries of the manifests.
+
+        Raises:
+            MetadataUnreadable: a manifest is missing or damaged.
+        """
+        unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
+        self.manifests.update(manifest.manifest_path for manifest in unseen)
+        yield from reader.live_paths(unseen)
+
+
+def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:
+    """Paths of every file that the table needs, as its metadata spells them.
+
+    If ``references`` were followed before, files of snapshots are returned only if they are new.
+
+    Raises:
+        MetadataUnreadable: something needed to know the references cannot be read.
+    """
+    return set(reachable_paths(reader, metadata_location, References() if references is None else references))
+
+
+def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
+    """As :func:`reachable_files`, but one by one, some repeatedly: the paths of a large table do not fit into a set.
+
+    Raises:
+        MetadataUnreadable: something needed to know the references cannot be read.
+    """
+    yield from metadata_files(reader.metadata, metadata_location)
+    yield from statistics_files(reader.metadata)
+    yield from references.follow(reader, reader.metadata.snapshots.values())
+
+
+# Reads the delete files of a snapshot: what each of them reaches, and which stand elsewhere than their data file.
+
+
+def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
+    """The index of the live delete files in some of the table's manifests; data manifests are skipped.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.
+    """
+    builder = DeleteIndexBuilder()
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DELETES):
+        is_global = is_unpartitioned(reader.metadata.specs[manifest.partition_spec_id])
+        builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
+    return builder.build()
+
+
+def deletes_standing_elsewhere(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[LiveEntry]:
+    """The live deletes of a snapshot that name a live data file of another spec or partition (rule 234, platform 113).
+
+    Data manifests are opened only where a delete names its file.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged.
+    """
+    if not may_stand_elsewhere(reader.metadata):
+        return []
+    by_file: dict[str, list[LiveEntry]] = defaultdict(list)
+    for live in reader.live_entries(manifests, ManifestContent.DELETES):
+        if (path := named_file(live.entry.file)) is not None:
+            by_file[path].append(live)
+    if not by_file:
+        return []
+    found: list[LiveEntry] = []
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA):
+        for delete in by_file.get(entry.file.file_path, ()):
+            home = partition_key(manifest.partition_spec_id, entry.file.partition)
+            if partition_key(delete.manifest.partition_spec_id, delete.entry.file.partition) != home:
+                found.append(delete)
+    return found

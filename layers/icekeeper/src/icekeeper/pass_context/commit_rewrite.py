@@ -12,8 +12,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.model import Nothing
 from icekeeper.pass_context.context import OperationContext
 

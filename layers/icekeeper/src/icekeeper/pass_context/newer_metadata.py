@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.reachability import metadata_files
+from icekeeper.metadata.table_reader import metadata_files
 from icekeeper.pass_context.metadata_listing import listed_metadata, read_listed_metadata
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.json_value import raw_from_json
+from icekeeper.metadata.single_value import raw_from_json
 from icekeeper.model import PartitionValue
 from icekeeper.rows.arrow_schema import arrow_type
 from icekeeper.rows.raw_column import raw_column

@@ -18,8 +18,7 @@ from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.metadata.avro_files import strip_logical_types
-from icekeeper.metadata.avro_types import AvroTypes, require_bounded
-from icekeeper.metadata.avro_values import require_possible
+from icekeeper.metadata.avro_values import AvroTypes, require_bounded, require_possible
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.avro_blocks import AvroContainer

@@ -20,7 +20,7 @@ class Slack:
     snapshot_id: int
     """The head that was planned on."""
     table_digest: str
-    """That of the table then (:mod:`icekeeper.metadata.table_digest`)."""
+    """That of the table then (:mod:`icekeeper.metadata.document`)."""
     planned_ms: int | None = None
     """When it was planned, in epoch milliseconds, where that decides which files were old enough."""
     run_id: str | None = None

@@ -23,7 +23,7 @@ class UnreadableFile:
     why: str
     """A sentence that names the file."""
     schema_digest: str
-    """That of the schema and name mapping it was read by (:func:`icekeeper.metadata.table_digest.schema_digest`)."""
+    """That of the schema and name mapping it was read by (:func:`icekeeper.metadata.document.schema_digest`)."""
     tried_ms: int
     """When, in epoch milliseconds."""
 

@@ -11,10 +11,8 @@ from icekeeper.errors import LocationRefused, MetadataUnreadable, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.reachability import statistics_files
-from icekeeper.metadata.read_deletes import deletes_standing_elsewhere
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere, statistics_files
 from icekeeper.model import ManifestFile
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

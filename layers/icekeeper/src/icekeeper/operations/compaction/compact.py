@@ -12,9 +12,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.read_deletes import delete_index
+from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
+from icekeeper.metadata.table_reader import delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState
 from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
@@ -34,7 +33,6 @@ from icekeeper.operations.compaction.scope import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.settings_preview import FileSample, order_document, settings_document
 from icekeeper.operations.compaction.unreadable import UnreadableFiles
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
-from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.choices import RewriteReason

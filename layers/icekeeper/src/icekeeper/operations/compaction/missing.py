@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from icekeeper.metadata.table_digest import table_digest
+from icekeeper.metadata.document import table_digest
 from icekeeper.operations.compaction.bins import Bin, Reason, Unpacked
 from icekeeper.operations.compaction.candidates import Candidate, TableState
 from icekeeper.operations.compaction.clustering.plan import missing_to_cluster

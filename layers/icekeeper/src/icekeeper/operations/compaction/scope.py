@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.new_file_folders import require_known_layout
+from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.model import DataFile, Nothing
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.partition_time import partition_times

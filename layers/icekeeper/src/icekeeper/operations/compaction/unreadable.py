@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.table_digest import schema_digest
+from icekeeper.metadata.document import TableMetadata, schema_digest
 from icekeeper.model import LiveEntry
 from icekeeper.operations.compaction.commit_results import GroupOutcomes
 from icekeeper.operations.compaction.plan import CompactionPlan

@@ -11,7 +11,7 @@ from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PolicyError, StorageError
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import delete_remembered, list_name
 from icekeeper.operations.expiry.lost_refs import LostRef, hold_lost_refs

@@ -13,7 +13,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftover_refs import CheckedLeftovers, check_leftovers

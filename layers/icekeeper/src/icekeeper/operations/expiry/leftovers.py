@@ -16,7 +16,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.neighbours import owned_locations
-from icekeeper.metadata.reachability import metadata_files, statistics_files
+from icekeeper.metadata.table_reader import metadata_files, statistics_files
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.pass_context.context import OperationContext
 

@@ -8,8 +8,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import CommitConflict
-from icekeeper.metadata.document import Ref, TableMetadata
-from icekeeper.metadata.requirements import ref_at, same_table
+from icekeeper.metadata.document import Ref, TableMetadata, ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import ExpiryPlan
 from icekeeper.operations.expiry.unused_metadata import UnusedMetadata

@@ -28,8 +28,7 @@ from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.reachability import References, statistics_files
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import References, TableReader, statistics_files
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.operations.expiry.candidates import Candidates
 from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests

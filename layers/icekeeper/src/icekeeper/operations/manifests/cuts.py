@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from icekeeper.metadata.partition_summaries import Section
+from icekeeper.metadata.single_value import Section
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder
 
 __all__ = ["OrderKey", "Place", "even_cuts", "lane_bounds"]

@@ -10,12 +10,16 @@ from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.avro_block_writer import BLOCK_BYTES
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_blocks import ManifestAssembler, entry_blocks
-from icekeeper.metadata.manifest_copy import EntryCopier, StoredEntry
-from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.partition_summaries import section_of
+from icekeeper.metadata.manifest_write import (
+    BLOCK_BYTES,
+    EntryCopier,
+    ManifestAssembler,
+    StoredEntry,
+    entry_blocks,
+    partition_types,
+)
+from icekeeper.metadata.single_value import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
 from icekeeper.model import ManifestFile, PartitionValue
 from icekeeper.operations.manifests.cuts import OrderKey, Place, even_cuts

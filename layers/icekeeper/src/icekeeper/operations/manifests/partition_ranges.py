@@ -11,9 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from icekeeper.metadata.partition_summaries import Section
-from icekeeper.metadata.single_value import comparable, decode
-from icekeeper.metadata.uuid_order import uuid_section
+from icekeeper.metadata.single_value import Section, comparable, decode, uuid_section
 from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
 
 __all__ = ["PartitionOrder", "PartitionRange", "average_opened", "partition_order", "range_of"]

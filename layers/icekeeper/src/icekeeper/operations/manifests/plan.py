@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.table_digest import table_digest
+from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.kind_layout import KindLayout, is_badly_clustered, saves
 from icekeeper.operations.manifests.missing import missing_manifests

@@ -12,14 +12,12 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.snapshot import FileReplacement, manifest_header_bytes, manifest_target_bytes
 from icekeeper.commit.transaction import Committed
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder, average_opened, range_of
 from icekeeper.operations.manifests.plan import NO_ENTRIES, ManifestPlan, NothingToRewrite, plan_manifests
 from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
-from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded

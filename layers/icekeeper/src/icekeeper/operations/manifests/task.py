@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any
 
-from icekeeper.metadata.manifest_copy import StoredEntry
+from icekeeper.metadata.manifest_write import StoredEntry
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests.cuts import OrderKey, Place
 from icekeeper.operations.manifests.partition_ranges import PartitionOrder

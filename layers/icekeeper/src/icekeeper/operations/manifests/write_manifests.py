@@ -17,7 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.machine.resources import on_cores, this_machine
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_portions import portions
+from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import ReadBytes
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.operations.manifests.cuts import lane_bounds

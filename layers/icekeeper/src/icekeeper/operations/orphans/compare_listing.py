@@ -18,8 +18,7 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.manifest_read import decode_live_paths
-from icekeeper.metadata.reachability import References
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import ManifestFile
 from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates, join_candidates
 from icekeeper.storage.listing import ListedObject

@@ -22,8 +22,7 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.table_claims import known_data_roots
 from icekeeper.errors import OperationRefused
-from icekeeper.metadata.reachability import References, reachable_paths
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import References, TableReader, reachable_paths
 from icekeeper.operations.orphans.candidates import OrphanCandidates, without_referenced
 from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere, refuse_shared_folders, tell_unswept
 from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty

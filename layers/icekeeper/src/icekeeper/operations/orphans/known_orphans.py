@@ -17,8 +17,7 @@ from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.metadata.reachability import References, reachable_paths
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import References, TableReader, reachable_paths
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped

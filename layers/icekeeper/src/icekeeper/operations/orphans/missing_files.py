@@ -17,8 +17,7 @@ from icekeeper.deletion.referenced_paths import Hashes, UnlistedPaths, path_hash
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.reachability import manifests_of
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, manifests_of
 from icekeeper.model import LiveFile, ManifestFile
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.merged_spellings import any_spelling

@@ -8,8 +8,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.reachability import References, documents
+from icekeeper.metadata.document import require_writable
+from icekeeper.metadata.table_reader import References, documents
 from icekeeper.operations.orphans.compare_listing import (
     DISTRIBUTED_ABOVE,
     Comparison,

@@ -15,8 +15,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import HOUR_MS, stopwatch
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
@@ -33,7 +32,6 @@ from icekeeper.operations.partitions.plan import (
     partitions_sharing_files,
 )
 from icekeeper.partition_time import PartitionTimes, partition_times
-from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.relative_time import parse_relative

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, may_stand_elsewhere, named_file, partition_key
-from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.table_digest import table_digest
+from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.model import FileContent, FileIdentity, LiveEntry, ManifestEntry, ManifestFile, Nothing, PartitionValue
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS

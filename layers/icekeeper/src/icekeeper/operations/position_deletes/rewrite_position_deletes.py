@@ -15,9 +15,7 @@ from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.format_versions import require_writable
-from icekeeper.metadata.table_digest import schema_digest
+from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.position_deletes.expected import expected_result
 from icekeeper.operations.position_deletes.merge import merge_deletes

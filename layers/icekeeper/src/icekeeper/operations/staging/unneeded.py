@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.metadata.reachability import reachable_paths
+from icekeeper.metadata.table_reader import reachable_paths
 from icekeeper.pass_context.context import OperationContext
 
 __all__ = ["unneeded_files"]

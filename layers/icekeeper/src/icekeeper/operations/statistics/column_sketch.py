@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.metadata.single_value import encode
-from icekeeper.metadata.theta import ALL_HASHES, NOMINAL, ThetaSketch, sketch_of
+from icekeeper.metadata.statistics import ALL_HASHES, NOMINAL, ThetaSketch, sketch_of
 from icekeeper.operations.statistics.murmur import hash_bytes, hash_words
 
 __all__ = ["ColumnSketch", "can_sketch", "value_hashes"]

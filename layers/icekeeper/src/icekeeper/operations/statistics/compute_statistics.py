@@ -11,14 +11,18 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.format_versions import require_writable
+from icekeeper.metadata.document import (
+    Snapshot,
+    TableMetadata,
+    branch_head,
+    ref_at,
+    require_writable,
+    same_table,
+    schema_digest,
+)
 from icekeeper.metadata.puffin import PuffinBlob
-from icekeeper.metadata.requirements import ref_at, same_table
-from icekeeper.metadata.statistics import statistics_entry
-from icekeeper.metadata.table_digest import schema_digest
+from icekeeper.metadata.statistics import ThetaSketch, statistics_entry
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.metadata.theta import ThetaSketch
 from icekeeper.model import ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
 from icekeeper.operations.statistics.partition_file import (
@@ -33,7 +37,6 @@ from icekeeper.operations.statistics.sketches import computed_sketches
 from icekeeper.operations.statistics.staleness import staleness, why_not_yet
 from icekeeper.operations.statistics.statistics_file import statistics_file
 from icekeeper.operations.statistics.stored_blobs import StatisticsFileUnusable, stored_blobs, stored_sketch
-from icekeeper.pass_context.branch import branch_head
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeeded

@@ -11,7 +11,7 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.metadata.theta import SEED
+from icekeeper.metadata.statistics import SEED
 
 __all__ = ["hash_bytes", "hash_words"]
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.document import Snapshot
-from icekeeper.metadata.read_deletes import delete_index
-from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.plan import RowFile
 from icekeeper.rows.arrow_schema import leaf_columns

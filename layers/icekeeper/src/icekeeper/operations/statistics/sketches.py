@@ -7,8 +7,8 @@ from functools import partial
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import FileUnreadable, StorageError
-from icekeeper.metadata.table_digest import schema_digest
-from icekeeper.metadata.theta import ThetaSketch, decode_theta, union
+from icekeeper.metadata.document import schema_digest
+from icekeeper.metadata.statistics import ThetaSketch, decode_theta, union
 from icekeeper.operations.statistics.plan import StatisticsPlan, StoredBlob
 from icekeeper.operations.statistics.task import sketch_rows, sketch_tasks
 from icekeeper.pass_context.context import OperationContext

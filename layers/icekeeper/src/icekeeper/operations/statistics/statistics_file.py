@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, PuffinFile, encode_blobs
-from icekeeper.metadata.theta import ThetaSketch, encode_theta
+from icekeeper.metadata.statistics import ThetaSketch, encode_theta
 from icekeeper.operations.statistics.plan import TYPE_KEY, StatisticsPlan, StoredBlob
 
 __all__ = ["statistics_file"]

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits
 from icekeeper.metadata.puffin import PuffinBlob, decode_footer
-from icekeeper.metadata.statistics import blob_metadata
-from icekeeper.metadata.theta import ThetaSketch, decode_theta
+from icekeeper.metadata.statistics import ThetaSketch, blob_metadata, decode_theta
 from icekeeper.operations.statistics.plan import StoredBlob
 from icekeeper.storage.storage import Storage
 

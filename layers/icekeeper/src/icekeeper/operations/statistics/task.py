@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.theta import encode_theta
+from icekeeper.metadata.statistics import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan import Reading, RowFile
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with

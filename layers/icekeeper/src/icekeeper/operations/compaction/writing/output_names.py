@@ -15,8 +15,7 @@ from urllib.parse import quote_plus
 
 from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.delete_scope import is_unpartitioned
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.new_file_folders import require_known_layout
+from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.task import Layout, OutputNames
