@@ -9,7 +9,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.operations.staging.plan import MAX_FILES, may_be_staged, plan_cleaning, require_stageable
+from icekeeper.operations.overdue_loads import MAX_FILES, may_be_staged, plan_cleaning, require_stageable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 

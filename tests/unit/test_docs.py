@@ -13,8 +13,8 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan import NO_ENTRIES
-from icekeeper.operations.partitions.plan import NO_RETENTION
-from icekeeper.operations.partitions.plan import NOTHING_TO_EXPIRE as NO_PARTITIONS
+from icekeeper.operations.old_partitions import NO_RETENTION
+from icekeeper.operations.old_partitions import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan as position_deletes
 from icekeeper.operations.statistics import plan as statistics
 from icekeeper.partition_time import NO_TIME_FIELD

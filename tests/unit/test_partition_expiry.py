@@ -9,7 +9,7 @@ import pytest
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.operations.partitions.plan import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
+from icekeeper.operations.old_partitions import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
 from support.partition_times import partitioned, spec, times
 from support.plans import data_file
 

@@ -11,7 +11,7 @@ from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.operations.compaction.where import whole_partitions
-from icekeeper.operations.partitions.plan import ChosenPartitions
+from icekeeper.operations.old_partitions import ChosenPartitions
 from support.tables import new_document
 
 COLUMNS = {1: "long", 2: "string", 3: "double", 5: "timestamp", 6: "date"}

@@ -286,7 +286,7 @@ class Runtime:
         from icekeeper.detection.assessor import idle_by_memory
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
-        from icekeeper.policy_fit import fitting
+        from icekeeper.operations.policy_fit import fitting
         from icekeeper.sweep_rhythm import has_former_table
 
         cuts, now_ms = self._cut_offs(), self.clock()

@@ -21,7 +21,7 @@ from icekeeper.errors import (
 from icekeeper.metadata.document import Ref, TableMetadata, ref_at, require_writable, same_table
 from icekeeper.model import Nothing, TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.operations.staging.plan import require_stageable
+from icekeeper.operations.overdue_loads import require_stageable
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy.ownership import why_bucket_expires
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad

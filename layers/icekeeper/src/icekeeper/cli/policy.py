@@ -114,8 +114,8 @@ def _change(
     What is taken away need not leave a policy that fits the table: that is how it is mended step by step.
     """
     from icekeeper.operation_facts import Operation
+    from icekeeper.operations.policy_fit import check_fit, check_schedules
     from icekeeper.policy.changes import setting_changes
-    from icekeeper.policy_fit import check_fit, check_schedules
     from icekeeper.report.terminal import print_changes
     from icekeeper.runtime import Runtime
 

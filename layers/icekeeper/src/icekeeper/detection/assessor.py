@@ -16,8 +16,8 @@ from icekeeper.health.examine import unreadable_warning
 from icekeeper.metadata.document import MAINTAINED_FORMAT_VERSIONS
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.policy_fit import check_fit
 from icekeeper.policy_parts import PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun

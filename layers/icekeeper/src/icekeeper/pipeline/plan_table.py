@@ -15,7 +15,7 @@ from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS
-from icekeeper.operations.staging.clean import may_clean
+from icekeeper.operations.clean_staging import may_clean
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.after_wave import missed_by_wave

@@ -19,7 +19,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
 from icekeeper.maintenance.begin_and_end_pass import begin
 from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.operations.staging.clean import clean_staged_files
+from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.shared_reads import sharing_reads
 from icekeeper.pipeline.control_bucket import table_folder

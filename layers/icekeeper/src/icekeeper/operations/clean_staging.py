@@ -1,29 +1,96 @@
-"""Deletes the files that failed loads and dead jobs staged, in every pass: those on record, and in folders of loads."""
+"""Deletes the files that failed loads and dead jobs staged, once nobody needs them."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.delete import delete_unneeded
-from icekeeper.deletion.file_needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
+from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.operations.staging.folders import files_in_folders
-from icekeeper.operations.staging.plan import CleaningPlan, may_be_staged, plan_cleaning
-from icekeeper.operations.staging.unneeded import unneeded_files
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.table_reader import reachable_paths
+from icekeeper.operations.overdue_loads import MAX_FILES, CleaningPlan, may_be_staged, plan_cleaning
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked
 
-__all__ = ["clean_staged_files", "may_clean"]
+# Finds the files in the folders of a failed load, all of which belong to that load by what its owner declared.
+
+
+def files_in_folders(
+    storage: Storage,
+    metadata: TableMetadata,
+    folders: Iterable[str],
+    *,
+    older_than_ms: int,
+    protected: Iterable[str] = (),
+) -> tuple[tuple[str, ...], bool]:
+    """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
+
+    A younger file may be of a writer that reuses the folder without a record, and one of unknown age counts as young.
+    A folder that all writers of the table share is no load's own, whoever declared it: what lies there is left to the
+    removal of orphans.
+
+    Returns:
+        The files that may be deleted, and whether others remain for a later pass.
+
+    Raises:
+        StorageError: a folder cannot be listed.
+    """
+    paths: list[str] = []
+    more = False
+    shared = {normalise(one) for one in (metadata.location, metadata.data_location, metadata.metadata_directory)}
+    kept = PathSet(protected)
+    for folder in folders:
+        if normalise(folder) in shared:
+            continue
+        for found in storage.list(f"{folder.rstrip('/')}/"):
+            if kept.may_contain(found.path) or not may_be_staged(metadata, found.path):
+                continue
+            if found.modified_ms is None or found.modified_ms > older_than_ms or len(paths) >= MAX_FILES:
+                more = True
+            else:
+                paths.append(found.path)
+    return tuple(dict.fromkeys(paths)), more
+
+
+# Which recorded files nobody needs: not this table, not another one, no pin and no other load.
+
+
+def unneeded_files(
+    context: OperationContext, table: LoadedTable, paths: Sequence[str]
+) -> tuple[Sequence[str], FileNeeds]:
+    """Those of ``paths`` that may be deleted, and the :class:`FileNeeds` to ask again before each batch of them.
+
+    Raises:
+        OperationRefused: a table that may need one cannot be loaded, or there is a newer head of this one.
+        MetadataUnreadable: a reference cannot be read.
+        StorageError: catalog or state store failed.
+    """
+    needs = FileNeeds(context, table)
+    if not paths:
+        return (), needs
+    reader, home = context.reader(table), table.metadata.location
+    needed = ReferencedPaths(home, reachable_paths(reader, table.metadata_location, needs.references))
+    free = [path for path in paths if path not in needed and not needed.has_prefix_mismatch(path)]
+    if free:
+        needs.ask(free)
+    return [path for path in free if not needs.need(path)], needs
+
+
+# Deletes the files that failed loads and dead jobs staged, in every pass: those on record, and in folders of loads.
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.partitions.plan import (
+from icekeeper.operations.old_partitions import (
     NO_RETENTION,
     NOTHING_TO_EXPIRE,
     WHERE_ALONE,
@@ -36,8 +36,6 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
-
-__all__ = ["expire_partitions"]
 
 _OPERATION = Operation.EXPIRE_PARTITIONS
 

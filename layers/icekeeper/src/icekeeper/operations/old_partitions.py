@@ -18,18 +18,6 @@ from icekeeper.partition_time import PartitionTimes
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.values import text_of
 
-__all__ = [
-    "NOTHING_TO_EXPIRE",
-    "NO_RETENTION",
-    "WHERE_ALONE",
-    "ChosenPartitions",
-    "ExpiryPlan",
-    "LivePartitions",
-    "PartitionChoice",
-    "goes_with",
-    "partitions_sharing_files",
-]
-
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
 NOTHING_MATCHES = "no partitions to expire that lie whole within where"

@@ -18,8 +18,6 @@ from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 
-__all__ = ["check_fit", "check_schedules", "fitting"]
-
 
 def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy:
     """The policy itself, if passes under it and under each of its schedules could begin.

@@ -16,8 +16,6 @@ from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under
 
-__all__ = ["CleaningPlan", "may_be_staged", "plan_cleaning", "require_stageable"]
-
 # So many files are cleaned in one pass at most, so that memory stays bounded; a load is never divided.
 MAX_FILES = 100_000
 

@@ -1,1 +1,0 @@
-"""Dropping partitions that are past their retention."""
