@@ -32,8 +32,8 @@ from benchmarks.decoding_cases import KINDS, Case, cases
 from benchmarks.merge import SCHEMA, make_file
 from icekeeper.operations.compaction.clustering import work as clustering
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import RewriteTask
-from icekeeper.operations.compaction.writing.parquet_options import writer_options
+from icekeeper.operations.compaction.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.write_properties import writer_options
 from icekeeper.rows.arrow_schema import leaf_columns
 
 BATCH_ROWS = 128 * 1024

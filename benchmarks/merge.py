@@ -30,7 +30,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.engines.worker_processes import end_worker_server
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
 from icekeeper.rows.read_task import InputFile
 
 PROCESSES = 2

@@ -34,7 +34,7 @@ from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, enco
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.storage.storage import Storage
 from support.plans import policy
 from support.tables import new_document, snapshot

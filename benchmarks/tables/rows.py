@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.writing.metrics import PassingCounts, file_metrics
-from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes
+from icekeeper.operations.compaction.write_file import PassingCounts, file_metrics
+from icekeeper.operations.compaction.write_properties import metrics_modes
 from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["EVENT_COLUMNS", "data_file", "event_rows", "schema_of", "wide_rows", "write_file"]

@@ -14,7 +14,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
-from icekeeper.operations.compaction import dispatch
+from icekeeper.operations.compaction import run_groups as dispatch
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.clustering import work as cluster_work
 from icekeeper.policy import Operation

@@ -12,8 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.types import LongType, NestedField, TimestampType
 
-from icekeeper.operations.compaction.writing.civil_date import civil_date
-from icekeeper.operations.compaction.writing.output_names import partition_path
+from icekeeper.operations.compaction.write_properties import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.maintained_table import maintained_table

@@ -18,7 +18,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
 from icekeeper.rows.read_task import InputFile
 
 SCHEMA = {

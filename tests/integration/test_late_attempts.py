@@ -21,12 +21,11 @@ from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction.clustering.task import LaneTask, SplitTask
+from icekeeper.operations.compaction.clustering.range_tasks import LaneTask, SplitTask
 from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import Layout, OutputNames, RewriteTask, Routing
-from icekeeper.operations.compaction.writing.planned_names import planned_files
+from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files
 from icekeeper.operations.manifests.lanes import split_entries, write_lane
 from icekeeper.operations.manifests.task import Lane, ManifestsOfTable
 from icekeeper.operations.manifests.task import SplitTask as ManifestSplit

@@ -15,7 +15,7 @@ import pytest
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.writing.float_statistics import misread_columns
+from icekeeper.operations.compaction.write_properties import misread_columns
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.rewrites import rewritten, rows, struct, written

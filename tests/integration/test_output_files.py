@@ -12,8 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.task import RewriteResult
-from icekeeper.operations.compaction.writing.parquet_options import writer_options
+from icekeeper.operations.compaction.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.write_properties import writer_options
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import leaf_columns

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.operations.compaction.output_sizes import SIZES_KEY
+from icekeeper.operations.compaction.candidates import SIZES_KEY
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table

@@ -12,8 +12,8 @@ from icekeeper.errors import StorageError
 from icekeeper.maintenance import table_lease as attempts
 from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
 from icekeeper.model import TableName
-from icekeeper.operations.compaction import in_commits
-from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction import run_groups as in_commits
+from icekeeper.operations.compaction.run_groups import rewrite_groups
 from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.runtime import Runtime
 from support.command import Command

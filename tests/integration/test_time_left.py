@@ -11,8 +11,8 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.operations.compaction import in_commits
-from icekeeper.operations.compaction.dispatch import rewrite_groups
+from icekeeper.operations.compaction import run_groups as in_commits
+from icekeeper.operations.compaction.run_groups import rewrite_groups
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status

@@ -11,8 +11,7 @@ import pytest
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes, output_properties
-from icekeeper.operations.compaction.writing.output_names import output_names
+from icekeeper.operations.compaction.write_properties import metrics_modes, output_names, output_properties
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.iceberg_java import IcebergJava
 from support.rewrites import rewritten, rows, struct, written

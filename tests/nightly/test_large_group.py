@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import InputFile
 

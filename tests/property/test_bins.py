@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import LiveEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 

@@ -13,7 +13,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table

@@ -14,7 +14,7 @@ from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, NothingToCompact
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, NothingToCompact
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.slack import Slack

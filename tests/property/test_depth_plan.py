@@ -16,7 +16,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, LiveEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import Policy
 from support.examples import examples

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.resources import on_cores
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.writing import row_group_writer, side_by_side
-from icekeeper.operations.compaction.writing.column_runs import column_runs
-from icekeeper.operations.compaction.writing.encoded_columns import encoded_columns
-from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.operations.compaction import side_by_side
+from icekeeper.operations.compaction import write_file as row_group_writer
+from icekeeper.operations.compaction.side_by_side import column_runs, encoded_columns
+from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.refusal import CannotCopy
 from icekeeper.rows.lineage import with_lineage

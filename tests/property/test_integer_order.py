@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.clustering.integer_order import integer_order
-from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
+from icekeeper.operations.compaction.clustering.sort_keys import integer_order, sorted_indices
 from icekeeper.operations.compaction.recipe import KeyColumn
 from support.examples import examples
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.rows.joined_batches import joined_batches
+from icekeeper.operations.compaction.proof import joined_batches
 
 _MIB = 1024 * 1024
 

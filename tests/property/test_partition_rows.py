@@ -14,8 +14,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 
 from icekeeper.metadata.single_value import decimal_unscaled
-from icekeeper.operations.compaction.partition_rows import PartitionRouter
-from icekeeper.operations.compaction.task import Routing
+from icekeeper.operations.compaction.rewrite import PartitionRouter
+from icekeeper.operations.compaction.rewrite_task import Routing
 from icekeeper.rows.arrow_schema import arrow_schema
 
 EPOCH = datetime.datetime(1970, 1, 1)

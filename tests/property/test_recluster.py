@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.clustering.recluster import run_depth, runs_to_merge, tier_of
-from icekeeper.operations.compaction.clustering.runs import Piece
+from icekeeper.operations.compaction.clustering.plan_clustering import Piece, run_depth, runs_to_merge, tier_of
 
 OUTPUT_ROWS = 10_000
 

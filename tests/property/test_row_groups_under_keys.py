@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.copying.column_ranges import column_ranges
-from icekeeper.operations.compaction.copying.live_row_groups import worth_a_look
+from icekeeper.operations.compaction.copy_row_groups import column_ranges, worth_a_look
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
 from icekeeper.rows.equality import EqualityLookup
 from icekeeper.rows.key_ranges import keys_within

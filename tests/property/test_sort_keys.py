@@ -25,7 +25,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icekeeper.operations.compaction.clustering.ranges import choose_bounds, cut
+from icekeeper.operations.compaction.clustering.range_tasks import choose_bounds, cut
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, sorted_indices
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema

@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot

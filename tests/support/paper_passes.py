@@ -17,7 +17,7 @@ from icekeeper.model import (
     Nothing,
     PartitionFieldSummary,
 )
-from icekeeper.operations.compaction.plan import Clustering, NothingToCompact
+from icekeeper.operations.compaction.plan_groups import Clustering, NothingToCompact
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan import NothingToRewrite, plan_manifests

@@ -14,7 +14,7 @@ from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import data_file, live_file, manifest
 from support.tables import new_document, snapshot

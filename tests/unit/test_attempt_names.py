@@ -11,7 +11,7 @@ from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import StorageError
-from icekeeper.operations.compaction.task import Layout, OutputNames
+from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
 from icekeeper.storage.attempt_names import (
     ATTEMPTS_PER_RUN,
     MAX_ATTEMPTS,

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.clustering import sorted_files
-from icekeeper.operations.compaction.writing import write
+from icekeeper.operations.compaction import write_file as write
+from icekeeper.operations.compaction.clustering import work as sorted_files
 from icekeeper.rows import parquet_reader
 from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.file_rows import open_rows

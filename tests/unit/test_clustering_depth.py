@@ -10,8 +10,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import DataFile, FileIdentity, TableName
 from icekeeper.operations.compaction.candidates import Candidate
-from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
-from icekeeper.operations.compaction.clustering.runs import Layout
+from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.operations.compaction.copying.column_ranges import column_ranges
+from icekeeper.operations.compaction.copy_row_groups import column_ranges
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.equality import EqualityLookup
 from icekeeper.rows.key_ranges import ColumnRange, keys_within

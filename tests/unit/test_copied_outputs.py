@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.copying.assign import assign
-from icekeeper.operations.compaction.copying.outputs import CopyableInput, PlannedOutput, plan_outputs
-from icekeeper.operations.compaction.task import Copying
+from icekeeper.operations.compaction.copied_outputs import CopyableInput, PlannedOutput, assign, plan_outputs
+from icekeeper.operations.compaction.rewrite_task import Copying
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.rows.read_task import InputFile
 

@@ -11,11 +11,10 @@ import pytest
 from icekeeper.commit.snapshot import manifest_target_bytes, portions
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.model import EntryStatus, ManifestEntry
+from icekeeper.operations.compaction import write_file as write
 from icekeeper.operations.compaction.recipe import MAX_SORT_COLUMNS, choose_recipe
-from icekeeper.operations.compaction.writing import write
-from icekeeper.operations.compaction.writing.metrics_modes import metrics_modes, output_properties
-from icekeeper.operations.compaction.writing.parquet_options import writer_options
-from icekeeper.operations.compaction.writing.write import write_data_file
+from icekeeper.operations.compaction.write_file import write_data_file
+from icekeeper.operations.compaction.write_properties import metrics_modes, output_properties, writer_options
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.plans import data_file, policy, table

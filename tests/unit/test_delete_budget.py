@@ -10,8 +10,8 @@ from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.rewrite_history import RewriteHistory
+from icekeeper.operations.compaction.payback import RewriteHistory
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from support.paper_table import ROW_BYTES, Arrival, PaperTable
 from support.plans import MB, data_file, live_file, manifest, policy
 from support.tables import new_document, snapshot

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.preview import plan_document
 from icekeeper.operations.compaction.recipe import choose_recipe
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table

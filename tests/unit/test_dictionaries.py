@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.operations.compaction.writing.dictionaries import columns_without_dictionary
+from icekeeper.operations.compaction.write_file import columns_without_dictionary
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.rewrites import rewritten, rows, struct, written
 

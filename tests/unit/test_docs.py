@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.deletion.file_needs import GC_DISABLED
-from icekeeper.operations.compaction.plan import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
+from icekeeper.operations.compaction.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan import NO_ENTRIES
 from icekeeper.operations.old_partitions import NO_RETENTION

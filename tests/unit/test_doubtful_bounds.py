@@ -14,7 +14,7 @@ import pytest
 
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.copying.column_ranges import column_ranges
+from icekeeper.operations.compaction.copy_row_groups import column_ranges
 from icekeeper.row_group_copy.copyable_file import CopyableFile
 from icekeeper.row_group_copy.footer_decisions import hides_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, Statistics

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction import group_batches
-from icekeeper.operations.compaction.group_batches import RewriteBatch, in_batches, rewrite_batch
-from icekeeper.operations.compaction.task import OutputNames, RewriteTask
+from icekeeper.operations.compaction import run_groups as group_batches
+from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.run_groups import RewriteBatch, in_batches, rewrite_batch
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.task import RewriteTask
+from icekeeper.operations.compaction.rewrite_task import RewriteTask
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of
 from icekeeper.rows.read_task import DeleteFile
 from icekeeper.storage.storage import Storage

@@ -7,7 +7,7 @@ from typing import Any
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, plan_compaction
 from icekeeper.operations.compaction.recipe import choose_recipe
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 

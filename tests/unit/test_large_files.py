@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.bins import Reason
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.large_files import pieces
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup, NothingToCompact, plan_compaction
+from icekeeper.operations.compaction.candidates import TableState, pieces
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, NothingToCompact, plan_compaction
 from support.examples import examples
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 

@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.model import LiveEntry
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.operations.compaction.writing.side_by_side import side_by_side_writer
+from icekeeper.operations.compaction.side_by_side import side_by_side_writer
 from icekeeper.row_group_copy import stream
 from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
 from icekeeper.row_group_copy.footer import read_footer

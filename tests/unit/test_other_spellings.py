@@ -7,7 +7,7 @@ import pytest
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
-from icekeeper.operations.compaction.misspelled_deletes import well_spelled
+from icekeeper.operations.compaction.candidates import well_spelled
 from icekeeper.rows.other_spellings import SpelledFiles
 
 PAIRS = [

@@ -12,7 +12,7 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import table_digest
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, NothingToCompact
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.slack import Slack
 from icekeeper.state.store import LastSeen

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.model import EntryStatus, ManifestEntry
-from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, SIZES_KEY, OutputSizes, recorded_sizes
+from icekeeper.operations.compaction.candidates import AS_THEY_ARE, SIZES_KEY, OutputSizes, recorded_sizes
 from support.plans import HEAD, MB, data_file, table
 from support.tables import snapshot
 

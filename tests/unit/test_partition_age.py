@@ -15,8 +15,8 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import plan_compaction
-from icekeeper.operations.compaction.scope import file_scope
+from icekeeper.operations.compaction.plan_groups import plan_compaction
+from icekeeper.operations.compaction.where import file_scope
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen
 from support.plans import HEAD_MS, MB, data_file, live_file, policy

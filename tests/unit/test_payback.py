@@ -7,7 +7,7 @@ import pytest
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, NothingToCompact, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, NothingToCompact, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 

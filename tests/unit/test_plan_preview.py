@@ -10,7 +10,7 @@ from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Operation, Strategy

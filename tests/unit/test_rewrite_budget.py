@@ -7,8 +7,8 @@ import pytest
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.rewrite_history import RewriteHistory
+from icekeeper.operations.compaction.payback import RewriteHistory
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 from support.tables import new_document, snapshot

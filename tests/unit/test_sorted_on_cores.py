@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.machine.resources import on_cores
-from icekeeper.operations.compaction.clustering.row_order import row_taker
+from icekeeper.operations.compaction import write_file as row_group_writer
+from icekeeper.operations.compaction.clustering.sort_keys import row_taker
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.writing import row_group_writer
 from icekeeper.policy import Strategy
 from support.copied import MIXED, mixed_rows
 from support.rewrites import input_file, task, written

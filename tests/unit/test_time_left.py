@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from icekeeper.operations.compaction.time_left import TimeLeft
+from icekeeper.operations.compaction.run_groups import TimeLeft
 
 
 def times(*seconds: float) -> TimeLeft:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 
 

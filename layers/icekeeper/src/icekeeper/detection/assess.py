@@ -25,7 +25,7 @@ from icekeeper.detection.signals import (
 from icekeeper.health.examine import summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata
-from icekeeper.operations.compaction.scope import why_not_rewritten
+from icekeeper.operations.compaction.where import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 

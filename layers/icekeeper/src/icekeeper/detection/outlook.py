@@ -11,7 +11,7 @@ from icekeeper.detection.moving_scope import partitions_came_into_scope
 from icekeeper.detection.signals import Signal, rewrites_are_blocked
 from icekeeper.health.examine import listed_manifests, summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
-from icekeeper.operations.compaction.missing_bins import may_make_a_bin
+from icekeeper.operations.compaction.missing import may_make_a_bin
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 from icekeeper.state.slack import Slack

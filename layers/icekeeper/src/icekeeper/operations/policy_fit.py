@@ -12,7 +12,7 @@ from itertools import combinations
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.scope import file_scope
+from icekeeper.operations.compaction.where import file_scope
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.columns import statistics_columns
 from icekeeper.policy import Operation, Policy, ResolvedPolicy

@@ -27,10 +27,15 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import accumulate
 
-from icekeeper.operations.compaction.candidates import Candidate
-from icekeeper.operations.compaction.large_files import LARGEST_OUTPUT, large_from, pieces
-from icekeeper.operations.compaction.likely_copied import output_bytes
-from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
+from icekeeper.operations.compaction.candidates import (
+    AS_THEY_ARE,
+    LARGEST_OUTPUT,
+    Candidate,
+    OutputSizes,
+    large_from,
+    output_bytes,
+    pieces,
+)
 from icekeeper.policy import Policy
 
 __all__ = [

@@ -1,16 +1,19 @@
-"""Picks the live data files that are worth rewriting, and counts how many files need each delete file (pure)."""
+"""Picks the live data files that are worth rewriting, and estimates what they take afterwards (pure)."""
 
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeAlias
 
-from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, partition_key
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import (
     DataFile,
@@ -22,20 +25,248 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.deleted_rows import equality_spread, known_deleted_rows
-from icekeeper.operations.compaction.file_age import added_ms, age_of, is_old_enough
-from icekeeper.operations.compaction.large_files import large_from, pieces
-from icekeeper.operations.compaction.misspelled_deletes import well_spelled
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
-from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.other_spellings import misspelled, other_spellings
 from icekeeper.rows.readable import why_unreadable
 from icekeeper.rows.row_memory import likely_row_bytes
 
-__all__ = ["Candidate", "Candidates", "FileScope", "PassedOver", "TableState", "Tally", "select_candidates"]
+# How many rows of data files delete files delete, as far as manifests tell (pure).
+
+
+def equality_spread(
+    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
+) -> dict[FileKey, int]:
+    """Over how many data files each equality delete is spread: those of its partition, or of the table.
+
+    Not only over those that need it still: once all others are rewritten, the last one would be taken for full of
+    deleted rows.
+    """
+    total = by_partition.total()
+    return {
+        entry.file.key: max(
+            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
+        )
+        for entry in index.entries
+        if entry.file.content is FileContent.EQUALITY_DELETES
+    }
+
+
+def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
+    """How many rows of a data file are surely deleted: by deletion vectors and position deletes of this file alone."""
+    vectors = [e.file for e in deletes if e.file.content_offset is not None]
+    only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
+    return min(file.record_count, sum(delete.record_count for delete in only_this))
+
+
+# When data files were added (pure).
+
+
+def age_of(metadata: TableMetadata, entry: ManifestEntry) -> int:
+    """The file sequence number, or the data sequence number where another writer lost it.
+
+    v1 has neither: there it is the time of the snapshot that added the file, in epoch milliseconds.
+    """
+    if metadata.format_version > 1:
+        number = entry.file_sequence_number
+        return (entry.sequence_number if number is None else number) or 0
+    return added_ms(metadata, entry) or 0
+
+
+def added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
+    """The time of the snapshot that added the file, in epoch milliseconds; ``None``: it has expired."""
+    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
+    return None if snapshot is None else snapshot.timestamp_ms
+
+
+def is_old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
+    """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
+    at_ms = added_ms(metadata, entry)
+    return at_ms is None or at_ms <= limit_ms
+
+
+# Where files that are much larger than the target are cut: between row groups, never within one (rule 235) (pure).
+#
+# Only the manifest entry is asked, so a file whose ``split_offsets`` leave no place to cut it costs a pass nothing.  A
+# piece is cut no further, because it has the row groups that the plan saw.
+
+# The largest output that a merge aims at, as a multiple of the target file size.
+LARGEST_OUTPUT = Fraction(5, 4)
+# Java's SizeBasedFileRewritePlanner, MAX_FILE_SIZE_DEFAULT_RATIO.
+_LARGE = Fraction(9, 5)
+# A piece is so much above the bound of small files at least, because its footer and page indexes are not known yet.
+_MARGIN = Fraction(21, 20)
+
+
+def large_from(policy: Policy) -> int:
+    """From so many bytes on a file is large."""
+    return int(_LARGE * policy.target_file_size_bytes) + 1
+
+
+def is_large(file: DataFile, policy: Policy) -> bool:
+    """Whether a file is larger, by far, than merges leave it."""
+    return file.file_size_in_bytes >= large_from(policy)
+
+
+def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
+    """How many row groups, in order, each piece of a large file gets; empty: it cannot be cut."""
+    offsets = file.split_offsets or ()
+    if not is_large(file, policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
+        return ()
+    sizes = [end - start for start, end in pairwise((*offsets, _end_of_rows(file, offsets)))]
+    if min(sizes) < 0 or file.key_metadata is not None:
+        return ()
+    least = int(_MARGIN * policy.min_file_size_bytes)
+    cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
+    return tuple(map(len, cut)) if len(cut) > 1 else ()
+
+
+def _end_of_rows(file: DataFile, offsets: Sequence[int]) -> int:
+    """Where the last row group ends: page indexes, filters and footer behind it are no part of it, if that is known."""
+    end = offsets[0] + sum((file.column_sizes or {}).values())
+    return end if offsets[-1] < end < file.file_size_in_bytes else file.file_size_in_bytes
+
+
+def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:
+    """The sizes in pieces of ``least`` to about ``most``; pieces from ``large`` on cannot be cut further."""
+    total = sum(sizes)
+    if total < large:
+        return [sizes]
+    share = total / math.ceil(total / most)
+    parts: list[Sequence[int]] = []
+    start = held = 0
+    for place, size in enumerate(sizes):
+        # Cut where that comes nearest to an even share.
+        if held >= least and held + size / 2 > share:
+            parts.append(sizes[start:place])
+            start, held = place, 0
+        held += size
+    if held >= least or not parts:
+        parts.append(sizes[start:])
+    else:
+        parts[-1] = [*parts[-1], *sizes[start:]]
+    if len(parts) == 1:
+        return parts
+    return [piece for part in parts for piece in _cut(part, least, most, large)]
+
+
+# Refuses to drop deletes as dangling that name a live data file in another spelling (rule 177) (pure).
+
+
+def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:
+    """``needs``: delete file → how many live data files need it, where none of those with 0 is misspelled.
+
+    ``listed`` are the hashes of the paths of all live data files.
+
+    Raises:
+        MetadataUnreadable: a delete that none needs names one of these in another spelling.
+    """
+    named = [(path, entry) for path, entry in index.vectors.items()]
+    named += [(path, entry) for path, entries in index.positions_by_path.items() for entry in entries]
+    dangling = [(path, entry) for path, entry in named if needs[entry.file.key] == 0]
+    spelled = {hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
+    for number in listed if spelled else ():
+        if number in spelled:
+            entry, path, other = spelled[number]
+            raise misspelled(entry.file.file_path, path, other)
+    return needs
+
+
+# What files take once they are rewritten, by what earlier rewrites of the table have shown (rule 236) (pure).
+#
+# Small files shrink when they are merged: one footer in place of many, longer runs, dictionaries that are written once.
+# Each merge records in its snapshot how much its decoded files shrank, and what its plan had reckoned with.  Row groups
+# that are copied keep their size, and so does what a rewrite wrote: it is encoded already as the next one would.
+
+SIZES_KEY = "icekeeper.output-sizes"
+"""Snapshot summary: bytes written per byte read, what the plan had reckoned with, and the mean size of the inputs."""
+_RECORD = re.compile(r"([01]\.[0-9]{3}) planned ([01]\.[0-9]{3}) of ([0-9]{1,18})")
+# What files that shrank further would become is not believed: bins would be far too large where others do not.
+_LEAST_RATIO = 0.25
+# Files much larger than those that were merged have less to lose.
+_ALIKE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSizes:
+    """How large outputs become; a table that has shown nothing yet keeps its sizes."""
+
+    ratio: float = 1.0
+    """Bytes written per byte of a decoded file, at most 1."""
+    file_bytes: int = 0
+    """The mean size of the files that showed it."""
+    shrank: Mapping[int, float] = field(default_factory=dict)
+    """Snapshot id → how much smaller its files came out than the plan reckoned with."""
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, head: Snapshot) -> OutputSizes:
+        """What the snapshots of the branch that ends in ``head`` tell, as far as they are kept.
+
+        v1 tables tell nothing: of their files nobody knows which a rewrite wrote.
+        """
+        if metadata.format_version < 2 or not any(_text(one) for one in metadata.snapshots.values()):
+            return cls()
+        found = [(one.snapshot_id, record) for one in metadata.ancestors(head.snapshot_id) if (record := _record(one))]
+        if not found:
+            return cls()
+        ratio, _, file_bytes = found[0][1]
+        shrank = {i: shown / planned for i, (shown, planned, _) in found if shown < planned}
+        return cls(ratio, file_bytes, shrank)
+
+    def expected(self, file: DataFile, *, is_rewritten: bool, is_copied: bool) -> int:
+        """About how many bytes the rows of a file take in an output."""
+        size = file.file_size_in_bytes
+        if is_rewritten or is_copied or size > _ALIKE * self.file_bytes:
+            return size
+        return max(1, int(size * self.ratio))
+
+    def is_small(self, entry: ManifestEntry, small: float) -> bool:
+        """Whether a live file, of fewer than ``small`` bytes, is to be merged for that.
+
+        Not if a merge wrote it that reckoned with enough bytes, because the next one reckons better and need not repeat
+        it; unless what came out is not even half of that, so that merging halves the number of files.
+        """
+        factor = self.shrank.get(entry.snapshot_id or 0, 1.0) if self.shrank and entry.identity.is_rewritten else 1.0
+        size = entry.file.file_size_in_bytes
+        return size / factor < small or size < small / 2
+
+
+AS_THEY_ARE = OutputSizes()
+"""Of a table that has shown nothing."""
+
+
+def recorded_sizes(planned: OutputSizes, groups: Iterable[tuple[int, int, int]]) -> str | None:
+    """What to record of decoded groups, each as number of inputs, bytes read and bytes written; ``None``: nothing.
+
+    Where there is no such group, what is known stays known.
+    """
+    groups = list(groups)
+    read, written = sum(size for _, size, _ in groups), sum(size for *_, size in groups)
+    if read and written:
+        shown, file_bytes = written / read, read // sum(count for count, *_ in groups)
+    elif planned.file_bytes:
+        shown, file_bytes = planned.ratio, planned.file_bytes
+    else:
+        return None
+    return f"{min(1.0, max(_LEAST_RATIO, shown)):.3f} planned {planned.ratio:.3f} of {file_bytes}"
+
+
+def _text(snapshot: Snapshot) -> str:
+    summary = snapshot.raw.get("summary")
+    return str(summary.get(SIZES_KEY, "")) if isinstance(summary, dict) else ""
+
+
+def _record(snapshot: Snapshot) -> tuple[float, float, int] | None:
+    match = _RECORD.fullmatch(_text(snapshot))
+    if match is None or not (_LEAST_RATIO <= float(match[1]) <= 1 and _LEAST_RATIO <= float(match[2]) <= 1):
+        return None
+    return float(match[1]), float(match[2]), int(match[3])
+
+
+# Picks the live data files that are worth rewriting, and counts how many files need each delete file (pure).
 
 _NO_DELETES: tuple[ManifestEntry, ...] = ()
 _LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
@@ -333,3 +564,84 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
         return True
     deleted = known_deleted_rows(file, deletes)
     return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
+
+
+# Tells from manifests which files a rewrite is expected to copy instead of decoding them (pure).
+#
+# Only a file's footer decides (:mod:`icekeeper.row_group_copy.copyable`); it is read by the worker, and only of these
+# files.
+
+# A file of another spec can be copied: its rows all belong to the output's partition.
+_DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
+
+
+def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
+    """Whether nothing is known of a file that forbids to copy its row groups into a file of unsorted rows."""
+    return not candidate.deletes and _has_fit_row_groups(candidate, policy)
+
+
+def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
+    """About how many bytes the rows of a file take in an output."""
+    is_rewritten = candidate.identity.is_rewritten
+    is_copied = not is_rewritten and is_likely_copied(candidate, policy)
+    return sizes.expected(candidate.file, is_rewritten=is_rewritten, is_copied=is_copied)
+
+
+def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
+    """The same, or whether at least those row groups may be copied of which no row is deleted.
+
+    Deletion vectors and most position deletes name their file, so that one row group is always touched; keys of
+    equality deletes may be all of other rows.
+    """
+    if not candidate.deletes:
+        return is_likely_copied(candidate, policy)
+    touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
+    is_one = len(candidate.file.split_offsets or ()) <= 1
+    return not (touched and is_one) and _has_fit_row_groups(candidate, policy)
+
+
+def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
+    least, file = policy.min_row_group_copy_bytes, candidate.file
+    if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
+        return False
+    row_groups = max(1, len(file.split_offsets or ()))
+    fills_memory = file.record_count * candidate.row_bytes >= policy.full_row_group_memory_bytes * row_groups
+    return (
+        file.file_format.upper() == "PARQUET"
+        and file.key_metadata is None
+        and not candidate.lacks & _DECODED_FOR
+        and (file.file_size_in_bytes >= least * row_groups or fills_memory)
+    )
+
+
+# Whether a partition is at rest: writers have done with it, as far as one can tell (pure).
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRest:
+    """Tells partitions at rest: no file came for ``partition_rest_hours``, and for as long as files came before.
+
+    By hours alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.
+    """
+
+    now_ms: int
+    known_since_ms: int
+    """The time of the oldest snapshot that is kept; when older files were added is not known."""
+    least_ms: int
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, policy: Policy, now_ms: int) -> PartitionRest:
+        known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
+        return cls(now_ms, known_since_ms, policy.partition_rest_ms)
+
+    def rests_ms(self, candidates: Sequence[Candidate]) -> int | None:
+        """From when the partition of these candidates, which are all that it has, is at rest (epoch milliseconds).
+
+        ``None``: nothing tells when a file came.  When older snapshots expire it may be at rest sooner.
+        """
+        added_ms = [c.added_ms for c in candidates if c.added_ms is not None]
+        if not added_ms:
+            return None
+        newest_ms = max(added_ms)
+        oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else self.known_since_ms
+        return newest_ms + max(self.least_ms, newest_ms - oldest_ms)

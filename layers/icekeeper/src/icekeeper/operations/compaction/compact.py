@@ -1,10 +1,11 @@
-"""The ``compact`` operation: plan → rewrite through an engine → commit what still holds → report."""
+"""The ``compact`` operation: plan, rewrite through an engine, commit what still holds, report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,35 +13,185 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
+from icekeeper.metadata.document import TableMetadata, branch_head, require_writable, schema_digest
 from icekeeper.metadata.table_reader import delete_index
-from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.candidates import FileScope, TableState
-from icekeeper.operations.compaction.commit_results import GroupOutcomes, commit_results
-from icekeeper.operations.compaction.depth_metrics import done_depth, planned_depth
-from icekeeper.operations.compaction.expected import expected_result
-from icekeeper.operations.compaction.in_commits import commits_of, rewrite_and_commit
-from icekeeper.operations.compaction.plan import (
+from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
+from icekeeper.operations.compaction.payback import rewrite_price
+from icekeeper.operations.compaction.plan_groups import (
     Clustering,
     CompactionPlan,
     NothingToCompact,
+    done_depth,
     plan_compaction,
+    planned_depth,
 )
-from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
+from icekeeper.operations.compaction.preview import (
+    assumptions,
+    cut_row_groups,
+    cut_sentence,
+    expected_result,
+    left_document,
+    plan_document,
+)
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
-from icekeeper.operations.compaction.row_groups import cut_row_groups, cut_sentence
-from icekeeper.operations.compaction.scope import file_scope, why_not_rewritten
-from icekeeper.operations.compaction.settings_preview import FileSample, order_document, settings_document
-from icekeeper.operations.compaction.unreadable import UnreadableFiles
-from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
+from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
+from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
+from icekeeper.operations.compaction.written_settings import BY_FOOTER, WantedSettings, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation, Policy
+from icekeeper.policy import Operation, Policy, Strategy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.slack import Slack
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.storage.storage import Storage
 
-__all__ = ["compact"]
+# Names, in a dry run, the settings that a table's files lack, by a few footers, and what a rewrite would cost.
+
+_SAMPLE = 16
+
+
+def settings_document(
+    sample: FileSample, wanted: WantedSettings, storage: Storage, policy: Policy
+) -> list[dict[str, Any]]:
+    """``settings`` of a plan in ``plan --json``: one entry per reason that sampled files give; sums are estimates."""
+    chosen = sample.paths()
+    counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
+    return [
+        {
+            "reason": reason.value,
+            "sampled": len(chosen),
+            "lacking": count,
+            "files": round(sample.count * count / len(chosen)),
+            "bytes": round(sample.bytes * count / len(chosen)),
+            "cost_usd": round(rewrite_price(round(sample.bytes * count / len(chosen)), policy), 9),
+            "how": f"rewrite_reason={reason.value}",
+        }
+        for reason, count in sorted(counts.items())
+    ]
+
+
+def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
+    """``settings`` for a sort order that no file of the table has yet; passes sort what comes in, not what is there."""
+    if not sample.unsorted or sample.unsorted < sample.all.files:
+        return []
+    return [
+        {
+            "reason": "sort_order",
+            "sampled": sample.all.files,
+            "lacking": sample.unsorted,
+            "files": sample.all.files,
+            "bytes": sample.all.bytes,
+            "cost_usd": round(rewrite_price(sample.all.bytes, policy), 9),
+            "how": "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true",
+        }
+    ]
+
+
+class FileSample:
+    """A few Parquet files, evenly from all that pass; never more than twice as many are held."""
+
+    def __init__(
+        self,
+        is_written: Callable[[str], bool] = lambda path: True,
+        lacks_order: Callable[[LiveEntry], bool] = lambda live: False,
+    ) -> None:
+        """``is_written``: whether there is such a file; what a dry run only expects has no footer.
+
+        ``lacks_order``: whether the rows of a file are not in the table's sort order, which manifests tell.
+        """
+        self._is_written, self._lacks_order = is_written, lacks_order
+        self.all = Tally()
+        """All live data files."""
+        self.unsorted = 0
+        """How many of them have rows that are not in the table's sort order."""
+        self.count = 0
+        self.bytes = 0
+        self._kept: list[str] = []
+        self._step = 1
+
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
+        """The same entries."""
+        for live in entries:
+            self.all.add(live.entry.file)
+            self.unsorted += self._lacks_order(live)
+            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
+                self._add(live.entry.file)
+            yield live
+
+    def paths(self) -> list[str]:
+        return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
+
+    def _add(self, file: DataFile) -> None:
+        if self.count % self._step == 0:
+            self._kept.append(file.file_path)
+        self.count += 1
+        self.bytes += file.file_size_in_bytes
+        if len(self._kept) > 2 * _SAMPLE:
+            self._kept, self._step = self._kept[::2], 2 * self._step
+
+
+# What earlier passes could not read of a table, and what this one finds out about it (rule 216).
+
+
+@dataclass(slots=True)
+class UnreadableFiles:
+    """The files of one table that are known to be unreadable; made by :meth:`of`."""
+
+    memory: TableMemory
+    schema_digest: str
+    known: Mapping[str, UnreadableFile]
+    live: set[str] = field(default_factory=set)
+    """Those of them that the table still has, once all of its files were looked at."""
+    saw_all: bool = False
+
+    @classmethod
+    def of(cls, memory: TableMemory, metadata: TableMetadata) -> UnreadableFiles:
+        """What is remembered of a table.
+
+        Raises:
+            StorageError: the state cannot be read.
+        """
+        return cls(memory, schema_digest(metadata), memory.unreadable_files())
+
+    def waiting(self) -> dict[str, str]:
+        """The files that are not yet to be tried again: path → a sentence that names it."""
+        return self.memory.waiting_of(self.known, self.schema_digest)
+
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterable[LiveEntry]:
+        """The live entries of data files, all of them; those of known files are noted."""
+        return self._noting(entries) if self.known else entries
+
+    def _noting(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
+        for live in entries:
+            if live.entry.file.file_path in self.known:
+                self.live.add(live.entry.file.file_path)
+            yield live
+        self.saw_all = True
+
+    def forget_gone(self, delete_files: Iterable[str]) -> None:
+        """Forget what the table has no more; ``delete_files`` are the paths of all of its live delete files."""
+        if self.saw_all:
+            self._forget(self.known.keys() - self.live - set(delete_files))
+
+    def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
+        """Remember what could not be read, and forget what was, after all."""
+        if outcomes.unreadable:
+            self.memory.remember_unreadable(outcomes.unreadable, self.schema_digest)
+        if self.known:
+            merged = [c for group in plan.groups if group.group_id in outcomes.outputs for c in group.files]
+            read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
+            self._forget(self.known.keys() & read)
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        found = sorted(paths)
+        if found:
+            self.memory.forget_unreadable(found)
+
+
+# The ``compact`` operation: plan → rewrite through an engine → commit what still holds → report.
 
 _OPERATION = Operation.COMPACT
 

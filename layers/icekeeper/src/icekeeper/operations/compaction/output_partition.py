@@ -32,7 +32,7 @@ from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled, encode, is_utf8
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.writing.civil_date import civil_date
+from icekeeper.operations.compaction.write_properties import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
 
 __all__ = ["Destination", "OutputPartitions", "TargetField", "target_fields"]

@@ -1,20 +1,26 @@
-"""What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure)."""
+"""What a dry run says of a compaction plan: reasons, outputs, cost and row groups (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.single_value import comparable, decode
+from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.bins import Reason
-from icekeeper.operations.compaction.left_alone import LeftAlone
-from icekeeper.operations.compaction.plan import CompactionPlan, FileGroup
+from icekeeper.operations.compaction.candidates import known_deleted_rows
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, LeftAlone
 from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.writing.output_names import partition_path
-from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
+from icekeeper.operations.compaction.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.write_properties import partition_path, row_group_bytes
+from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
 from icekeeper.policy.choices import RewriteReason
+from icekeeper.policy.values import text_of
 
-__all__ = ["MOST_GROUPS", "assumptions", "left_document", "plan_document"]
+# What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure).
 
 MOST_GROUPS = 1000
 """So many groups are written out one by one; all of them count in the totals."""
@@ -98,3 +104,90 @@ def _main_reason(group: FileGroup, recipe: ClusterRecipe | None) -> str:
 def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
     total = sum(group[key] for group in groups)
     return round(total, 9) if isinstance(total, float) else total
+
+
+# The files that a compaction is expected to write, for the plans of the operations after it in a dry run (pure).
+
+
+def expected_result(group: FileGroup, stem: str, types: Mapping[int, str]) -> RewriteResult:
+    """What a worker is expected to make of a group; ``stem`` begins the paths, ``types`` are those of the columns.
+
+    Rows are taken for deleted where manifests tell so, and divided evenly over the outputs.  Every output gets the
+    bounds of all inputs; rows that may be dealt out to other partitions stay in the group's.
+    """
+    inputs = [candidate.file for candidate in group.files]
+    rows = sum(c.file.record_count - known_deleted_rows(c.file, c.deletes) for c in group.files)
+    size = group.expected_bytes
+    count = min(group.output_count, rows)
+    written = tuple(
+        DataFile(
+            content=FileContent.DATA,
+            file_path=f"{stem}-{group.group_id:05d}-{number:05d}.parquet",
+            file_format="PARQUET",
+            partition=group.partition,
+            record_count=rows * (number + 1) // count - rows * number // count,
+            file_size_in_bytes=max(1, size // count),
+            column_sizes=_shared_out([file.column_sizes for file in inputs], count),
+            value_counts=_shared_out([file.value_counts for file in inputs], count),
+            null_value_counts=_shared_out([file.null_value_counts for file in inputs], count),
+            lower_bounds=_bounds([file.lower_bounds for file in inputs], types, is_lower=True),
+            upper_bounds=_bounds([file.upper_bounds for file in inputs], types, is_lower=False),
+        )
+        for number in range(count)
+    )
+    return RewriteResult(group_id=group.group_id, written=written, rows_read=group.record_count, seconds=0.0)
+
+
+def _shared_out(counts: Sequence[Mapping[int, int] | None], outputs: int) -> dict[int, int]:
+    """The counts of each column, summed over the inputs and divided by the outputs."""
+    total: Counter[int] = Counter()
+    for of_file in counts:
+        total.update(of_file or {})
+    return {column: amount // outputs for column, amount in total.items()}
+
+
+def _bounds(
+    found: Sequence[Mapping[int, bytes] | None], types: Mapping[int, str], *, is_lower: bool
+) -> dict[int, bytes]:
+    """The outermost bound of each column that has one in every input."""
+    columns = types.keys() & set[int].intersection(*(set(of_file or ()) for of_file in found))
+    outermost = {}
+    for column in sorted(columns):
+        kind = types[column]
+        bounds = [of_file[column] for of_file in found if of_file is not None]
+        try:
+            pick = min if is_lower else max
+            outermost[column] = pick(bounds, key=lambda bound: comparable(kind, decode(kind, bound)))
+        except ValueError:  # a bound that is no value of the column's type tells nothing
+            continue
+    return outermost
+
+
+# Says where outputs have smaller row groups than the table asks for, because memory allows no larger ones (pure).
+
+# Row groups end with a batch, and the first one is a guess: below this share of the wanted size something cut them.
+_CUT = 0.75
+_PROPERTY = "write.parquet.row-group-size-bytes"
+_MEGABYTE = 1024 * 1024
+
+
+def cut_row_groups(files: Iterable[DataFile], properties: Mapping[str, str]) -> list[int]:
+    """The encoded bytes of the row groups that memory cut: all but a file's first and last that are too small."""
+    wanted = row_group_bytes(properties)
+    return [size for file in files for size in _inner_sizes(file) if size < _CUT * wanted]
+
+
+def cut_sentence(sizes: list[int], properties: Mapping[str, str], policy: Policy) -> str:
+    """A clause for the summary; empty unless the table asks for a size itself and did not get it."""
+    if not sizes or _PROPERTY not in properties:
+        return ""
+    average = sum(sizes) / len(sizes) / _MEGABYTE
+    return (
+        f"; row groups are of {average:.0f} MB, below {_PROPERTY}, because they may fill "
+        f"{text_of(policy.row_group_memory_mb)} MB of memory (row_group_memory_mb)"
+    )
+
+
+def _inner_sizes(file: DataFile) -> Iterator[int]:
+    offsets = file.split_offsets or ()
+    yield from (after - before for before, after in list(pairwise(offsets))[1:])

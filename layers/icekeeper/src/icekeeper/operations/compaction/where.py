@@ -1,9 +1,4 @@
-"""Finds the files that may hold rows matching a filter: the scope of a rewrite (policy key ``where``).
-
-The filter is parsed by PyIceberg, and judged by partition values and by column bounds (specification, "Scan Planning").
-What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).  Times relative to now are those of one
-moment, which the caller names: that at which the pass began.
-"""
+"""The scope of a rewrite: files that may hold rows matching ``where``, of partitions that have ended."""
 
 from __future__ import annotations
 
@@ -13,14 +8,28 @@ from typing import Any
 from pyiceberg.expressions.parser import parse
 from pyparsing import ParseBaseException
 
-from icekeeper.errors import PolicyError
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.possible_values import Column, Values, within_bounds, within_partition
-from icekeeper.operations.compaction.predicates import TRUE, Truth, truth_of
+from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.metadata.document import TableMetadata, require_known_layout
+from icekeeper.model import DataFile, Nothing, PartitionValue
+from icekeeper.operations.compaction.predicates import (
+    TRUE,
+    Column,
+    Truth,
+    Values,
+    truth_of,
+    within_bounds,
+    within_partition,
+)
+from icekeeper.partition_time import partition_times
+from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
+from icekeeper.rows.arrow_schema import stored_schema
 
-__all__ = ["PartitionChoice", "bound_filter", "row_filter", "whole_partitions"]
+# Finds the files that may hold rows matching a filter: the scope of a rewrite (policy key ``where``).
+#
+# The filter is parsed by PyIceberg, and judged by partition values and by column bounds (specification, "Scan
+# Planning"). What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).  Times relative to now are
+# those of one moment, which the caller names: that at which the pass began.
 
 PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
 """Whether all rows of a partition of a spec id match."""
@@ -129,3 +138,45 @@ def _columns(struct: Mapping[str, Any], prefix: str = "", required: bool = True)
         yield Column(int(field["id"]), name, kind if isinstance(kind, str) else str(kind["type"]), is_required)
         if isinstance(kind, Mapping) and kind["type"] == "struct":
             yield from _columns(kind, f"{name}.", is_required)
+
+
+# Which data files a rewrite may take at all: by the filter ``where``, and by when their partition ended (pure).
+#
+# None, where this version cannot write the table's data files.  Filter and time go by the partition that the file is
+# in, under its own spec, not by the one that its rows may move to.
+
+
+def why_not_rewritten(metadata: TableMetadata) -> str | None:
+    """Why this version rewrites no data file of a table; ``None``: it does.
+
+    A column has a type that it cannot carry (rule 23), or a class that only Java has places the files (rule 28).
+    """
+    try:
+        stored_schema(metadata.current_schema)
+        require_known_layout(metadata.properties)
+    except TableUnsupported as unsupported:
+        return str(unsupported)
+    return None
+
+
+def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
+    """A function that tells whether a data file of a spec id may be rewritten at ``now_ms`` (epoch milliseconds).
+
+    ``min_partition_age_hours`` holds back partitions whose time is known; those without one are as without the key:
+    tables that are not partitioned by time, null values, text that ``partition_time_pattern`` does not match.
+
+    Raises:
+        PolicyError: the filter, or the column that tells the partitions' time, does not fit the table.
+    """
+    matches = row_filter(policy.where, metadata, now_ms)
+    age_ms = policy.min_partition_age_ms
+    times = Nothing("") if age_ms is None else partition_times(metadata, policy)
+    if age_ms is None or isinstance(times, Nothing):
+        return matches
+    latest_end_ms = now_ms - age_ms
+
+    def in_scope(file: DataFile, spec_id: int) -> bool:
+        end_ms = times.end_ms(spec_id, file.partition)
+        return (end_ms is None or end_ms <= latest_end_ms) and matches(file, spec_id)
+
+    return in_scope

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.operations.compaction.writing.parquet_options import writer_options
+from icekeeper.operations.compaction.write_properties import writer_options
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.parquet_footer import read_parquet_footer

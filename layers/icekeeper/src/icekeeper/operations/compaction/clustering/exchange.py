@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
-from icekeeper.operations.compaction.clustering.ranges import Bound, at_cells, choose_bounds
-from icekeeper.operations.compaction.clustering.sample import sample_keys
-from icekeeper.operations.compaction.clustering.sort_keys import sorted_indices
-from icekeeper.operations.compaction.clustering.task import (
+from icekeeper.operations.compaction.clustering.range_tasks import (
     RANGE_BYTES,
+    Bound,
     LaneResult,
     LaneTask,
     Sample,
     SampleTask,
     SplitReport,
     SplitTask,
+    at_cells,
+    choose_bounds,
 )
-from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
-from icekeeper.operations.compaction.clustering.zorder import CURVE_BITS, ZOrderCurve, fit_curve
+from icekeeper.operations.compaction.clustering.sort_keys import CURVE_BITS, ZOrderCurve, fit_curve, sorted_indices
+from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, sample_keys, split_rows
 from icekeeper.operations.compaction.proof import Evidence, disproof
-from icekeeper.operations.compaction.task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile

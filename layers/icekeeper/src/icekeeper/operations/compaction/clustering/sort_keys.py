@@ -1,15 +1,13 @@
-"""Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order (rule 30).
-
-Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the same
-order: -0.0 below 0.0, NaN above all numbers.  Where only the order of a transform's results matters (truncated numbers,
-years of dates), any number that rises with the result is used instead of it.
-"""
+"""Key columns that rows are sorted by (rule 30), cells on a z-order curve, and rows in their order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,10 +26,83 @@ from pyiceberg.types import (
 )
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.operations.compaction.clustering.integer_order import integer_order
-from icekeeper.operations.compaction.recipe import KeyColumn
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import task_cores
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.policy import Strategy
 
-__all__ = ["SortKeys", "column_values", "sorted_indices"]
+# Sorts rows by integer keys, by counting digits (pure).
+#
+# Arrow compares rows key by key, unless a single key has few different values: then it counts them, several times as
+# fast.  So the keys of a row are packed into one number, each with as many bits as its values need, and that number is
+# sorted digit by digit, the lowest first (radix sort; every pass keeps the order of the one before).
+
+# Arrow counts up to 4,096 different values, and compares where there may be more.
+_DIGIT_BITS = 12
+# A signed 64-bit number without its sign.
+_MAX_BITS = 63
+# From so many digits on, Arrow sorts a single key as fast.
+_MAX_BITS_OF_ONE = 48
+
+
+class _Field(NamedTuple):
+    """Where a key stands in the packed number."""
+
+    low: int
+    high: int
+    bits: int
+
+
+def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array | None:
+    """The indexes of the rows in the order of the keys; rows of equal keys keep their order.
+
+    ``None`` where a key is no integer, or all keys together need too many bits.
+    """
+    if not all(isinstance(key, pa.Array) and pa.types.is_signed_integer(key.type) for key in keys):
+        return None
+    fields = [_field(key) for key in keys]
+    bits = sum(field.bits for field in fields)
+    if bits > (_MAX_BITS if len(keys) > 1 else _MAX_BITS_OF_ONE):
+        return None
+    packed: pa.Array | None = None
+    for key, column, field in zip(keys, columns, fields, strict=True):
+        number = _number(key, column, field)
+        packed = number if packed is None else pc.bit_wise_or(pc.shift_left(packed, field.bits), number)
+    return _sorted(packed, bits)
+
+
+def _field(key: pa.Array) -> _Field:
+    bounds = pc.min_max(key).as_py()
+    if bounds["min"] is None:
+        return _Field(0, 0, 0)
+    # One value more, for null.
+    return _Field(bounds["min"], bounds["max"], (bounds["max"] - bounds["min"] + bool(key.null_count)).bit_length())
+
+
+def _number(key: pa.Array, column: KeyColumn, field: _Field) -> pa.Array:
+    """The key as a number from 0 that rises in the order of the column."""
+    wide = key.cast(pa.int64())
+    number = pc.subtract(field.high, wide) if column.descending else pc.subtract(wide, field.low)
+    if not key.null_count:
+        return number
+    if column.nulls_first:
+        return pc.fill_null(pc.add(number, 1), 0)
+    return pc.fill_null(number, field.high - field.low + 1 if field.bits else 0)
+
+
+def _sorted(packed: pa.Array, bits: int) -> pa.Array:
+    order: pa.Array | None = None
+    for shift in range(0, max(1, bits), _DIGIT_BITS):
+        digit = pc.bit_wise_and(pc.shift_right(packed, shift), (1 << _DIGIT_BITS) - 1).cast(pa.uint16())
+        order = pc.array_sort_indices(digit) if order is None else order.take(pc.array_sort_indices(digit.take(order)))
+    return order
+
+
+# Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order (rule 30).
+#
+# Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the
+# same order: -0.0 below 0.0, NaN above all numbers.  Where only the order of a transform's results matters (truncated
+# numbers, years of dates), any number that rises with the result is used instead of it.
 
 _KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
@@ -229,3 +300,208 @@ def _hashed_type(kind: str) -> IcebergType:
 def _decimal_type(kind: str) -> DecimalType:
     precision, scale = (int(number) for number in re.findall(r"\d+", kind))
     return DecimalType(precision, scale)
+
+
+# Gives each row its cell on a z-order curve, which keeps rows near each other whose values are near.
+#
+# A z-order curve takes turns with the bits of its columns (Morton 1966).  Here every bit is fitted to a sample: it
+# halves the rows that have the same bits before it, at their median in the column whose turn it is (a k-d tree, Bentley
+# 1975). So neither skewed values nor columns that depend on each other leave cells empty, and any power of two of files
+# that divides the curve evenly gets bounds that do not overlap (rule 54). Iceberg-Java interleaves the leading bytes of
+# the values themselves instead, which a skewed column or a common string prefix spoils.
+
+CURVE_BITS = 12
+"""Bits of a cell: Arrow sorts that many by counting, and a sample of 100,000 rows has 24 in each of 4,096 cells."""
+# Values become their rank among so many quantiles of a sample, which Arrow compares faster than text.
+_QUANTILES = 1023
+_RANKS = _QUANTILES + 1
+# Beyond this share in the larger half, another column is asked.
+_EVEN_ENOUGH = 0.55
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """How one bit is found, for each combination of the bits before it."""
+
+    columns: pa.Array
+    """The column whose rank is compared."""
+    medians: pa.Array
+    """Ranks from here on have the bit set."""
+
+    def cells(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
+        """The cells of rows with this bit behind the ones before."""
+        bits = pc.greater_equal(self._compared(ranks, cells), self.medians.take(cells)).cast(pa.int16())
+        return pc.add(pc.add(cells, cells), bits)
+
+    def _compared(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
+        """The ranks of each row in the column that tells its bit."""
+        of_all = self.columns[0].as_py()
+        if pc.all(pc.equal(self.columns, of_all)).as_py():
+            return ranks[of_all]  # several times as fast as a choice by row
+        return pc.choose(self.columns.take(cells), *ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class ZOrderCurve:
+    """A curve through columns of sort keys."""
+
+    quantiles: tuple[pa.Array, ...]
+    """Per column: ascending values (of :class:`.SortKeys`), nulls first."""
+    levels: tuple[_Level, ...]
+    """The highest bit first."""
+
+    @property
+    def columns(self) -> tuple[KeyColumn, ...]:
+        """The cell, as the one column to sort by."""
+        return (KeyColumn(0),)
+
+    def keys(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        """The cell of each row, below ``2 ** CURVE_BITS``, never null."""
+        ranks = [_ranks(quantiles, array) for quantiles, array in zip(self.quantiles, arrays, strict=True)]
+        cells = pa.repeat(pa.scalar(0, pa.int16()), len(ranks[0]))
+        for level in self.levels:
+            cells = level.cells(ranks, cells)
+        # A small sample tells only the first bits.
+        return pc.shift_left(cells, pa.scalar(CURVE_BITS - len(self.levels), pa.int16()))
+
+
+def fit_curve(sample: Sequence[pa.Array]) -> ZOrderCurve:
+    """A curve fitted to a sample: one array per column, the rows in any order."""
+    quantiles = tuple(_quantiles(_searchable(array)) for array in sample)
+    curve = ZOrderCurve(quantiles, ())
+    ranks = [_ranks(some, array) for some, array in zip(quantiles, sample, strict=True)]
+    cells = pa.repeat(pa.scalar(0, pa.int16()), len(ranks[0]))
+    turns = [0]
+    while len(curve.levels) < min(CURVE_BITS, len(cells).bit_length() - 1):
+        halvings = [_halvings(column, cells, len(turns)) for column in ranks]
+        chosen = [_choose(turn, of_columns) for turn, *of_columns in zip(turns, *halvings, strict=True)]
+        level = _Level(
+            pa.array([column for column, _ in chosen], pa.int64()),
+            pa.array([halving.median for _, halving in chosen], pa.int16()),
+        )
+        curve = ZOrderCurve(quantiles, (*curve.levels, level))
+        cells = level.cells(ranks, cells)
+        turns = [(column + 1) % len(ranks) for column, _ in chosen for _ in range(2)]
+    return curve
+
+
+class _Halving(NamedTuple):
+    """How one column divides the rows that have the same bits so far."""
+
+    median: int
+    """The rank that divides them most evenly; ranks from here on are above."""
+    share: float
+    """Of the larger part."""
+
+
+# All ranks are below.
+_UNDIVIDED = _Halving(_RANKS, 1.0)
+
+
+def _halvings(ranks: pa.Array, cells: pa.Array, count: int) -> list[_Halving]:
+    """How a column divides the rows of each of ``count`` cells."""
+    keys = pc.add(pc.multiply(cells.cast(pa.int64()), _RANKS), ranks.cast(pa.int64()))
+    keys = keys.take(pc.array_sort_indices(keys))
+    starts = pc.search_sorted(keys, pa.array(range(0, (count + 1) * _RANKS, _RANKS), pa.int64())).to_pylist()
+    middles = [(start + end) // 2 for start, end in pairwise(starts)]
+    found = keys.take(pa.array([min(middle, len(keys) - 1) for middle in middles if len(keys)], pa.int64()))
+    below = pc.search_sorted(keys, found).to_pylist()
+    up_to = pc.search_sorted(keys, found, side="right").to_pylist()
+    halvings = []
+    for cell, key, low, high in zip(range(count), found.to_pylist(), below, up_to, strict=False):
+        start, rows = starts[cell], starts[cell + 1] - starts[cell]
+        is_low = abs(2 * (low - start) - rows) <= abs(2 * (high - start) - rows)
+        part = (low if is_low else high) - start
+        if not 0 < part < rows:
+            halvings.append(_UNDIVIDED)
+        else:
+            halvings.append(_Halving(key % _RANKS + (not is_low), max(part, rows - part) / rows))
+    return halvings or [_UNDIVIDED] * count
+
+
+def _choose(turn: int, halvings: Sequence[_Halving]) -> tuple[int, _Halving]:
+    """The column to halve by: whose turn it is, or the first after it that divides evenly, or the best."""
+    in_turn = [(n % len(halvings), halvings[n % len(halvings)]) for n in range(turn, turn + len(halvings))]
+    for column, halving in in_turn:
+        if halving.share <= _EVEN_ENOUGH:
+            return column, halving
+    return min(in_turn, key=lambda one: one[1].share)
+
+
+def _quantiles(values: pa.Array) -> pa.Array:
+    """Values that divide the sample into equal parts, ascending; a frequent value is repeated."""
+    ordered = values.take(pc.array_sort_indices(values, null_placement="at_start"))
+    positions = [len(ordered) * (i + 1) // (_QUANTILES + 1) for i in range(_QUANTILES)]
+    return ordered.take(pa.array(positions if len(ordered) else [], pa.int64()))
+
+
+def _ranks(quantiles: pa.Array, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """How many of the quantiles are at or below each value; nulls are below all."""
+    return pc.fill_null(pc.search_sorted(quantiles, _searchable(array), side="right"), 0).cast(pa.int16())
+
+
+def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Arrow cannot search decimals: the nearest doubles have the same order, though some become equal."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
+
+
+# Orders rows of one Iceberg schema as a recipe asks for, and puts them into that order.
+
+# Rows that a curve is fitted to: a thousand or more for each file that one worker writes of them.
+_SAMPLED_ROWS = 32_768
+RowTaker: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
+"""Gives the rows of a batch that have these numbers, in their order."""
+
+
+class RowOrder:
+    """Finds the order of rows: by the recipe's columns, or along a z-order curve fitted to a sample of the rows."""
+
+    def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
+        """Raises TableUnsupported when a column is not in the schema."""
+        self._values = SortKeys(recipe.columns, schema)
+        self._curve = curve
+        self.is_curve = curve is not None
+        self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
+
+    def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The values that rows are compared by: one array for each of ``columns``."""
+        values = self._values.of(batch)
+        return values if self._curve is None else [self._curve.keys(values)]
+
+    def indices(self, keys: Sequence[pa.Array]) -> pa.Array:
+        """The indexes of the rows in sorted order; rows of equal keys keep their order."""
+        return sorted_indices(keys, self.columns)
+
+
+def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.RecordBatch) -> ZOrderCurve | None:
+    """A curve fitted to these rows; ``None`` for recipes without z-order."""
+    if recipe.strategy is not Strategy.ZORDER:
+        return None
+    values = SortKeys(recipe.columns, schema).of(batch)
+    some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
+    return fit_curve([array.take(some) for array in values])
+
+
+@contextmanager
+def row_taker() -> Iterator[RowTaker]:
+    """What takes rows, for as long as the context lasts, on all cores of the task (rule 134).
+
+    Arrow takes one column after the other.
+    """
+    cores = task_cores()
+    if cores == 1:
+        yield _taken
+        return
+    with WorkThreads(cores, thread_name_prefix="take") as pool:
+
+        def taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
+            columns = pool.map(lambda column: column.take(numbers), batch.columns)
+            return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
+
+        yield taken
+
+
+def _taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
+    return batch.take(numbers)

@@ -1,8 +1,8 @@
-"""What a worker that rewrites a file group gets and gives back: picklable values, no catalog, no policy."""
+"""What a worker that rewrites a file group gets and gives back, and the names it will write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -12,15 +12,7 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, PlannedFile
 
-__all__ = [
-    "MAX_PARTITIONS",
-    "Copying",
-    "Layout",
-    "OutputNames",
-    "RewriteResult",
-    "RewriteTask",
-    "Routing",
-]
+# What a worker that rewrites a file group gets and gives back: picklable values, no catalog, no policy.
 
 MAX_PARTITIONS = 256
 """At most so many partitions are rows dealt out to, because each takes an open file meanwhile."""
@@ -187,3 +179,30 @@ class RewriteResult:
     """What cannot be read of the inputs and their delete files, if that is the error: path → a sentence with it."""
     too_large: bool = False
     """Whether nothing was written because the rows must be sorted and are more than one worker can hold."""
+
+
+# Lists the files that a task is going to write, as far as that is known before it runs (pure).
+#
+# The names are recorded beforehand, so that no orphan pass takes the files for orphans, and what a process leaves that
+# dies can be removed without a listing.  How many sorted outputs there will be depends on the sizes that they turn out
+# to have, so twice as many names are recorded as should be needed.  Rows that are dealt out to partitions go into
+# folders that only the worker finds out: such a name protects its file in any folder, but only an orphan pass can find
+# the file.
+
+_SPARE_NAMES = 2
+
+
+def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
+    """The files that a task may write when one worker does it."""
+    if task.recipe is not None:
+        size = sum(source.file_size_in_bytes for source in task.inputs)
+        yield from planned_sorted_files(task, 0, task.recipe.output_count(size))
+        return
+    yield from (task.outputs.file(number) for number in range(task.output_count))
+    if task.routing is not None:
+        yield from (task.outputs.file_of_any_partition(number) for number in range(task.most_partitions))
+
+
+def planned_sorted_files(task: RewriteTask, first: int, expected: int) -> Iterator[PlannedFile]:
+    """The names for about ``expected`` sorted files, numbered from ``first``."""
+    return (task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES))

@@ -1,9 +1,4 @@
-"""Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
-
-As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
-target into :mod:`.bins`, leave the last one alone that is not full and has fewer than ``min_input_files``.  Of these,
-what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
-"""
+"""Which data files to merge with which, and why others are left alone (rule 48) (pure)."""
 
 from __future__ import annotations
 
@@ -13,27 +8,93 @@ from functools import partial
 from types import MappingProxyType
 
 from icekeeper.metadata.document import Snapshot
-from icekeeper.model import FileKey, ManifestContent, Nothing, PartitionValue
+from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.bins import Bin, Reason, binpacked
-from icekeeper.operations.compaction.budget import in_job_order, within_budget
-from icekeeper.operations.compaction.candidates import Candidate, Candidates, FileScope, TableState, select_candidates
-from icekeeper.operations.compaction.clustering.depth import ClusteringDepth
-from icekeeper.operations.compaction.clustering.plan import clustering_groups
-from icekeeper.operations.compaction.clustering.runs import Layout
-from icekeeper.operations.compaction.large_files import is_large
-from icekeeper.operations.compaction.left_alone import LeftAlone, left_alone
+from icekeeper.operations.compaction.candidates import (
+    AS_THEY_ARE,
+    Candidate,
+    Candidates,
+    FileScope,
+    OutputSizes,
+    PartitionRest,
+    TableState,
+    Tally,
+    is_large,
+    select_candidates,
+)
+from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout, clustering_groups
 from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
-from icekeeper.operations.compaction.output_sizes import AS_THEY_ARE, OutputSizes
-from icekeeper.operations.compaction.partition_rest import PartitionRest
-from icekeeper.operations.compaction.payback import WeighedBin, Worth, weigh
+from icekeeper.operations.compaction.payback import (
+    RewriteHistory,
+    WeighedBin,
+    Worth,
+    in_job_order,
+    weigh,
+    within_budget,
+)
 from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.rewrite_history import RewriteHistory
 from icekeeper.policy import Policy
 from icekeeper.policy.choices import RewriteReason
 from icekeeper.state.slack import Slack
 
-__all__ = ["Clustering", "CompactionPlan", "FileGroup", "NothingToCompact", "plan_compaction"]
+# Says which candidates a plan leaves alone, and why, for people (pure).
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """Files that one reason keeps from being rewritten."""
+
+    reason: str
+    files: int
+    bytes: int
+
+
+def left_alone(
+    found: Candidates, bins: Sequence[Bin], unpaid: Iterable[WeighedBin], waiting: Iterable[WeighedBin], policy: Policy
+) -> tuple[LeftAlone, ...]:
+    """Everything that is not rewritten although its size, deletes or order ask for it.
+
+    ``bins`` are all that were found; ``unpaid`` cost more than they save, ``waiting`` did not fit the budget.
+    """
+    least = policy.min_input_files
+    binned = {id(c) for chosen in bins for c in chosen.files}
+    few: list[Candidate] = []
+    uneven: list[Candidate] = []
+    for files in found.partitions:
+        (few if len(files) < least else uneven).extend(c for c in files if id(c) not in binned)
+    passed = found.passed_over
+    parts = (
+        _of(f"their partition has fewer than min_input_files {least} candidates", few),
+        _of("they wait for more files of about their size, or for enough bytes to fill a file", uneven),
+        _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
+        _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
+        _counted("they were added less than min_data_age_hours ago", passed.too_young),
+        _counted("they are far above the target, and their row groups leave no place to cut them", passed.uncut),
+        _counted("another schedule of the table has ordered them", passed.ordered_elsewhere),
+        _counted("deletes apply to them, and delete_compaction_enabled is false", passed.under_deletes),
+        _counted(f"they cannot be read: {passed.first_unsupported}", passed.unsupported),
+    )
+    return tuple(part for part in parts if part.files)
+
+
+def _files(weighed: Iterable[WeighedBin]) -> list[Candidate]:
+    return [c for one in weighed for c in one.bin.files]
+
+
+def _of(reason: str, files: Sequence[Candidate]) -> LeftAlone:
+    return LeftAlone(reason, len(files), sum(c.file.file_size_in_bytes for c in files))
+
+
+def _counted(reason: str, tally: Tally) -> LeftAlone:
+    return LeftAlone(reason, tally.files, tally.bytes)
+
+
+# Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
+#
+# As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
+# target into :mod:`.bins`, leave the last one alone that is not full and has fewer than ``min_input_files``.  Of these,
+# what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
@@ -287,3 +348,33 @@ def _nothing_reason(
         files = sum(len(one.bin.files) for one in unpaid)
         return f"{NOTHING_ELIGIBLE} (merging {files} file(s) costs more than it saves)"
     return NOTHING_ELIGIBLE
+
+
+# How many files a lookup opens before and after a compaction that clusters rows, as metrics (pure).
+
+_BEFORE, _AFTER = "compact.depth_before", "compact.depth_after"
+
+
+def planned_depth(plan: CompactionPlan) -> dict[str, float]:
+    """The depth now, and the one that the plan would leave; nothing where rows are not clustered."""
+    if plan.depth is None or plan.recipe is None or not plan.groups:
+        return {}
+    recipe = plan.recipe
+    groups = [([c.file.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
+    return {_BEFORE: plan.depth.now(), _AFTER: plan.depth.as_planned(groups)}
+
+
+def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
+    """The depth before, and as the last commit left it; without a commit it is what it was."""
+    if plan.depth is None or not plan.groups:
+        return {}
+    before = plan.depth.now()
+    return {_BEFORE: before, _AFTER: before if after is None else after}
+
+
+def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) -> float | None:
+    """The depth when these groups (by id) have become these files; ``None`` where rows are not clustered."""
+    if plan.depth is None or not plan.groups:
+        return None
+    groups = [([c.file.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]
+    return plan.depth.with_outputs(groups)

@@ -1,0 +1,469 @@
+"""What ``write.*`` asks of new files: Parquet options, metrics modes, and their names (pure)."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+import re
+import uuid
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from decimal import Context, Decimal
+from typing import Any
+from urllib.parse import quote_plus
+
+from icekeeper.errors import PolicyError
+from icekeeper.metadata.avro_schemas import partition_type
+from icekeeper.metadata.delete_scope import is_unpartitioned
+from icekeeper.metadata.document import TableMetadata, require_known_layout
+from icekeeper.metadata.single_value import decimal_unscaled, decode
+from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
+from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.storage.paths import split_path
+
+# Turns days since 1970 into a date of any year: Python's dates end with 9999, wrong values in tables do not (pure).
+
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+# The Gregorian calendar repeats itself after so many years and days.
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+
+
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a day counted from 1970-01-01; there is a year 0, as in Java."""
+    cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
+    date = datetime.date.fromordinal(rest + 1)
+    return date.year + cycles * _CYCLE_YEARS, date.month, date.day
+
+
+# Of which columns of floats a footer must not tell least and greatest value (rule 122, platform 38).
+#
+# A footer leaves NaN out, and says of zeros that they are between -0.0 and 0.0, whatever their sign (Parquet format,
+# "Statistics").  Readers built on Arrow take equal bounds for "every row has this one value": then ``IN (0.0)`` misses
+# zeros, because Arrow looks them up by their bits, and ``is_nan`` and ``<>`` miss the NaN.  Such a column has next to
+# nothing to prune by inside its file; the bounds in the manifest stay.
+
+
+def is_misread(least: float, greatest: float, nans: int) -> bool:
+    """Whether readers would wrongly take these bounds of a float column for "every row has this one value"."""
+    return least == greatest and (least == 0 or nans > 0)
+
+
+def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> frozenset[int]:
+    """Field ids of the float columns whose bounds would be misread in some file, by its manifest entry.
+
+    Rows of that file may fill a row group of an output, whose bounds would then be misread too.  A file without bounds
+    tells nothing.
+    """
+    floats = [leaf for leaf in leaves if leaf.is_float and not leaf.repeated]
+    return frozenset(leaf.field_id for file in files for leaf in floats if _is_misread_in(file, leaf))
+
+
+def _is_misread_in(file: DataFile, leaf: LeafColumn) -> bool:
+    least = (file.lower_bounds or {}).get(leaf.field_id)
+    greatest = (file.upper_bounds or {}).get(leaf.field_id)
+    if least is None or greatest is None:
+        return False
+    try:
+        low, high = decode(leaf.iceberg_type, least), decode(leaf.iceberg_type, greatest)
+    except ValueError:  # of another type: nothing is known
+        return False
+    return is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0))
+
+
+# Names the files of a rewrite as Iceberg-Java would place them for the table's own writers (rule 28) (pure).
+#
+# Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table
+# properties ``write.data.path``, ``write.object-storage.*``.
+
+_DECIMALS = Context(prec=76)
+
+
+def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
+    """Names that begin with ``stem``, for files of a partition of one of the table's specs.
+
+    Raises:
+        TableUnsupported: the table's layout, or a partition transform, is unknown.
+    """
+    require_known_layout(metadata.properties)
+    spec = metadata.specs[spec_id]
+    path = "" if is_unpartitioned(spec) else partition_path(spec, partition, metadata.schemas_current_first)
+    folder = metadata.data_location
+    if not metadata.property_flag("write.object-storage.enabled", default=False):
+        return OutputNames(folder, stem, path)
+    by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
+    # Several tables may share a folder that is outside of the table's location.
+    context = "" if folder.startswith(metadata.location) else _database_and_table(metadata.location)
+    return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
+
+
+def _database_and_table(location: str) -> str:
+    """The last two folders of the location (Java's ``ObjectStoreLocationProvider.pathContext``)."""
+    return "/".join(part for part in split_path(location).key.rstrip("/").rsplit("/", 2)[-2:] if part)
+
+
+def partition_path(
+    spec: Mapping[str, Any], partition: Sequence[PartitionValue], schemas: Sequence[Mapping[str, Any]]
+) -> str:
+    """``name=value/…``, escaped as in a URL; ``partition`` are raw values, ``schemas`` the current one first."""
+    return "/".join(
+        f"{_escaped(field['name'])}={_escaped(_human(str(field['transform']), partition_type(schemas, field), value))}"
+        for field, value in zip(spec["fields"], partition, strict=True)
+    )
+
+
+def _escaped(text: str) -> str:
+    """The text escaped as by Java's ``URLEncoder``."""
+    return quote_plus(text, safe="*").replace("~", "%7E")
+
+
+def _human(transform: str, kind: str, value: PartitionValue) -> str:
+    """A raw partition value as Java's ``Transforms.toHumanString`` writes it; ``kind`` is its Iceberg type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return _human_int(transform, kind, value)
+    if isinstance(value, bytes):
+        if kind.startswith("decimal"):
+            return _decimal(value, kind)
+        return str(uuid.UUID(bytes=value)) if kind == "uuid" else base64.b64encode(value).decode()
+    return str(value)
+
+
+def _human_int(transform: str, kind: str, value: int) -> str:
+    if transform == "year":
+        return f"{1970 + value:04d}"
+    if transform == "month":
+        return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
+    if transform == "hour":
+        return _moment(value * 3600, 0).partition(":")[0].replace("T", "-")
+    if kind == "date":
+        return _moment(value * 86_400, 0).partition("T")[0]
+    if kind == "time":
+        return _clock(value // 10**6, value % 10**6 * 1000)
+    if kind.startswith("timestamp"):
+        unit = 10**9 if kind.endswith("_ns") else 10**6
+        zone = "+00:00" if kind.startswith("timestamptz") else ""
+        return _moment(value // unit, value % unit * (10**9 // unit)) + zone
+    return _decimal(value, kind) if kind.startswith("decimal") else str(value)
+
+
+def _moment(seconds: int, nanos: int) -> str:
+    """A time since 1970 as Java's ``ISO_LOCAL_DATE_TIME``: with as many digits of the fraction as are needed."""
+    days, seconds = divmod(seconds, 86_400)
+    year, month, day = civil_date(days)
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{year:04d}-{month:02d}-{day:02d}T{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+    return f"{text}.{nanos:09d}".rstrip("0") if nanos else text
+
+
+def _clock(seconds: int, nanos: int) -> str:
+    """A time of day as Java's ``LocalTime.toString``: no zero seconds, digits of the fraction in groups of three."""
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
+    if seconds or nanos:
+        text += f":{seconds:02d}"
+    if nanos:
+        text += f".{nanos:09d}"
+        while text.endswith("000"):
+            text = text[:-3]
+    return text
+
+
+def _decimal(raw: int | bytes, kind: str) -> str:
+    scale = int(kind.rpartition(",")[2].rstrip(") "))
+    return str(Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS))
+
+
+# Translates the table properties ``write.parquet.*`` into options of Arrow's Parquet writer (rule 27) (pure).
+#
+# Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
+
+_PARQUET = "write.parquet."
+# TableProperties: PARQUET_*_DEFAULT
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
+_PAGE_BYTES = 1024 * 1024
+_PAGE_ROWS = 20_000
+_DICTIONARY_BYTES = 2 * 1024 * 1024
+_CODEC = "zstd"
+_BLOOM_FPP = 0.01
+_BLOOM_MAX_BYTES = 1024 * 1024
+
+# Arrow writes LZ4 only as LZ4_RAW: the older LZ4 framing is deprecated (Parquet format, "Compression").
+_CODECS = {
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "snappy": "snappy",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+    "uncompressed": "none",
+}
+_LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
+
+# What a table may ask for at the cost of whoever maintains it (rule 261), by what Arrow makes of more (platform 123).
+_LEAST_PAGE_ROWS = 1000
+_MOST = 2**31 - 1
+_HIGHEST_LEVEL = {"zstd": 12, "brotli": 9}
+_LEAST_FPP = 1e-6
+# The filters of all columns of a row group are in memory together.
+_BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
+
+
+def bounded(properties: Mapping[str, str]) -> dict[str, str]:
+    """A table's properties within what whoever maintains it can bear (rule 261); malformed ones stay as they are."""
+    found = dict(properties)
+    pages = found.get(f"{_PARQUET}page-row-limit", "")
+    if _is_whole(pages):
+        found[f"{_PARQUET}page-row-limit"] = str(max(int(pages), _LEAST_PAGE_ROWS))
+    level, codec = found.get(f"{_PARQUET}compression-level", ""), _named_codec(found)
+    if codec in _HIGHEST_LEVEL and _is_whole(level) and int(level) in _LEVELS[codec]:
+        found[f"{_PARQUET}compression-level"] = str(min(int(level), _HIGHEST_LEVEL[codec]))
+    for key in found:
+        if key.startswith(f"{_PARQUET}bloom-filter-fpp.column.") and 0 < _number(found[key]) < _LEAST_FPP:
+            found[key] = str(_LEAST_FPP)
+    return found
+
+
+def row_group_bytes(properties: Mapping[str, str]) -> int:
+    """The encoded size in bytes that row groups aim at.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
+
+
+def codec_name(properties: Mapping[str, str]) -> str:
+    """The codec that the table asks for, as ``write.parquet.compression-codec`` names it, in lower case.
+
+    Raises:
+        PolicyError: there is no such codec.
+    """
+    codec = _named_codec(properties)
+    if codec not in _CODECS:
+        raise PolicyError(f"table property {_PARQUET}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
+    return codec
+
+
+def dictionary_bytes(properties: Mapping[str, str]) -> int:
+    """The size in bytes that a dictionary may have.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "dict-size-bytes", _DICTIONARY_BYTES)
+
+
+def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
+    """The properties with which a sample of that share of the rows compresses as all rows do.
+
+    Values that do not fit the dictionary are stored plainly.  A sample has fewer distinct values, so its dictionary may
+    hold less by the same share.
+    """
+    limit = int(dictionary_bytes(properties) * min(1.0, share))
+    return {**properties, f"{_PARQUET}dict-size-bytes": str(max(1, limit))}
+
+
+def writer_options(
+    properties: Mapping[str, str],
+    leaves: Sequence[LeafColumn],
+    group_rows: int,
+    unmeasured: Container[int] = (),
+    without_dictionary: Container[int] = (),
+) -> dict[str, Any]:
+    """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
+
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have any; ``without_dictionary``
+    those of columns whose values are stored as they are.
+
+    Raises:
+        PolicyError: a property is malformed.
+    """
+    codec = codec_name(properties)
+    options: dict[str, Any] = {
+        "compression": _CODECS[codec],
+        "compression_level": _level(properties, codec),
+        "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
+        "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
+        "dictionary_pagesize_limit": dictionary_bytes(properties),
+        "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "write_statistics": _paths(
+            [leaf for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured], leaves
+        ),
+        "store_decimal_as_integer": True,
+        "store_schema": False,
+    }
+    filters = _bloom_filters(properties, leaves, group_rows)
+    return options | ({"bloom_filter_options": filters} if filters else {})
+
+
+def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | list[str]:
+    """The Parquet paths of some of the leaf columns; ``True``: they are all."""
+    return [leaf.parquet_path for leaf in some] if len(some) < len(leaves) else True
+
+
+def _level(properties: Mapping[str, str], codec: str) -> int | None:
+    """The level of a codec that has levels, ``None`` for the codec's own default."""
+    text = properties.get(f"{_PARQUET}compression-level")
+    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
+        return None
+    allowed = _LEVELS[codec]
+    if not _is_whole(text) or int(text) not in allowed:
+        raise PolicyError(
+            f"table property {_PARQUET}compression-level is '{text}'; {codec} has levels {allowed[0]} to {allowed[-1]}"
+        )
+    return int(text)
+
+
+def _bloom_filters(
+    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
+) -> dict[str, dict[str, Any]]:
+    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
+    filtered = [
+        leaf
+        for leaf in leaves
+        if leaf.iceberg_type != "boolean"
+        and properties.get(f"{_PARQUET}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() == "true"
+    ]
+    most = min(
+        _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES), _BLOOM_TOTAL_BYTES // max(1, len(filtered))
+    )
+    filters = {}
+    for leaf in filtered:
+        key = f"bloom-filter-fpp.column.{leaf.name}"
+        fpp = _probability(properties, key, _BLOOM_FPP)
+        filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
+    return filters
+
+
+def _most_distinct(max_bytes: int, fpp: float) -> int:
+    """How many distinct values fit ``max_bytes``; filter sizes are powers of two (Parquet format, "Bloom Filter")."""
+    bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
+    # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
+    return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
+
+
+def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
+    text = properties.get(f"{_PARQUET}{key}")
+    value = default if text is None else _number(text)
+    if not 0 < value < 1:
+        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not between 0 and 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _is_whole(text: str) -> bool:
+    """Whether it is a whole number of 64 bits, as Java has them, or hardly more."""
+    return text.isascii() and text.isdecimal() and len(text) <= 19
+
+
+def _named_codec(properties: Mapping[str, str]) -> str:
+    return (properties.get(f"{_PARQUET}compression-codec") or _CODEC).lower()
+
+
+def _int(properties: Mapping[str, str], key: str, default: int) -> int:
+    text = properties.get(f"{_PARQUET}{key}")
+    if text is None:
+        return default
+    if not _is_whole(text) or int(text) < 1:
+        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not a positive integer")
+    return min(int(text), _MOST)
+
+
+# Chooses how much a manifest entry tells of each column: ``write.metadata.metrics.*``, inherited as in Java.
+#
+# Source: Java's ``MetricsConfig`` (1.10).
+
+# TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT
+_DEFAULT_MODE = "truncate(16)"
+_MAX_INFERRED_DEFAULT = 100
+_METRICS = "write.metadata.metrics."
+
+
+def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> dict[int, str]:
+    """The mode of every leaf column by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``.
+
+    Without an explicit default only the first ``write.metadata.metrics.max-inferred-column-defaults`` columns are
+    measured.  A malformed mode falls back to the default.
+    """
+    leaves = leaf_columns(schema)
+    default = _default_mode(properties, len(leaves))
+    modes = {leaf.field_id: default for leaf in leaves}
+    if default == "none" and f"{_METRICS}default" not in properties:
+        first = list(_shallow_first(schema["fields"]))[: _limit(properties)]
+        modes.update(dict.fromkeys(first, _DEFAULT_MODE))
+    for leaf in leaves:
+        own = properties.get(f"{_METRICS}column.{leaf.name}")
+        if own is not None:
+            modes[leaf.field_id] = _mode(own, default)
+    return modes
+
+
+def output_properties(metadata: TableMetadata) -> dict[str, str]:
+    """The table properties that say how files are written (``write.*``), within bounds (:func:`.bounded`).
+
+    Columns that the table is sorted by get bounds even if the default mode has none (Java's
+    ``sortedColumnDefaultMode``): here they get a mode of their own.
+    """
+    properties = bounded({key: value for key, value in metadata.properties.items() if key.startswith("write.")})
+    leaves = leaf_columns(metadata.current_schema)
+    if _default_mode(properties, len(leaves)) in ("none", "counts"):
+        names = {leaf.field_id: leaf.name for leaf in leaves}
+        for field_id in _sorted_by(metadata):
+            if field_id in names:
+                properties.setdefault(f"{_METRICS}column.{names[field_id]}", _DEFAULT_MODE)
+    return properties
+
+
+def _default_mode(properties: Mapping[str, str], columns: int) -> str:
+    explicit = properties.get(f"{_METRICS}default")
+    if explicit is not None:
+        return _mode(explicit, _DEFAULT_MODE)
+    return _DEFAULT_MODE if columns < _limit(properties) else "none"
+
+
+def _limit(properties: Mapping[str, str]) -> int:
+    text = properties.get(f"{_METRICS}max-inferred-column-defaults", "")
+    return int(text) if text.isdecimal() and len(text) < 10 else _MAX_INFERRED_DEFAULT
+
+
+def _mode(text: str, default: str) -> str:
+    mode = text.strip().lower()
+    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9][0-9]{0,8}\)", mode) else default
+
+
+def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    """Ids of leaf columns, those of one level before those of the level below (Java's ``limitFieldIds``)."""
+    nested = []
+    for field in fields:
+        if isinstance(field["type"], str):
+            yield int(field["id"])
+        else:
+            nested.append(field["type"])
+    for kind in nested:
+        if kind["type"] == "struct":
+            yield from _shallow_first(kind["fields"])
+        else:
+            parts = ("element",) if kind["type"] == "list" else ("key", "value")
+            yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
+
+
+def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
+    """Ids of the sort order's source columns, except those under ``bucket``, which does not keep the order."""
+    chosen = metadata.document.get("default-sort-order-id") or 0
+    for order in metadata.document.get("sort-orders") or ():
+        if order["order-id"] == chosen:
+            for field in order["fields"]:
+                if not str(field["transform"]).startswith("bucket"):
+                    yield from map(int, field.get("source-ids") or [field["source-id"]])

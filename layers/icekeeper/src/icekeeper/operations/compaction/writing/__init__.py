@@ -1,1 +1,0 @@
-"""Writes Parquet data files as the table's properties ask, and describes them for manifests."""
