@@ -12,9 +12,9 @@ from icekeeper.operations.expiry.retention import (
     ExpiryPlan,
     check_retention,
     plan_expiry,
+    refuse_broken_chains,
     refuse_protected,
 )
-from icekeeper.operations.expiry.writer_chains import refuse_broken_chains
 from support.plans import policy
 from support.snapshot_histories import NOW_MS, Case, cases, expire, flink_mark, history
 

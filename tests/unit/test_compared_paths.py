@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.expiry.candidates import Candidates
+from icekeeper.operations.expiry.unreferenced import Candidates
 from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.paths import authority, compared, is_under, normalise
 

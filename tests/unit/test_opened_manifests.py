@@ -6,8 +6,7 @@ import tracemalloc
 
 import pytest
 
-from icekeeper.operations.expiry.candidates import Candidates
-from icekeeper.operations.expiry.unreferenced import still_unreferenced
+from icekeeper.operations.expiry.unreferenced import Candidates, still_unreferenced
 from support.freed_files import found, freed, names
 from support.listed_manifests import LOCATION, ListedManifests, path_of
 
@@ -125,7 +124,7 @@ def test_a_candidate_costs_little_more_than_its_path() -> None:
 
 
 def test_candidates_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icekeeper.operations.expiry.candidates.hash", lambda text: 7, raising=False)
+    monkeypatch.setattr("icekeeper.operations.expiry.unreferenced.hash", lambda text: 7, raising=False)
     candidates = Candidates([LOCATION])
     for name in ("a", "b", "c", "b", "d"):
         candidates.add(path_of(name), 10)

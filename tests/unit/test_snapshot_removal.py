@@ -6,9 +6,9 @@ import pytest
 
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
-from icekeeper.operations.expiry.removal import removal_of
+from icekeeper.operations.expiry.commit_expiry import removal_of
 from icekeeper.operations.expiry.retention import ExpiryPlan
-from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
+from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from support.tables import new_document, snapshot
 
 REFS = {

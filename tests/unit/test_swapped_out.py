@@ -11,7 +11,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.operations.expiry.swapped_out import Swap, find_swap
+from icekeeper.operations.expiry.leftovers import Swap, find_swap
 from icekeeper.storage.storage import Storage
 from support.tables import new_document, snapshot
 

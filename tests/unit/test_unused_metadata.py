@@ -8,8 +8,7 @@ import pytest
 
 from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
-from icekeeper.operations.expiry.unreferenced import unreferenced_files
-from icekeeper.operations.expiry.unused_metadata import UnusedMetadata, unused_metadata
+from icekeeper.operations.expiry.unreferenced import UnusedMetadata, unreferenced_files, unused_metadata
 from support.listed_manifests import LOCATION, ListedManifests
 
 

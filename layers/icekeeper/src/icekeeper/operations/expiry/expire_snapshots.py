@@ -15,12 +15,18 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
-from icekeeper.operations.expiry.attempts import Expiry, ExpiryAttempts
-from icekeeper.operations.expiry.leftover_refs import CheckedLeftovers, check_leftovers
-from icekeeper.operations.expiry.leftovers import Leftovers, delete_leftovers, unfinished
-from icekeeper.operations.expiry.lost_refs import LostRef, tell_lost_refs
+from icekeeper.operations.expiry.commit_expiry import Expiry, ExpiryAttempts
+from icekeeper.operations.expiry.leftovers import (
+    CheckedLeftovers,
+    Leftovers,
+    LostRef,
+    check_leftovers,
+    delete_leftovers,
+    tell_lost_refs,
+    unfinished,
+)
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
-from icekeeper.operations.expiry.unused_metadata import UnusedMetadata
+from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, failed, refused_besides, skipped, succeeded

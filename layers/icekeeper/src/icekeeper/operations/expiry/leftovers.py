@@ -1,26 +1,34 @@
-"""Deletes the files that an interrupted run has unreferenced, but not deleted (rule 79).
-
-The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
-finds there is checked against the newest references, every one of them: when the commit never landed, the files are
-still referenced and only the list goes.  It works where orphan removal is switched off.
-"""
+"""Deletes what an interrupted run has unreferenced, and pins what lost branches and tags need."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.neighbours import owned_locations
+from icekeeper.errors import MetadataUnreadable, StorageError
+from icekeeper.metadata.document import Ref, TableMetadata
+from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
-from icekeeper.operations.expiry.candidates import Candidates
+from icekeeper.operations.expiry.retention import aged_refs
+from icekeeper.operations.expiry.unreferenced import Candidates
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.store import UNTIL_REMOVED_MS, Pin, PinKind
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 
-__all__ = ["UNCHECKED", "Leftovers", "delete_leftovers", "delete_remembered", "list_name", "unfinished"]
+# Deletes the files that an interrupted run has unreferenced, but not deleted (rule 79).
+#
+# The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
+# finds there is checked against the newest references, every one of them: when the commit never landed, the files are
+# still referenced and only the list goes.  It works where orphan removal is switched off.
 
 UNCHECKED = ":unchecked"
 
@@ -110,3 +118,178 @@ def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None
         context.memory.expect_deletions(checked, deleted.failed)
     if checked != name or not deleted.failed:
         context.memory.forget_deletions(name)
+
+
+# Finds the state that a commit really replaced, by the metadata log (rule 78).
+#
+# A REST catalog makes a commit on whatever is newest, if only what the commit requires still holds.  So the state that
+# it swapped out may be a newer one than the commit was prepared on, with refs that nobody here has ever seen.  Each
+# state names the file of the one before it (specification, "Table Metadata Fields", ``metadata-log``).
+
+# The walk normally ends at once; on a busy table, after as many commits as came since a run was interrupted.
+_MOST_STATES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The state that a commit replaced (``before``, in the file ``location``), and the one that came in its place."""
+
+    location: str
+    before: TableMetadata
+    after: TableMetadata
+
+
+def find_swap(
+    now: LoadedTable,
+    is_before: Callable[[TableMetadata], bool],
+    storage: Storage,
+    known: LoadedTable | None = None,
+) -> Swap | None:
+    """The last state for which ``is_before`` holds, and the one after it; for ``now`` it must not hold any more.
+
+    ``known`` is a state that was read already; mostly it is the one to find.  Returns ``None`` when the log does not
+    reach back so far, or the files that it names are gone.
+
+    Raises:
+        MetadataUnreadable: a state cannot be read or parsed.
+    """
+    after = now.metadata
+    for _ in range(_MOST_STATES):
+        log = after.metadata_log
+        location = str(log[-1]["metadata-file"]) if log else None
+        if location is None:
+            return None
+        if known is not None and normalise(location) == normalise(known.metadata_location):
+            before: TableMetadata | None = known.metadata
+        else:
+            before = _read(storage, location)
+        if before is None:
+            return None
+        if is_before(before):
+            return Swap(location, before, after)
+        after = before
+    return None
+
+
+def _read(storage: Storage, location: str) -> TableMetadata | None:
+    """The metadata in a file; ``None`` if the file is gone."""
+    try:
+        return parse_document(storage.read(location), location)
+    except MetadataUnreadable:
+        raise
+    except StorageError as error:
+        if storage.size(location) is None:
+            return None
+        raise MetadataUnreadable(f"metadata file {error}") from error
+
+
+# Pins what branches and tags need that a catalog dropped together with the snapshots of an expiry.
+#
+# A commit asserts every ref that is known.  It cannot assert one that was made between the last load of the table and
+# the commit, and REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot
+# back either, since its sequence number is overtaken.  So a pin holds what the ref needs until a person decides
+# (platform 29).
+
+
+@dataclass(frozen=True, slots=True)
+class LostRef:
+    """A ref that was dropped with its snapshot, and the pin that holds what it needs."""
+
+    ref: Ref
+    pin: Pin
+
+
+def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) -> tuple[LostRef, ...]:
+    """Pin what each ref needs that was dropped with its snapshot, except those that were meant to go (``dropped``).
+
+    Raises:
+        StorageError: a pin cannot be written; nothing must be deleted.
+    """
+    lost = tuple(
+        LostRef(ref, _pin(memory, ref, swap.location))
+        for name, ref in swap.before.refs.items()
+        if name not in dropped and ref.snapshot_id in swap.before.snapshots.keys() - swap.after.snapshots.keys()
+    )
+    for one in lost:
+        memory.store.add_pin(one.pin)
+    return lost
+
+
+def tell_lost_refs(lost: Sequence[LostRef]) -> str:
+    """A sentence for people: what happened to each ref, and what to do about it."""
+    return "; ".join(
+        f"{one.ref.type} '{one.ref.name}' was made while the expiry was being committed, and the catalog dropped it "
+        f"with its snapshot {one.ref.snapshot_id}: its files are kept by pin '{one.pin.name}'; register "
+        f"{one.pin.metadata_location} as a table to read it, and remove the pin when it is not needed"
+        for one in lost
+    )
+
+
+def _pin(memory: TableMemory, ref: Ref, location: str) -> Pin:
+    return Pin(
+        identity=memory.identity,
+        # With a colon, so that no reader's pin can have this name.
+        name=f"lost:{ref.name}@{ref.snapshot_id}",
+        snapshot_id=ref.snapshot_id,
+        metadata_location=location,
+        expires_ms=UNTIL_REMOVED_MS,
+        kind=PinKind.LOST_REF,
+    )
+
+
+# Finds the refs that were dropped with an interrupted run's commit, before its leftovers are deleted.
+#
+# A run that died between its commit and its look at the refs leaves a list that is still marked as unchecked.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLeftovers:
+    """The leftovers that may be deleted now, and the refs that were dropped with the interrupted runs' commits."""
+
+    may_go: Leftovers
+    lost: tuple[LostRef, ...] = ()
+    doubt: str | None = None
+    """Why nothing may be deleted: which refs were lost is not known."""
+    expired: int = 0
+    """How many snapshots those commits expired, which nobody has told (rule 174)."""
+
+
+def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:
+    """Pin what lost refs need.
+
+    While the metadata log cannot be read the lists stay; where it does not reach back far enough they are forgotten,
+    and their files are left to orphan removal.
+
+    Raises:
+        StorageError: the state store fails; the lists stay.
+    """
+    unchecked = [name for name in left.lists if name.endswith(UNCHECKED)]
+    if not unchecked or not left.files:
+        return CheckedLeftovers(left)
+    free, lost, expired = set(map(normalise, left.files)), list[LostRef](), set[int]()
+    for name in unchecked:
+        # A commit that never landed left nothing free.  A list of what one did free has its snapshots' manifest lists.
+        files = free.intersection(map(normalise, context.memory.files_to_delete(name)))
+        if not files:
+            continue
+        try:
+            swap = find_swap(loaded, partial(_has_one_of, files), context.storage(loaded))
+        except MetadataUnreadable as error:
+            why = f"files of an interrupted run stay until it can be told which refs went with its commit: {error}"
+            return CheckedLeftovers(Leftovers(), tuple(lost), why)
+        if swap is None:
+            for given_up in unchecked:
+                context.memory.forget_deletions(given_up)
+            why = (
+                f"{len(free)} file(s) of an interrupted run are left to remove_orphans, because the metadata log does "
+                "not tell any more which refs went with its commit"
+            )
+            return CheckedLeftovers(Leftovers(), tuple(lost), why)
+        lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.now_ms(loaded)))
+        expired |= swap.before.snapshots.keys() - swap.after.snapshots.keys()
+    return CheckedLeftovers(left, tuple(lost), expired=len(expired))
+
+
+def _has_one_of(files: Collection[str], then: TableMetadata) -> bool:
+    lists = (snapshot.manifest_list for snapshot in then.snapshots.values())
+    return any(path is not None and normalise(path) in files for path in lists)

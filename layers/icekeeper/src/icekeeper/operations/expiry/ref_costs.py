@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.operations.expiry.listings import listed_manifests
+from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
 
 __all__ = ["RefCost", "SnapshotCost", "TableCosts", "Weights", "cost_of_refs", "weigh"]

@@ -1,41 +1,175 @@
-"""Which files an expiry frees: what the expired snapshots reference and nothing that stays does.
-
-Manifests never change and are shared from snapshot to snapshot, so most of them need not be opened.  Let a manifest be
-*kept* when a retained snapshot lists it, and *dropped* when only expired ones do.
-
-1. A file can only become free when a manifest with a live entry for it is dropped: a kept manifest keeps its files.
-   So when every dropped manifest is without live entries, no manifest is opened.
-2. Of the dropped manifests only live entries name candidates.  DELETED entries are history: whether the file is still
-   needed is a question to those that hold it.
-3. A candidate stays when a kept manifest has a live entry for it.  That a kept manifest was once listed *beside* a
-   dropped one proves nothing: a path should be live once per snapshot, but Java publishes files again whose snapshot
-   has expired, and ``add_files`` can be told not to look.  Then a tag holds one of the two manifests, and the other
-   one expires.  Beside a dropped one a candidate is only unlikely, so these manifests are opened last.
-4. When no data or delete file is left among the candidates, the rest is not opened.
-5. No readable past is given up for a present that cannot be read: the manifests that every retained snapshot of the
-   current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
-
-Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
-Sources (rule 76): specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
-"""
+"""Which files, partition specs and schemas an expiry frees (rule 80) (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from icekeeper.deletion.neighbours import behind_authority, prefix_mismatch_error
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader, statistics_files
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
-from icekeeper.operations.expiry.candidates import Candidates
-from icekeeper.operations.expiry.listings import INLINE_SPEC, listed_manifests
-from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.paths import is_under
+from icekeeper.pass_context.footprint import spelled_root
+from icekeeper.storage.merged_spellings import any_spelling, merged_spelling
+from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
 
-__all__ = ["Unreferenced", "still_unreferenced", "unreferenced_files", "way_out"]
+# The files that an expiry may free: added by what expires, taken out by what stays and references them (pure).
+#
+# A million of them must fit beside everything else: a path is held once, its normalised form only as a hash.  Two paths
+# with one hash are told apart by their text, so a chance collision costs nothing.
+
+_MOST_FOLDERS = 10_000
+
+
+class Candidates:
+    """Paths with sizes in bytes.  What lies outside the locations that a table owns, or is held by a pin or a staged
+    load, is never taken in."""
+
+    def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
+        self._owned, self._is_held = tuple(map(compared, owned)), is_held
+        # Hash of the path behind scheme and bucket, in whatever spelling → where it stands in the lists below.
+        self._places: dict[int, tuple[int, ...] | int] = {}
+        self._paths: list[str | None] = []
+        self._sizes = array("q")
+        self._holds_rows = bytearray()
+        self._is_plain = bytearray()
+        self.files_left = 0
+        """How many of them are data and delete files; only manifest entries can still take these out."""
+        self.size = 0
+        """Bytes of all candidates that are left."""
+
+    def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
+        """Add a path, once however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
+        now = compared(path)
+        if not any(is_under(now, location) for location in self._owned) or self._is_held(now):
+            return
+        key = hash(behind_authority(merged_spelling(now.normal)))
+        found = self._at(key)
+        if found and any(normalise(self._paths[place] or "") == now.normal for place in found):
+            return
+        place = len(self._paths)
+        self._places[key] = (*found, place) if found else place
+        self._paths.append(path)
+        self._sizes.append(size)
+        self._holds_rows.append(holds_rows)
+        self._is_plain.append(now.is_plain)
+        self.files_left += holds_rows
+        self.size += size
+
+    def spare(self, path: str) -> None:
+        """Take a path out, because something that stays references it.
+
+        Raises:
+            OperationRefused: a candidate is the same path under another scheme, bucket or host.
+        """
+        now = compared(path)
+        merged = merged_spelling(now.normal)
+        bare = behind_authority(merged)
+        for place in self._at(hash(bare)):
+            candidate = self._compared(place)
+            if candidate is None:
+                continue
+            other = merged_spelling(candidate.normal)
+            if behind_authority(other) != bare:
+                continue
+            if other != merged:
+                raise prefix_mismatch_error(candidate, path)
+            self._take_out(place)
+
+    def leave_out(self, is_needed: Callable[[str], bool]) -> None:
+        """Take out every path for which ``is_needed`` answers yes."""
+        for place in range(len(self._paths)):
+            path = self._compared(place)
+            if path is not None and is_needed(path):
+                self._take_out(place)
+
+    def paths(self) -> tuple[str, ...]:
+        """The paths that are left, sorted."""
+        return tuple(sorted(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return (path for path in self._paths if path is not None)
+
+    def of_each_folder(self) -> Iterator[str]:
+        """At least one of the paths that are left in each folder, for questions about where they lie; what a link leads
+        elsewhere is always among them."""
+        seen = set[tuple[str, str]]()
+        for path, is_plain in zip(self._paths, self._is_plain, strict=True):
+            if path is None:
+                continue
+            folder, _, name = path.rpartition("/")
+            place = (folder, spelled_root(path))
+            if place in seen and is_plain and name:
+                continue
+            if len(seen) >= _MOST_FOLDERS:  # a folder for each file, as with a hash in its path
+                seen.clear()
+            seen.add(place)
+            yield path
+
+    def _compared(self, place: int) -> ComparedPath | None:
+        path = self._paths[place]
+        return None if path is None else compared(path, is_plain=bool(self._is_plain[place]))
+
+    def _take_out(self, place: int) -> None:
+        self._paths[place] = None
+        self.files_left -= self._holds_rows[place]
+        self.size -= self._sizes[place]
+
+    def _at(self, key: int) -> tuple[int, ...]:
+        found = self._places.get(key, ())
+        return (found,) if isinstance(found, int) else found
+
+
+# Lists the manifests of snapshots from their manifest lists, without opening a manifest.
+
+# Stands for the spec of a manifest that a v1 snapshot lists inline: only the manifest itself says which it is.
+INLINE_SPEC = -1
+
+
+def listed_manifests(
+    reader: TableReader, snapshots: Iterable[Snapshot]
+) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
+    """Each snapshot with its list's size and its manifests; of manifests listed inline (v1) only the path is known.
+
+    Raises:
+        MetadataUnreadable: a manifest list is missing or damaged.
+    """
+    with_list = []
+    for snapshot in snapshots:
+        if snapshot.manifest_list is not None:
+            with_list.append(snapshot)
+            continue
+        inline = [
+            ManifestFile(manifest_path=path, manifest_length=0, partition_spec_id=INLINE_SPEC, added_snapshot_id=None)
+            for path in snapshot.inline_manifests
+        ]
+        yield snapshot, 0, inline
+    yield from reader.manifest_lists(with_list)
+
+
+# Which files an expiry frees: what the expired snapshots reference and nothing that stays does.
+#
+# Manifests never change and are shared from snapshot to snapshot, so most of them need not be opened.  Let a manifest
+# be *kept* when a retained snapshot lists it, and *dropped* when only expired ones do.
+#
+# 1. A file can only become free when a manifest with a live entry for it is dropped: a kept manifest keeps its files.
+#    So when every dropped manifest is without live entries, no manifest is opened.
+# 2. Of the dropped manifests only live entries name candidates.  DELETED entries are history: whether the file is still
+#    needed is a question to those that hold it.
+# 3. A candidate stays when a kept manifest has a live entry for it.  That a kept manifest was once listed *beside* a
+#    dropped one proves nothing: a path should be live once per snapshot, but Java publishes files again whose snapshot
+#    has expired, and ``add_files`` can be told not to look.  Then a tag holds one of the two manifests, and the other
+#    one expires.  Beside a dropped one a candidate is only unlikely, so these manifests are opened last.
+# 4. When no data or delete file is left among the candidates, the rest is not opened.
+# 5. No readable past is given up for a present that cannot be read: the manifests that every retained snapshot of the
+#    current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
+#
+# Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
+# Sources (rule 76): specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
 
 
 @dataclass(slots=True)
@@ -274,3 +408,85 @@ def _without(metadata: TableMetadata, expired: Collection[int]) -> TableMetadata
             "partition-statistics": kept(metadata.partition_statistics),
         }
     )
+
+
+# Which partition specs and schemas nothing uses any more once snapshots have expired (rule 80) (pure).
+#
+# The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots, with more care: a schema whose snapshot
+# expired may still say what a delete file or a partition spec means by a column that was dropped.  Then all schemas
+# stay.
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedMetadata:
+    """Ids to take out of the table's metadata; empty when there is nothing to take out."""
+
+    spec_ids: tuple[int, ...] = ()
+    schema_ids: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.spec_ids or self.schema_ids)
+
+    @property
+    def updates(self) -> list[dict[str, Any]]:
+        """REST ``TableUpdate`` objects."""
+        updates: list[dict[str, Any]] = []
+        if self.spec_ids:
+            updates.append({"action": "remove-partition-specs", "spec-ids": list(self.spec_ids)})
+        if self.schema_ids:
+            updates.append({"action": "remove-schemas", "schema-ids": list(self.schema_ids)})
+        return updates
+
+    def requirements(self, metadata: TableMetadata) -> list[dict[str, Any]]:
+        """The commit's requirements: the default spec and the current schema are still the same."""
+        requirements: list[dict[str, Any]] = []
+        if self.spec_ids:
+            requirements.append({"type": "assert-default-spec-id", "default-spec-id": metadata.default_spec_id})
+        if self.schema_ids:
+            current = metadata.current_schema_id
+            requirements.append({"type": "assert-current-schema-id", "current-schema-id": current})
+        return requirements
+
+
+def unused_metadata(
+    metadata: TableMetadata, expired: Collection[int], used_specs: Collection[int] | None, has_deletes: bool
+) -> UnusedMetadata:
+    """The specs and schemas that go together with the expired snapshots (ids).
+
+    ``used_specs`` are those of the manifests that the other snapshots list, ``None`` when that is not known;
+    ``has_deletes``: one of these manifests holds delete files.
+    """
+    if used_specs is None:
+        return UnusedMetadata()
+    specs = {i: spec for i, spec in metadata.specs.items() if i in used_specs or i == metadata.default_spec_id}
+    unused_specs = tuple(sorted(metadata.specs.keys() - specs.keys()))
+    used_schemas = {
+        metadata.current_schema_id,
+        *(s.schema_id for i, s in metadata.snapshots.items() if i not in expired),
+    }
+    if has_deletes or None in used_schemas:
+        return UnusedMetadata(unused_specs)
+    known = {i for schema_id in used_schemas for i in _column_ids(metadata.schemas.get(schema_id or 0, {}))}
+    orders = metadata.document.get("sort-orders") or ()
+    if {i for meaning in (*specs.values(), *orders) for i in _source_ids(meaning)} - known:
+        return UnusedMetadata(unused_specs)
+    return UnusedMetadata(unused_specs, tuple(sorted(metadata.schemas.keys() - used_schemas)))
+
+
+def _source_ids(meaning: Mapping[str, Any]) -> Iterator[int]:
+    """The columns of a partition spec or sort order."""
+    for field in meaning.get("fields") or ():
+        yield from field.get("source-ids") or [field["source-id"]]
+
+
+def _column_ids(kind: Any) -> Iterator[int]:
+    """The ids of a type's fields, nested ones too."""
+    if not isinstance(kind, Mapping):
+        return
+    for field in kind.get("fields") or ():
+        yield int(field["id"])
+        yield from _column_ids(field["type"])
+    for part in ("element", "key", "value"):
+        if f"{part}-id" in kind:
+            yield int(kind[f"{part}-id"])
+            yield from _column_ids(kind[part])
