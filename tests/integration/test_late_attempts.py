@@ -26,9 +26,8 @@ from icekeeper.operations.compaction.clustering.work import lane_files, merge_la
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files
-from icekeeper.operations.manifests.lanes import split_entries, write_lane
-from icekeeper.operations.manifests.task import Lane, ManifestsOfTable
-from icekeeper.operations.manifests.task import SplitTask as ManifestSplit
+from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane
+from icekeeper.operations.manifests.lanes import SplitTask as ManifestSplit
 from icekeeper.operations.position_deletes.merge import merge_deletes
 from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
 from icekeeper.pass_context.table_handle import TableHandle

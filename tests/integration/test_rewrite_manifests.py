@@ -17,7 +17,8 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.operations.manifests import rewrite_manifests, write_manifests
+from icekeeper.operations.manifests import rewrite_manifests
+from icekeeper.operations.manifests import rewrite_manifests as write_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of

@@ -12,7 +12,7 @@ from icekeeper.model import (
     Nothing,
     PartitionFieldSummary,
 )
-from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
 from support.planned_manifests import HEADERS, LARGE, TABLE, plan_listed
 from support.plans import HEAD, manifest, policy

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.operations.manifests.cuts import Place, even_cuts, lane_bounds
+from icekeeper.operations.manifests.layout import Place, even_cuts, lane_bounds
 from support.examples import examples
 
 

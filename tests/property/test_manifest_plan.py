@@ -14,7 +14,7 @@ from icekeeper.model import (
     EntryStatus,
     Nothing,
 )
-from icekeeper.operations.manifests.plan import ManifestPlan
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan
 from support.examples import examples
 from support.manifests import entries_of, rewritten
 from support.planned_manifests import TABLE, encoded, lanes, live, plan, stored_manifests, targets

@@ -16,7 +16,7 @@ from icekeeper.model import (
     ManifestEntry,
     Nothing,
 )
-from icekeeper.operations.manifests.plan import NothingToRewrite
+from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
 from icekeeper.operations.position_deletes.plan import NothingToMerge, plan_position_deletes
 from support.day_manifests import DAYS, day_manifest, planned
 from support.examples import examples

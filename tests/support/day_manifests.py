@@ -8,7 +8,7 @@ from typing import Any
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import ManifestContent, ManifestFile, Nothing, PartitionFieldSummary
-from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from support.plans import HEAD, MB, policy, table
 
 __all__ = ["DAYS", "day_manifest", "planned"]

@@ -13,9 +13,10 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.model import ManifestEntry, ManifestFile
-from icekeeper.operations.manifests import lanes, write_manifests
-from icekeeper.operations.manifests.plan import ManifestPlan
-from icekeeper.operations.manifests.write_manifests import PlannedRewrite, RewrittenManifests, write_planned
+from icekeeper.operations.manifests import lanes
+from icekeeper.operations.manifests import rewrite_manifests as write_manifests
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan
+from icekeeper.operations.manifests.rewrite_manifests import PlannedRewrite, RewrittenManifests, write_planned
 from icekeeper.storage.path_set import PathSet
 
 

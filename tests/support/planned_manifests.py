@@ -25,7 +25,7 @@ from icekeeper.model import (
     PartitionFieldSummary,
     PartitionValue,
 )
-from icekeeper.operations.manifests.plan import ManifestPlan, plan_manifests
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
 from support.manifests import entries_of
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, table

@@ -12,7 +12,7 @@ import pytest
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.operations.compaction.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
-from icekeeper.operations.manifests.plan import NO_ENTRIES
+from icekeeper.operations.manifests.plan_manifests import NO_ENTRIES
 from icekeeper.operations.old_partitions import NO_RETENTION
 from icekeeper.operations.old_partitions import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan as position_deletes

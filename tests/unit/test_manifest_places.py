@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry
-from icekeeper.operations.manifests.lanes import split_entries
-from icekeeper.operations.manifests.task import ManifestsOfTable, SplitTask
+from icekeeper.operations.manifests.lanes import ManifestsOfTable, SplitTask, split_entries
 from support.plans import data_file, table
 
 SPEC = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "x", "transform": "identity"}]}

@@ -8,7 +8,7 @@ import pytest
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestFile
-from icekeeper.operations.manifests.plan import NothingToRewrite
+from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
 from support.day_manifests import DAYS, day_manifest, planned
 from support.plans import MB, manifest, table
 

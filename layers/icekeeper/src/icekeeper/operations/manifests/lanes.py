@@ -1,13 +1,15 @@
-"""What a worker does when manifests are rewritten: reads entries and sends each to its lane, or writes a lane."""
+"""What a worker does when manifests are rewritten: sends entries to lanes, or writes a lane."""
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import starmap
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
@@ -21,13 +23,96 @@ from icekeeper.metadata.manifest_write import (
 )
 from icekeeper.metadata.single_value import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
-from icekeeper.model import ManifestFile, PartitionValue
-from icekeeper.operations.manifests.cuts import OrderKey, Place, even_cuts
-from icekeeper.operations.manifests.partition_ranges import partition_order
-from icekeeper.operations.manifests.task import EntryPart, Lane, LaneResult, ManifestsOfTable, SampleTask, SplitTask
+from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
+from icekeeper.operations.manifests.layout import OrderKey, PartitionOrder, Place, even_cuts, partition_order
+from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.storage import Storage
 
-__all__ = ["MAX_PARTITIONS", "evenly", "sample_entries", "split_entries", "write_lane"]
+# The tasks and results of workers that rewrite manifests: plain picklable values.
+#
+# The entries of a group are cut into *lanes* by partition order; each lane is put into manifests by one worker.
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestsOfTable:
+    """The manifests of one spec and content type of a table."""
+
+    document: Mapping[str, Any]
+    """The part of the table metadata that is needed to write manifests."""
+    spec_id: int
+    content: ManifestContent
+    io_properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTask:
+    """Sample the entries of some manifests."""
+
+    kind: ManifestsOfTable
+    manifests: tuple[ManifestFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTask:
+    """Read some manifests and send every live entry to its lane."""
+
+    kind: ManifestsOfTable
+    manifests: tuple[ManifestFile, ...]
+    bounds: tuple[OrderKey, ...]
+    first_lane: int
+    """The number of the group's first lane within the exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPart:
+    """Entries for one lane, or why a manifest could not be read.
+
+    They are kept by columns, which are handed over in two thirds of the time that objects take.
+    """
+
+    columns: tuple[tuple[Any, ...], ...] = ()
+    """Places, then the fields of a stored entry."""
+    error: str | None = None
+
+    @classmethod
+    def of(cls, entries: Sequence[tuple[Place, StoredEntry]]) -> EntryPart:
+        """The part of these entries, of which there is one at least."""
+        places, stored = zip(*entries, strict=True)
+        return cls((places, *zip(*stored, strict=True)))
+
+    def entries(self) -> Iterator[tuple[Place, StoredEntry]]:
+        """The entries in the order in which they were given."""
+        if not self.columns:
+            return iter(())
+        places, *fields = self.columns
+        return zip(places, starmap(StoredEntry, zip(*fields, strict=True)), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Write the entries of one lane into these manifests, into as few as their size allows."""
+
+    kind: ManifestsOfTable
+    outputs: tuple[PlannedFile, ...]
+    target_bytes: int
+    attempt: int = 0
+
+    def in_attempt(self, attempt: int) -> Lane:
+        """The lane as this attempt writes it."""
+        return replace(self, attempt=attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """What one lane wrote."""
+
+    written: tuple[ManifestFile, ...] = ()
+    partitions: tuple[PartitionOrder, ...] = ()
+    """Some of the partitions that it holds, taken at even distances."""
+    error: str | None = None
+
+
+# What a worker does when manifests are rewritten: reads entries and sends each to its lane, or writes a lane.
 
 Value = TypeVar("Value")
 Partition: TypeAlias = tuple[PartitionValue, ...]

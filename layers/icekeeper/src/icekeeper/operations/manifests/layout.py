@@ -1,0 +1,305 @@
+"""How manifests divide partitions: their ranges, where entries are cut, and which are settled (pure)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.single_value import Section, comparable, decode, uuid_section
+from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
+
+# Which partitions a manifest may hold, by its summaries in the manifest list (pure).
+#
+# Specification, "Manifest Lists", ``field_summary``: a manifest is opened for a partition when every field's bounds
+# admit its value.
+
+PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]
+"""Partition values in a form that sorts as they do: nulls first, NaN last."""
+
+_NULL, _NAN = (0, 0), (2, 0)
+# Bounds of two sections tell nothing: in one of the two orders of uuids that readers use they are the wrong way round.
+_ALL_UUIDS = (1, bytes(16)), (1, b"\xff" * 16)
+_BOTH = frozenset(uuid_section(end) for _, end in _ALL_UUIDS)
+
+
+def partition_order(types: Sequence[str], partition: Sequence[PartitionValue]) -> PartitionOrder:
+    """The sort key of a partition; ``types`` are the result types of the spec's fields."""
+    return tuple(
+        _NULL if value is None else _NAN if value != value else (1, comparable(kind, value))
+        for kind, value in zip(types, partition, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldRange:
+    has_null: bool
+    has_nan: bool | None
+    low: tuple[int, Any] | None
+    high: tuple[int, Any] | None
+
+    @property
+    def ends(self) -> tuple[tuple[int, Any], ...]:
+        """Null, NaN and the bounds, as far as it holds them: where most ranges admit a value, one of them begins."""
+        special = ((_NULL,) if self.has_null else ()) + ((_NAN,) if self.has_nan is not False else ())
+        return (*special, *(end for end in (self.low, self.high) if end is not None))
+
+    def admits(self, value: tuple[int, Any]) -> bool:
+        if value == _NULL:
+            return self.has_null
+        if value == _NAN:
+            return self.has_nan is not False
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """The corners of what a manifest may hold; none where its summaries are missing or cannot be read."""
+
+    fields: tuple[_FieldRange, ...] | None
+    low: PartitionOrder | None
+    high: PartitionOrder | None
+    sections: frozenset[Section]
+    """Where its partitions belong; where uuids have both signs, the two that nearly all uuids are in."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it may hold more than one partition."""
+        return self.low is None or self.low != self.high
+
+    def admits(self, partition: PartitionOrder) -> bool:
+        """Whether a planner that looks for a partition opens the manifest."""
+        return self.fields is None or all(f.admits(value) for f, value in zip(self.fields, partition, strict=True))
+
+
+def range_of(types: Sequence[str], manifest: ManifestFile) -> PartitionRange:
+    """The range of a manifest; ``types`` are the result types of its spec's fields."""
+    summaries = manifest.partitions
+    try:
+        if summaries is None or len(summaries) != len(types):
+            raise ValueError
+        fields = tuple(_field_range(kind, summary) for kind, summary in zip(types, summaries, strict=True))
+    except ValueError:  # bounds of another type: whoever wrote them, a planner must open the manifest
+        fields = None
+    uuids = [i for i, kind in enumerate(types) if kind == "uuid"]
+    sections = frozenset(itertools.product(*(_BOTH if fields is None else _sections(fields[i]) for i in uuids)))
+    if fields is None:
+        return PartitionRange(None, None, None, sections)
+    low = tuple(_NULL if f.has_null else f.low or _NAN for f in fields)
+    high = tuple(_NAN if f.has_nan else f.high or _NULL for f in fields)
+    return PartitionRange(fields, low, high, sections)
+
+
+def _field_range(kind: str, summary: PartitionFieldSummary) -> _FieldRange:
+    low, high = (
+        None if bound is None else (1, comparable(kind, decode(kind, bound)))
+        for bound in (summary.lower_bound, summary.upper_bound)
+    )
+    if kind == "uuid" and low and high and uuid_section(low[1]) != uuid_section(high[1]):
+        low, high = _ALL_UUIDS
+    return _FieldRange(summary.contains_null, summary.contains_nan, low, high)
+
+
+def _sections(field: _FieldRange) -> frozenset[int]:
+    """The sections in which the values of a uuid field lie."""
+    found = {uuid_section(end[1]) for end in (field.low, field.high) if end is not None}
+    return frozenset(found | {0} if field.has_null else found or {0})
+
+
+def average_opened(ranges: Sequence[PartitionRange], partitions: Iterable[PartitionOrder]) -> float:
+    """How many manifests a planner opens for one of these partitions, on average; 0 without any partition."""
+    opened = [sum(found.admits(partition) for found in ranges) for partition in partitions]
+    return sum(opened) / len(opened) if opened else 0.0
+
+
+# Where entries in partition order are cut: into manifests, and before that into what one worker handles (pure).
+
+Place: TypeAlias = tuple[Section, PartitionOrder]
+"""Of a partition: sections come one after the other, since none shares a manifest with another."""
+OrderKey: TypeAlias = tuple[Place, int, str] | tuple[Place]
+"""Partition, data sequence number and path; of a partition alone: before all its entries."""
+
+# A cut moves by so much of a manifest to where a partition ends.
+_TOLERANCE = 8
+
+
+def even_cuts(sizes: Sequence[int], ends_partition: Sequence[bool], room: int, most: int) -> list[int]:
+    """Ends of the manifests that blocks of these sizes are put into: as few as fit ``room`` bytes each, ``most`` at
+    most, of about even size, cut at the end of a partition where there is one near by."""
+    totals = list(itertools.accumulate(sizes))
+    count = min(len(sizes), most, max(1, math.ceil(totals[-1] / room))) if sizes else 0
+    if not count:
+        return []
+    even = totals[-1] / count
+    cuts: list[int] = []
+    start = 0
+    for number in range(1, count):
+        first, last = start + 1, len(sizes) - (count - number)
+        aim = number * even
+        nearest = min(max(bisect_left(totals, aim) + 1, first), last)
+        if nearest > first and aim - totals[nearest - 2] < totals[nearest - 1] - aim:
+            nearest -= 1
+        low = max(first, bisect_left(totals, aim - even / _TOLERANCE) + 1)
+        high = min(last, bisect_left(totals, aim + even / _TOLERANCE))
+        ends = [end for end in range(low, high + 1) if ends_partition[end - 1]]
+        start = min(ends, key=lambda end: abs(totals[end - 1] - aim), default=nearest)
+        cuts.append(start)
+    return [*cuts, len(sizes)]
+
+
+def lane_bounds(sample: Sequence[tuple[Place, int, str]], lanes: int) -> list[OrderKey]:
+    """Keys that cut the entries into so many lanes or fewer, as a sample of them shows; a partition that needs no lane
+    of its own stays whole."""
+    keys = sorted(sample)
+    bounds: list[OrderKey] = []
+    for number in range(1, lanes):
+        key = keys[len(keys) * number // lanes]
+        begins = bisect_left(keys, (key[0], -1, ""))
+        ends = bisect_left(keys, (key[0], math.inf, ""), lo=begins)
+        bound: OrderKey = (key[0],) if ends - begins <= len(keys) / lanes else key
+        if not bounds or bounds[-1] < bound:
+            bounds.append(bound)
+    return bounds
+
+
+# How the manifests of one spec and content type lie: which are settled, how many they need to be (pure).
+
+_LEAST_SAVING = 1.25
+# A manifest of half the target is large enough to be left alone where it stands by itself.
+_SETTLED_SHARE = 2
+# Rewriting a whole group pays off when one partition takes an eighth of its manifests: it then takes two or so.
+_OPENED_SHARE = 8
+MAX_PROBES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class KindLayout:
+    """The manifests of one kind."""
+
+    manifests: Sequence[ManifestFile]
+    ranges: Mapping[str, PartitionRange]
+    """By path."""
+    fields: Sequence[int]
+    """Positions of the partition fields that divide the table."""
+    room: int
+    """Bytes of entries that one manifest of the target size holds."""
+    header_bytes: int
+
+    @classmethod
+    def of(
+        cls, metadata: TableMetadata, spec_id: int, manifests: Sequence[ManifestFile], target_bytes: int, header: int
+    ) -> KindLayout:
+        """The layout of manifests of one spec and content type.
+
+        Raises:
+            TableUnsupported: a partition transform is unknown.
+        """
+        types = partition_types(metadata, spec_id)
+        fields = [i for i, f in enumerate(metadata.specs[spec_id]["fields"]) if f["transform"] != "void"]
+        ranges = {m.manifest_path: range_of(types, m) for m in manifests}
+        return cls(manifests, ranges, fields, max(1, target_bytes - header), header)
+
+    def ranges_of(self, manifests: Sequence[ManifestFile]) -> list[PartitionRange]:
+        return [self.ranges[m.manifest_path] for m in manifests]
+
+    def sections(self, manifests: Sequence[ManifestFile]) -> int:
+        """How many sections they lie in, which share no manifest."""
+        return len({section for found in self.ranges_of(manifests) for section in found.sections})
+
+    def unsettled(self) -> list[ManifestFile]:
+        """The manifests that are not settled, each section by itself."""
+        sections = {section for found in self.ranges.values() for section in found.sections}
+        parts = (
+            [m for m in self.manifests if section in self.ranges[m.manifest_path].sections] for section in sections
+        )
+        pending = {m.manifest_path for part in parts for m in self._unsettled(part)}
+        return [m for m in self.manifests if m.manifest_path in pending]
+
+    def _unsettled(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+        """The manifests of one section that are not settled.
+
+        Settled are, in partition order, the leading ones that are large and end before the next one begins: days that
+        are over.  Without partitions, the oldest large ones are settled.
+        """
+        ordered = self.in_order(manifests)
+        if ordered is None:
+            return list(manifests)
+        settled = 0
+        for position, manifest in enumerate(ordered):
+            stands_alone = (
+                not self.fields
+                or position + 1 == len(ordered)
+                or self._end(manifest) < self._begin(ordered[position + 1])
+            )
+            if not (stands_alone and self._is_large(manifest)):
+                break
+            settled += 1
+        return ordered[settled:]
+
+    def in_order(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile] | None:
+        """By age, or by the first partition field where there is one; ``None``: some do not tell."""
+        if not self.fields:
+            return sorted(manifests, key=lambda m: m.min_sequence_number)
+        if any(found.low is None or found.high is None for found in self.ranges_of(manifests)):
+            return None
+        return sorted(manifests, key=lambda m: (self._begin(m), self._end(m)))
+
+    def outputs(self, manifests: Sequence[ManifestFile]) -> int:
+        """Manifests that the live entries need at most; those of each section have some of their own."""
+        if not any(m.may_have_live_files for m in manifests):
+            return 0
+        return max(math.ceil(self.live_bytes(manifests) / self.room), 1) + self.sections(manifests) - 1
+
+    def live_bytes(self, manifests: Sequence[ManifestFile]) -> float:
+        return sum(self._live_bytes(m) for m in manifests)
+
+    def _live_bytes(self, manifest: ManifestFile) -> float:
+        """Bytes of the live entries, by their share of all entries; of unknown counts all are taken for live."""
+        live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        dead = manifest.deleted_files_count or 0
+        share = live / (live + dead) if live + dead else float(manifest.may_have_live_files)
+        return max(0, manifest.manifest_length - self.header_bytes) * share
+
+    def _is_large(self, manifest: ManifestFile) -> bool:
+        return _SETTLED_SHARE * self._live_bytes(manifest) >= self.room
+
+    def _begin(self, manifest: ManifestFile) -> Any:
+        low = self.ranges[manifest.manifest_path].low
+        return None if low is None else low[self.fields[0]]
+
+    def _end(self, manifest: ManifestFile) -> Any:
+        high = self.ranges[manifest.manifest_path].high
+        return None if high is None else high[self.fields[0]]
+
+
+def saves(inputs: int, outputs: int) -> bool:
+    """Whether so many manifests less are worth a rewrite: more than a fifth of them."""
+    return outputs * _LEAST_SAVING < inputs
+
+
+def most_opened(manifests: int, fields: int) -> float:
+    """How many of so many manifests planners may open for one partition before they count as badly clustered."""
+    return max(2 * fields, manifests / _OPENED_SHARE)
+
+
+def is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
+    """Whether planners open more manifests for a partition than they need to.
+
+    Probed are the corners of the manifests.  Manifests of nothing but that partition do not count: it may fill many.
+    Segments of entries in partition order admit a partition at most twice per field beside those: at each end of the
+    manifests that hold the values of the fields before.
+    """
+    wide = [found for found in ranges if found.is_wide]
+    allowed = most_opened(len(ranges), fields)
+    if not fields or len(wide) <= allowed:
+        return False
+    probes = [corner for found in ranges for corner in (found.low, found.high) if corner is not None]
+    step = max(1, len(probes) // MAX_PROBES)
+    probes = probes[::step]
+    opened = sum(found.admits(probe) for found in wide for probe in probes)
+    return not probes or opened > allowed * len(probes)
