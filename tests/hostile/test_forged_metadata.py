@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.operations.orphans import compare_listing
+from icekeeper.operations.orphans import remove_orphans as compare_listing
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise

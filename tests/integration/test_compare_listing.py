@@ -19,9 +19,10 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.table_reader import References
-from icekeeper.operations.orphans import compare_listing, remove_orphans
-from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
-from icekeeper.operations.orphans.compare_listing import Comparison, compare_by_engine, live_files
+from icekeeper.operations.orphans import remove_orphans
+from icekeeper.operations.orphans import remove_orphans as compare_listing
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates
+from icekeeper.operations.orphans.remove_orphans import Comparison, compare_by_engine, live_files
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject

@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere
+from icekeeper.operations.orphans.delete_orphans import folders_elsewhere
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims

@@ -14,8 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.deletion.referenced_paths import Hashes
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import OperationRefused
-from icekeeper.operations.orphans import compare_listing, remove_orphans
-from icekeeper.operations.orphans.missing_files import MissingFiles
+from icekeeper.operations.orphans import remove_orphans
+from icekeeper.operations.orphans import remove_orphans as compare_listing
+from icekeeper.operations.orphans.delete_orphans import MissingFiles
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status
 from icekeeper.storage.paths import normalise

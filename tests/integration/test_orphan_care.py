@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.model import TableName
-from icekeeper.operations.orphans import plan
+from icekeeper.operations.orphans import orphan_rules as plan
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.staging import LoadState, StagedLoad

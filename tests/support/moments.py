@@ -17,7 +17,7 @@ from icekeeper import activity
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance import run_pass
-from icekeeper.operations.orphans import compare_listing
+from icekeeper.operations.orphans import remove_orphans as compare_listing
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject

@@ -12,7 +12,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from icekeeper.machine.clock import ServerClock
-from icekeeper.operations.orphans.inventory_rows import file_rows
+from icekeeper.operations.orphans.inventory import file_rows
 from icekeeper.storage.storage import Storage
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}

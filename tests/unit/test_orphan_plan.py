@@ -16,8 +16,13 @@ from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
-from icekeeper.operations.orphans.candidates import OrphanCandidates, find_candidates
-from icekeeper.operations.orphans.plan import OrphanPlan, plan_orphans, refuse_mass_deletion
+from icekeeper.operations.orphans.orphan_rules import (
+    OrphanCandidates,
+    OrphanPlan,
+    find_candidates,
+    plan_orphans,
+    refuse_mass_deletion,
+)
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import normalise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.table_locations import TableLocations
+from icekeeper.operations.orphans.orphan_rules import TableLocations
 
 OUTER, INNER, TWIN, OTHER = (TableName(("ns",), name) for name in ("outer", "inner", "twin", "other"))
 TERRITORY = TableLocations(

@@ -23,12 +23,10 @@ from icekeeper.maintenance.table_lease import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import TableName
-from icekeeper.operations.orphans.candidates import CandidateCollector
-from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere
-from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
+from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.operations.orphans.orphan_rules import CandidateCollector, TableLocations
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.operations.orphans.table_locations import TableLocations
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside

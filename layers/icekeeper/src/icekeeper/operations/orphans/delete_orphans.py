@@ -1,11 +1,13 @@
-"""Deletes the orphans among a table's candidates, after every guard was asked, in this order (rule 95)."""
+"""Deletes the orphans among a table's candidates, after every guard was asked (rule 95)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from fractions import Fraction
+from functools import partial
+from itertools import chain, islice
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import delete_unneeded, still_old
@@ -18,34 +20,272 @@ from icekeeper.deletion.neighbours import (
     owned_locations,
     prefix_mismatch_error,
 )
-from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.other_tables import near_tables
+from icekeeper.deletion.referenced_paths import Hashes, ReferencedPaths, UnlistedPaths, path_hash
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.table_claims import known_data_roots
-from icekeeper.errors import OperationRefused
-from icekeeper.metadata.table_reader import References, TableReader, reachable_paths
-from icekeeper.operations.orphans.candidates import OrphanCandidates, without_referenced
-from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere, refuse_shared_folders, tell_unswept
-from icekeeper.operations.orphans.empty_folders import any_empty, removable_folders, remove_empty
-from icekeeper.operations.orphans.missing_files import MissingFiles, find_missing
-from icekeeper.operations.orphans.plan import (
+from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.table_reader import References, TableReader, manifests_of, reachable_paths
+from icekeeper.model import LiveFile, ManifestFile
+from icekeeper.operations.orphans.orphan_rules import (
     DamagedMetadata,
+    OrphanCandidates,
     OrphanPlan,
     damaged_metadata,
+    is_hidden,
+    partition_folders_like_hidden,
     plan_orphans,
     refuse_mass_deletion,
     swept_folders,
     without_copies,
+    without_referenced,
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.local import is_empty, old_folders
+from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.path_set import PathSet, may_be_under
+from icekeeper.storage.paths import is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 from icekeeper.sweep_rhythm import FORMER_TABLES
 from icekeeper.text import counted
 
-__all__ = ["TableCandidates", "delete_orphans"]
+# Data files outside of the table's location: swept where a person has named their folder (rule 228).
+#
+# ``write.data.path`` may be any folder, and nothing there says whose a file is.  So a folder of it is swept only when
+# ``orphan_sweep_prefixes`` names it and no known table has files in it.
+
+
+def folders_elsewhere(metadata: TableMetadata, named: Iterable[str]) -> tuple[str, ...]:
+    """The folders of a data path outside the location that ``named`` (``orphan_sweep_prefixes``) has swept, too.
+
+    Raises:
+        OperationRefused: a named folder holds the data path and more.
+    """
+    home, data = metadata.location, metadata.data_location
+    if may_be_under(data, home):
+        return ()
+    folders: list[str] = []
+    for folder in sorted(named, key=len):
+        if may_be_under(folder, home) or may_be_under(home, folder):
+            continue  # which names folders of the location
+        if may_be_under(folder, data):
+            if not any(may_be_under(folder, other) for other in folders):
+                folders.append(folder)
+        elif may_be_under(data, folder):
+            raise OperationRefused(
+                f"orphan_sweep_prefixes names {folder}, outside of the table's location, where more lies than its "
+                f"write.data.path {data}; nothing was deleted; name that folder itself, or one in it"
+            )
+    return tuple(folders)
+
+
+def tell_unswept(metadata: TableMetadata, named: Iterable[str]) -> str:
+    """What the summary says of a data path outside of the location in which nothing is swept; else nothing."""
+    home, data = metadata.location, metadata.data_location
+    if may_be_under(data, home) or folders_elsewhere(metadata, named):
+        return ""
+    if may_be_under(home, data):
+        return f"; write.data.path {data} is around the table's location and not swept"
+    return (
+        f"; write.data.path {data} is outside of the table's location and not swept, unless orphan_sweep_prefixes "
+        "names it"
+    )
+
+
+def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders: Iterable[str]) -> None:
+    """Refuse to sweep the folders when any known table but ``table`` may have files in one.
+
+    Raises:
+        OperationRefused: names the folder and the table.
+        StorageError: the state store failed.
+    """
+    folders = tuple(folders)
+    near = near_tables(context, table, list(map(normalise, folders)))
+    for one in near.tables:
+        if not one.is_table_of(table) and not one.is_kept_apart:  # which names no folder as its own there
+            for folder in filter(one.overlap, folders):
+                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
+    for claims, reason in (*near.unreadable, *near.given_up):
+        for folder in filter(claims.touch, map(normalise, folders)):
+            _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")
+
+
+def _refuse(context: OperationContext, folder: str, who: str) -> None:
+    raise OperationRefused(
+        f"orphan_sweep_prefixes names {folder}, in the write.data.path of {context.table}, where {who} may have files: "
+        "whose a file there is cannot be told; nothing was deleted; give each table a data path of its own, or take "
+        "the folder out of orphan_sweep_prefixes"
+    )
+
+
+# Removes folders on this machine that have become empty (rule 100); object stores have none.
+#
+# A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
+# which nothing was created or removed within the grace period, looked at before any file is deleted.
+
+
+def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:
+    """Folders below a local table's location that may go as soon as they are empty, the deepest first.
+
+    Raises:
+        StorageError: a folder cannot be read.
+    """
+    if not is_local(metadata.location):
+        return ()
+    # Writers rely on it that these exist.
+    roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
+    roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
+    like_hidden = partition_folders_like_hidden(metadata)
+    return [
+        folder
+        for folder in old_folders(split_path(metadata.location).key, older_than_ms)
+        if normalise(folder) not in roots
+        and not protected.may_contain(folder)
+        and not is_hidden(f"{folder}/file", metadata.location, like_hidden)
+    ]
+
+
+def any_empty(folders: Sequence[str]) -> bool:
+    """Whether one of the folders is empty already."""
+    return any(is_empty(folder) for folder in folders)
+
+
+def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
+    """Remove the folders that are empty, or become so on the way; returns how many were removed."""
+    return sum(map(storage.remove_if_empty, folders))
+
+
+# Referenced files that a listing lacks, and the orphans that may be damaged copies of them (rule 227).
+#
+# A faulty copy of a table leaves its data files under wrong names: to a sweep they look like orphans, though they are
+# the last copies of rows.  So an orphan stays that has the size or the base name of a referenced file which is missing,
+# and nothing is swept where much of the table is missing.
+
+_PARALLEL_LOOKS = 16
+# The store is asked about so many missing files, for ten seconds or so; more count as missing unasked.
+_MOST_LOOKS = 10_000
+# One file may be lost by an accident of its own.
+_FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFiles:
+    """The data and delete files that a table references and that are not there."""
+
+    count: int
+    """Of all snapshots."""
+    in_head: int
+    """Of the newest state of main; of a table without main, of its branches."""
+    head_files: int
+    """How many files that state has."""
+    first: str
+    """The path of one of them, empty if there is none."""
+    sizes: Hashes
+    """Their sizes in bytes."""
+    names: Hashes
+    """Their base names, as hashes."""
+
+    def resembles(self, found: ListedObject) -> bool:
+        """Whether a file has the size or the base name of a missing one."""
+        return bool(self.count) and (found.size in self.sizes or path_hash(_base_name(found.path)) in self.names)
+
+    def refuse_too_many(self, limit: Fraction, source: str) -> None:
+        """Refuse a sweep where more than ``limit`` of the newest state's files are missing, two at least.
+
+        Raises:
+            OperationRefused: names both numbers and the key.
+        """
+        if self.in_head < _FEWEST or self.in_head <= limit * self.head_files:
+            return
+        raise OperationRefused(
+            f"{self.in_head} of the {self.head_files} files of the table are missing, as {self.first}, more than "
+            f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be the only copies "
+            "of them; nothing was deleted; restore the missing files, or, if their rows are lost for good, run once "
+            "with --set orphan_max_missing_ratio=1"
+        )
+
+
+def find_missing(
+    storage: Storage, before: TableReader, after: TableMetadata, unlisted: UnlistedPaths, newest_ms: int | None
+) -> MissingFiles:
+    """The missing ones among the unlisted files: those that the store does not have, either.
+
+    The manifests are read again, for their paths were kept as hashes only.
+
+    Args:
+        storage: the table's.
+        before: reads the table as it was before the listing.
+        after: the table after it; what no snapshot of both needs may have been deleted meanwhile.
+        unlisted: the expected paths that the listing lacks.
+        newest_ms: of a list made earlier, epoch milliseconds of its youngest file; files that were added later do not
+            count.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+    """
+    snapshots = {number: one for number, one in before.metadata.snapshots.items() if number in after.snapshots}
+    of_head = manifests_of(before, [snapshots[number] for number in before.metadata.head_ids if number in snapshots])
+    others = {path: one for path, one in manifests_of(before, snapshots.values()).items() if path not in of_head}
+    in_order = chain(
+        ((True, file) for file in _added_before(newest_ms, before, of_head, snapshots)),
+        ((False, file) for file in _added_before(newest_ms, before, others, snapshots)),
+    )
+    lacking = _unlisted_ones(in_order, unlisted)
+    asked = list(islice(lacking, _MOST_LOOKS))
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="missing-look") as pool:
+        gone = list(pool.map(partial(_is_gone, storage), (file.path for _, file in asked)))
+    count = in_head = 0
+    first, sizes, names = "", Hashes(), Hashes()
+    for is_of_head, file in chain((one for one, is_gone in zip(asked, gone, strict=True) if is_gone), lacking):
+        count, in_head, first = count + 1, in_head + is_of_head, first or file.path
+        sizes.add((file.size,))
+        names.add((path_hash(_base_name(file.path)),))
+    files = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in of_head.values())
+    return MissingFiles(count, in_head, files, first, sizes, names)
+
+
+def _added_before(
+    newest_ms: int | None,
+    reader: TableReader,
+    manifests: Mapping[str, ManifestFile],
+    snapshots: Mapping[int, Snapshot],
+) -> Iterator[LiveFile]:
+    """The live files of the manifests without those that a snapshot after ``newest_ms`` has added."""
+    for path, files in reader.live_files(manifests):
+        adder = manifests[path].added_snapshot_id
+        for file in files:
+            added = snapshots.get(file.snapshot_id or adder or 0)
+            if newest_ms is None or added is None or added.timestamp_ms <= newest_ms:
+                yield file
+
+
+def _unlisted_ones(files: Iterable[tuple[bool, LiveFile]], unlisted: UnlistedPaths) -> Iterator[tuple[bool, LiveFile]]:
+    """Those of the files that the listing lacks, each once."""
+    told = bytearray(len(unlisted))
+    for is_of_head, file in files:
+        place = unlisted.place(file.path)
+        if place is not None and not told[place]:
+            told[place] = 1
+            yield is_of_head, file
+
+
+def _is_gone(storage: Storage, path: str) -> bool:
+    try:
+        return storage.status(path) is None
+    except StorageError:  # what cannot be asked may be missing
+        return True
+
+
+def _base_name(path: str) -> str:
+    return any_spelling(path).rpartition("/")[2]
+
+
+# Deletes the orphans among a table's candidates, after every guard was asked, in this order (rule 95).
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _WHAT = "remove_orphans: files"

@@ -1,25 +1,179 @@
-"""Reads which files there are from a list: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
-
-Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
-A report may be a day old, so every orphan found by it is looked at in the store before it goes.
-"""
+"""Reads which files there are from a list: text, CSV, Parquet, ORC or an Amazon S3 Inventory report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from typing import Any
+from urllib.parse import unquote_plus
+
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
-from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
-from icekeeper.operations.orphans.inventory_rows import Columns, file_rows
-from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import is_local, is_under, split_path
+from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
+from icekeeper.storage.listing import ListedObject, known_ms
+from icekeeper.storage.paths import S3_SCHEMES, is_local, is_under, split_path
 from icekeeper.storage.sources import SourcePart
 from icekeeper.storage.storage import Storage
 
-__all__ = ["InventoryFiles"]
+# Reads one file of an inventory, in any of its formats, as listed objects.
+
+_BATCH_ROWS = 10_000
+# A key has at most 1,024 bytes, and three times as many characters as CSV spells it.
+_LONGEST_LINE = 64 * 1024
+# Column names as reports, manifests and people write them, without case, blanks and underscores.
+_WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", "islatest", "isdeletemarker")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What an inventory's manifest says of its files: the columns of CSV (which then has no header), and the bucket."""
+
+    names: tuple[str, ...] | None
+    bucket: str
+
+
+def file_rows(storage: Storage, path: str, location: str, columns: Columns | None) -> Iterator[ListedObject]:
+    """Every current object that a file names; paths of keys are spelled with the location's scheme.
+
+    A plain text file has one path a line and no ages, so that its files count as young.
+
+    Raises:
+        PolicyError: a column is missing, or a value is not what it should be.
+        StorageError: the file cannot be read.
+    """
+    name = path.removesuffix(".gz")
+    try:
+        if name.endswith(".parquet"):
+            rows = _parquet(storage, path)
+        elif name.endswith(".orc"):
+            rows = _orc(storage, path)
+        elif name.endswith(".csv"):
+            rows = _csv(storage, path, columns)
+        else:
+            yield from _lines(storage, path)
+            return
+        scheme = split_path(location).scheme
+        for row in rows:
+            found = _object(row, scheme if scheme in S3_SCHEMES else "s3", columns)
+            if found is not None:
+                yield found
+    except (
+        KeyError,
+        ValueError,
+        TypeError,
+        pa.ArrowException,
+        csv.Error,
+        EOFError,
+        OSError,
+        OverflowError,
+        zlib.error,
+    ) as error:
+        if isinstance(error, KeyError):
+            problem = f"it has no column {error.args[0]}"
+        else:
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise PolicyError(f"policy key orphan_inventory: {path} cannot be read as an inventory: {problem}") from error
+
+
+def _lines(storage: Storage, path: str) -> Iterator[ListedObject]:
+    for line in _text(storage, path):
+        if name := line.rstrip("\r\n"):
+            yield ListedObject(name, 0, None)
+
+
+def _csv(storage: Storage, path: str, columns: Columns | None) -> Iterator[Mapping[str, Any]]:
+    reader = csv.reader(_text(storage, path))
+    names = None if columns is None else columns.names
+    header = _known(names if names is not None else next(reader, []))
+    if "key" not in header and "path" not in header:
+        raise KeyError("key (or path) in its first line")
+    for values in reader:
+        row: dict[str, Any] = dict(zip(header, values, strict=False))
+        if "key" in row:
+            row["key"] = unquote_plus(row["key"])  # URL-encoded in CSV, and only there
+        yield row
+
+
+def _parquet(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
+    with storage.open_input(path) as stream:
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        names = [name for name in file.schema_arrow.names if _plain(name) in _WANTED]
+        for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+            yield from _arrow_rows(batch)
+
+
+def _orc(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
+    with storage.open_input(path) as stream:
+        file = orc.ORCFile(stream)
+        names = [name for name in file.schema.names if _plain(name) in _WANTED]
+        for stripe in range(file.nstripes):
+            yield from _arrow_rows(file.read_stripe(stripe, columns=names))
+
+
+def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
+    header = _known(batch.schema.names)
+    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        yield dict(zip(header, values, strict=True))
+
+
+def _text(storage: Storage, path: str) -> Iterator[str]:
+    """The lines of a text file, decompressed if it begins as gzip does."""
+    with storage.open_input(path) as stream:
+        plain: Any = gzip.GzipFile(fileobj=stream) if stream.read(2) == GZIP_MAGIC else stream
+        stream.seek(0)
+        text = io.TextIOWrapper(plain, encoding="utf-8", newline="")
+        while line := text.readline(_LONGEST_LINE + 1):
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"a line has more than {_LONGEST_LINE} characters")
+            yield line
+
+
+def _known(names: Sequence[str]) -> list[str]:
+    return [_plain(name) for name in names]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "").replace(" ", "")
+
+
+def _object(row: Mapping[str, Any], scheme: str, columns: Columns | None) -> ListedObject | None:
+    if not _flag(row.get("islatest", True)) or _flag(row.get("isdeletemarker", False)):
+        return None
+    if "path" in row:
+        path = str(row["path"])
+    else:
+        bucket = row["bucket"] if columns is None else row.get("bucket", columns.bucket)
+        path = f"{scheme}://{bucket}/{row['key']}"
+    modified = row.get("lastmodifieddate", row.get("lastmodified"))
+    return ListedObject(path, int(row.get("size") or 0), _epoch_ms(modified))
+
+
+def _flag(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).strip().lower() == "true"
+
+
+def _epoch_ms(value: Any) -> int | None:
+    """Epoch milliseconds of a cell, ``None`` if it tells no age; a time without a zone is UTC, as in S3's reports."""
+    if value is None or value == "":
+        return None
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return known_ms(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+# Reads which files there are from a list: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
+#
+# Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
+# A report may be a day old, so every orphan found by it is looked at in the store before it goes.
 
 _MANIFEST = "manifest.json"
 

@@ -1,33 +1,257 @@
-"""The ``remove_orphans`` operation: delete listed files that nothing references, once their grace period is over."""
+"""The ``remove_orphans`` operation: compares the listing with the references, deletes orphans."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.file_needs import GC_DISABLED
-from icekeeper.errors import OperationRefused
+from icekeeper.deletion.neighbours import behind_authority
+from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.deletion.shared_references import recorded_files
+from icekeeper.engines.engine import Engine
+from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.clock import stopwatch
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import require_writable
-from icekeeper.metadata.table_reader import References, documents
-from icekeeper.operations.orphans.compare_listing import (
-    DISTRIBUTED_ABOVE,
-    Comparison,
-    compare_by_engine,
-    compare_here,
-    live_files,
-)
-from icekeeper.operations.orphans.data_elsewhere import folders_elsewhere
-from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.manifest_read import decode_live_paths
+from icekeeper.metadata.table_reader import References, TableReader, documents, reachable_paths
+from icekeeper.model import ManifestFile
+from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.known_orphans import known_orphans
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates, join_candidates
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
-from icekeeper.storage.sources import FileSource, JoinedFiles, ListedLocation
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.merged_spellings import any_spelling
+from icekeeper.storage.paths import is_under
+from icekeeper.storage.sources import FileSource, JoinedFiles, ListedLocation, SourcePart
 from icekeeper.storage.storage import Storage
 
-__all__ = ["remove_orphans"]
+# Compares the listed files with the references: in this process, or on an engine's workers where there are too many.
+#
+# Both ways find candidates by the same function.  Paths are dealt out to workers by the hash of their part behind
+# scheme and bucket, so that a file and every spelling of a reference to it come to the same worker.
+
+DISTRIBUTED_ABOVE = 10_000_000
+"""The number of references above which workers compare.  So many take 90 MB as hashes (twice that while they are
+sorted), and some ten microseconds each: beyond two minutes of one core, starting workers pays."""
+
+_REFERENCES_PER_PART = 250_000
+_MOST_PARTS = 4_000
+"""Of a thousand million references.  Their number is what manifest lists say, and a few bytes may say any."""
+_MANIFESTS_PER_TASK = 50
+_ITEM_PATHS = 200
+
+_Item: TypeAlias = tuple[str, Any]
+"""``(references | expected | objects | unreadable | failed, payload)``."""
+
+
+def live_files(manifests: Iterable[ManifestFile]) -> int:
+    """The number of live entries in the manifests by the counts in their manifest lists; a missing count is 0."""
+    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A listing, and what its files are compared with."""
+
+    source: FileSource
+    roots: tuple[str, ...]
+    """The table's location, and other folders that the listing holds."""
+    documents: Sequence[str]
+    """Paths that are referenced by anything but a manifest: metadata files, manifest lists, manifests, statistics."""
+    manifests: Mapping[str, ManifestFile]
+    """Path → manifest of every snapshot; what these reference is read."""
+    references: References
+    """Records which manifests were read."""
+    older_than_ms: int
+    """Epoch milliseconds; only files that were modified before are old."""
+
+
+def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
+    """Compare in this process: references are held as hashes, and the listing is streamed past them.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+        StorageError: the files cannot be listed.
+    """
+    referenced = ReferencedPaths(asked.roots[0], asked.documents, listed_too=asked.roots[1:])
+    referenced.expect(asked.references.held(reader, asked.manifests.values()))
+    return find_candidates(asked.source.objects(), referenced, asked.older_than_ms)
+
+
+def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> OrphanCandidates:
+    """Compare on an engine's workers, which list and read manifests themselves; the result is the same.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+        StorageError: the files cannot be listed, or the engine broke.
+    """
+    unseen = [path for path in asked.manifests if path not in asked.references.manifests]
+    asked.references.manifests.update(unseen)
+    parts = -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART)
+    roots, count = asked.roots, max(2, min(parts, _MOST_PARTS))
+    chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
+    tasks = [
+        _Task(roots, count, documents=tuple(asked.documents)),
+        *(_Task(roots, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
+        *(_Task(roots, count, listed=part) for part in asked.source.parts()),
+    ]
+    merge = partial(_merge, roots, asked.older_than_ms)
+    results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
+    for _, error in results:
+        if error is not None:
+            raise error
+    return join_candidates(candidates for candidates, _ in results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One of three kinds of work: paths at hand (``documents``), manifests to read, or a share of the files to list."""
+
+    roots: tuple[str, ...]
+    parts: int
+    documents: tuple[str, ...] = ()
+    storage: Storage | None = None
+    manifests: tuple[str, ...] = ()
+    listed: SourcePart | None = None
+
+
+def _split(task: _Task) -> Iterator[tuple[int, _Item]]:
+    try:
+        yield from _in_items(_objects(task) if task.listed is not None else _references(task))
+    except MetadataUnreadable as error:
+        yield 0, ("unreadable", str(error))
+    except StorageError as error:
+        yield 0, ("failed", str(error))
+
+
+def _objects(task: _Task) -> Iterator[tuple[str, int, Any]]:
+    assert task.listed is not None
+    for found in task.listed():
+        yield "objects", _part(found.path, task.parts), (found.path, found.size, found.modified_ms)
+
+
+def _references(task: _Task) -> Iterator[tuple[str, int, Any]]:
+    hasher = ReferencedPaths(task.roots[0], hash_of=path_hash, listed_too=task.roots[1:])
+    for path in task.documents:
+        yield "references", _part(path, task.parts), hasher.hashes(path)
+    for manifest in task.manifests:
+        assert task.storage is not None
+        try:
+            data = task.storage.read(manifest)
+        except StorageError as error:
+            raise MetadataUnreadable(f"manifest {error}") from error
+        for path in chain.from_iterable(decode_live_paths(data, manifest)):
+            expected = hasher.expected_hash(path)
+            if expected is None:
+                yield "references", _part(path, task.parts), hasher.hashes(path)
+            else:
+                yield "expected", _part(path, task.parts), expected
+
+
+def _part(path: str, parts: int) -> int:
+    return path_hash(behind_authority(any_spelling(path))) % parts
+
+
+def _in_items(values: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, _Item]]:
+    """Put up to ``_ITEM_PATHS`` values of a kind for one part into one item, because every item costs a pickle."""
+    waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    for kind, part, value in values:
+        waiting[kind, part].append(value)
+        if len(waiting[kind, part]) >= _ITEM_PATHS:
+            yield part, (kind, waiting.pop((kind, part)))
+    for (kind, part), rest in waiting.items():
+        yield part, (kind, rest)
+
+
+def _merge(
+    roots: tuple[str, ...], older_than_ms: int, part: int, items: Iterator[_Item]
+) -> tuple[OrphanCandidates, StorageError | None]:
+    referenced = ReferencedPaths(roots[0], hash_of=path_hash)
+    objects: list[tuple[str, int, int | None]] = []
+    error: StorageError | None = None
+    for kind, payload in items:
+        if kind == "references":
+            referenced.add_hashes(payload)
+        elif kind == "expected":
+            referenced.add_expected(payload)
+        elif kind == "objects":
+            objects += payload
+        else:
+            error = MetadataUnreadable(payload) if kind == "unreadable" else StorageError(payload)
+    return find_candidates((ListedObject(*found) for found in objects), referenced, older_than_ms), error
+
+
+# Finds orphans without a listing, where a store cannot list: nothing is deleted, but the outcome names them.
+#
+# The metadata log leads to the files of older snapshots, the state store to those that our own failed jobs wrote
+# (rule 102).  Nothing depends on the answer, so metadata that cannot be read is left out.
+
+_PARALLEL_LOOKS = 16
+
+
+def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
+    """Skip orphan removal for ``reason``; ``files_planned`` are known files that exist and that nothing references.
+
+    Raises:
+        MetadataUnreadable: the table's own references cannot be read.
+        StorageError: the state store cannot be read.
+    """
+    storage, home = context.storage(table), table.metadata.location
+    needed = ReferencedPaths(home, reachable_paths(context.reader(table), table.metadata_location, References()))
+    needed.update(context.memory.pinned_metadata())
+    known = chain(_of_history(table, storage), _of_failed_loads(context))
+    candidates = sorted({path for path in known if path not in needed and is_under(path, home)})
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
+        is_there = pool.map(partial(_is_there, storage), candidates)
+        there = [path for path, found in zip(candidates, is_there, strict=True) if found]
+    metrics = {"remove_orphans.orphans_known": len(there)}
+    outcome = skipped(Operation.REMOVE_ORPHANS, reason, metrics=metrics)
+    return replace(outcome, files_planned=tuple(there))
+
+
+def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
+    """The paths that the documents of the metadata log reference: files of snapshots, and older metadata files."""
+    references = References(snapshots=set(table.metadata.snapshots))
+    for entry in table.metadata.metadata_log:
+        location = str(entry["metadata-file"])
+        try:
+            reader = TableReader(parse_document(storage.read(location), location), storage.read)
+            # One snapshot at a time: the bucket may have removed the files of some.
+            yield from (str(older["metadata-file"]) for older in reader.metadata.metadata_log)
+        except MaintenanceError:
+            continue
+        for snapshot in reader.metadata.snapshots.values():
+            try:
+                yield from references.follow(reader, [snapshot])
+            except MaintenanceError:
+                continue
+
+
+def _of_failed_loads(context: OperationContext) -> Iterator[str]:
+    now_ms = context.memory.clock()
+    for load in context.memory.staged_loads():
+        if load.failed_since(now_ms) is not None:
+            yield from recorded_files(context.memory, load)
+
+
+def _is_there(storage: Storage, path: str) -> bool:
+    try:
+        return storage.status(path) is not None
+    except StorageError:
+        return False
+
+
+# The ``remove_orphans`` operation: delete listed files that nothing references, once their grace period is over.
 
 _OPERATION = Operation.REMOVE_ORPHANS
 
