@@ -28,8 +28,7 @@ from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files
 from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane
 from icekeeper.operations.manifests.lanes import SplitTask as ManifestSplit
-from icekeeper.operations.position_deletes.merge import merge_deletes
-from icekeeper.operations.position_deletes.task import MergeTask, PositionDeletes
+from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus

@@ -17,7 +17,7 @@ from icekeeper.model import (
     Nothing,
 )
 from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
-from icekeeper.operations.position_deletes.plan import NothingToMerge, plan_position_deletes
+from icekeeper.operations.position_deletes.plan_merges import NothingToMerge, plan_position_deletes
 from support.day_manifests import DAYS, day_manifest, planned
 from support.examples import examples
 from support.planned_manifests import plan, stored_manifests, targets

@@ -21,7 +21,7 @@ from icekeeper.operations.compaction.plan_groups import Clustering, NothingToCom
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan_manifests import NothingToRewrite, plan_manifests
-from icekeeper.operations.position_deletes.plan import NothingToMerge, plan_position_deletes
+from icekeeper.operations.position_deletes.plan_merges import NothingToMerge, plan_position_deletes
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from support.paper_lives import Orphans

@@ -15,7 +15,7 @@ from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan_manifests import NO_ENTRIES
 from icekeeper.operations.old_partitions import NO_RETENTION
 from icekeeper.operations.old_partitions import NOTHING_TO_EXPIRE as NO_PARTITIONS
-from icekeeper.operations.position_deletes import plan as position_deletes
+from icekeeper.operations.position_deletes import plan_merges as position_deletes
 from icekeeper.operations.statistics import plan as statistics
 from icekeeper.partition_time import NO_TIME_FIELD
 from icekeeper.policy import Operation

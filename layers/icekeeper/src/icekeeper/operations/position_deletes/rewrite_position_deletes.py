@@ -17,15 +17,14 @@ from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
-from icekeeper.operations.position_deletes.expected import expected_result
-from icekeeper.operations.position_deletes.merge import merge_deletes
-from icekeeper.operations.position_deletes.plan import (
+from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
+from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,
     NothingToMerge,
     PositionDeletePlan,
+    expected_result,
     plan_position_deletes,
 )
-from icekeeper.operations.position_deletes.task import MergeResult, MergeTask, PositionDeletes
 from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy

@@ -1,17 +1,4 @@
-"""Which position delete files to merge with which (pure).
-
-Java's ``RewritePositionDeleteFiles``: small files of one spec and partition are taken together, rows whose data file is
-gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row that did
-not reach its data file, being older than it, is dropped too; every other one names a file that is older than it.  A
-delete file that names its one data file counts to the partition of that file, wherever it stands, as readers apply it
-(rule 16).
-
-v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
-stands for all position deletes of its file; rows of a data file that has a vector already are dropped (rule 15).
-
-A delete file or vector that names a live file of another spec or partition is moved there, alone if need be: readers
-of Iceberg after 1.11 refuse such a table (rule 234).
-"""
+"""Which position delete files to merge, and the files that this is expected to write (pure)."""
 
 from __future__ import annotations
 
@@ -22,12 +9,34 @@ from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, may_stand_elsewhere, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
-from icekeeper.model import FileContent, FileIdentity, LiveEntry, ManifestEntry, ManifestFile, Nothing, PartitionValue
+from icekeeper.model import (
+    DataFile,
+    FileContent,
+    FileIdentity,
+    LiveEntry,
+    ManifestEntry,
+    ManifestFile,
+    Nothing,
+    PartitionValue,
+)
+from icekeeper.operations.position_deletes.merge import MergeResult
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS
 from icekeeper.state.slack import Slack
 
-__all__ = ["DeleteGroup", "NothingToMerge", "PositionDeletePlan", "Target", "plan_position_deletes"]
+# Which position delete files to merge with which (pure).
+#
+# Java's ``RewritePositionDeleteFiles``: small files of one spec and partition are taken together, rows whose data file
+# is gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row
+# that did not reach its data file, being older than it, is dropped too; every other one names a file that is older than
+# it.  A delete file that names its one data file counts to the partition of that file, wherever it stands, as readers
+# apply it (rule 16).
+#
+# v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
+# stands for all position deletes of its file; rows of a data file that has a vector already are dropped (rule 15).
+#
+# A delete file or vector that names a live file of another spec or partition is moved there, alone if need be: readers
+# of Iceberg after 1.11 refuse such a table (rule 234).
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
@@ -290,3 +299,44 @@ def _by_size(
         if current:
             chosen.append(current)
     return chosen
+
+
+# The files that merging position deletes is expected to write, for later plans of a dry run (pure).
+
+
+def expected_result(metadata: TableMetadata, snapshot_id: int, group: DeleteGroup) -> MergeResult:
+    """What a worker is expected to make of a group, as if no row were dangling.
+
+    In v3 that is a deletion vector for each data file that may have one: which of them the rows name, only they tell.
+    """
+    rows = sum(entry.file.record_count for entry in group.deletes)
+    size = sum(entry.file.file_size_in_bytes for entry in group.deletes)
+    stem = f"{metadata.data_location}/expected-deletes-{snapshot_id}-{group.group_id:05d}"
+    if metadata.format_version < 3:
+        written = (_file(group, f"{stem}.parquet", "PARQUET", rows, size),) if group.targets else ()
+        return MergeResult(group_id=group.group_id, written=written, rows_read=rows, rows_written=rows)
+    named = {named_file(entry.file) for entry in group.deletes}
+    targets = [target.path for target in group.targets if None in named or target.path in named]
+    vectors = tuple(
+        _file(group, f"{stem}.puffin", "PUFFIN", max(1, rows // len(targets)), size, (path, number))
+        for number, path in enumerate(targets)
+    )
+    return MergeResult(group_id=group.group_id, written=vectors, rows_read=rows, rows_written=rows)
+
+
+def _file(
+    group: DeleteGroup, path: str, file_format: str, rows: int, size: int, vector_of: tuple[str, int] | None = None
+) -> DataFile:
+    """``vector_of``: the data file of a deletion vector, and its number in the Puffin file."""
+    named, number = (None, None) if vector_of is None else vector_of
+    return DataFile(
+        content=FileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=file_format,
+        partition=group.partition,
+        record_count=rows,
+        file_size_in_bytes=size,
+        referenced_data_file=named,
+        content_offset=number,
+        content_size_in_bytes=None if number is None else 1,
+    )
