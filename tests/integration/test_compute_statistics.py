@@ -14,7 +14,8 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.puffin import PuffinFile, decode_footer
 from icekeeper.metadata.statistics import decode_theta
-from icekeeper.operations.statistics import sketches, task
+from icekeeper.operations.statistics import compute_statistics as sketches
+from icekeeper.operations.statistics import sketch_task as task
 from icekeeper.report.outcome import Status
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region, rows_of

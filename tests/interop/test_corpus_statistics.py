@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.metadata.statistics import NOMINAL
-from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.corpus import corpus_params, corpus_table, expected

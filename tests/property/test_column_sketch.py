@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, union
-from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sketch
-from icekeeper.operations.statistics.murmur import hash_bytes
+from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sketch, hash_bytes
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 # Every length in bytes, and both sides of where one ends.

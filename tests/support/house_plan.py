@@ -128,7 +128,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.operations.compaction.clustering.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.operations.compaction.clustering.work": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
     "icekeeper.row_group_copy": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.policy", "icekeeper.state"),
-    "icekeeper.operations.statistics.task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
+    "icekeeper.operations.statistics.sketch_task": ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state"),
 }
 # Plans and rules: no input, no output, no clock, no chance.
 PURE = (
@@ -204,9 +204,9 @@ PURE = (
     "icekeeper.operations.old_partitions",
     "icekeeper.operations.position_deletes.plan_merges",
     "icekeeper.operations.position_deletes.plan_merges",
-    "icekeeper.operations.statistics.columns",
+    "icekeeper.operations.statistics.plan_statistics",
     "icekeeper.operations.statistics.partition_statistics",
-    "icekeeper.operations.statistics.plan",
+    "icekeeper.operations.statistics.plan_statistics",
     "icekeeper.operations.statistics.staleness",
     "icekeeper.detection.assess",
     "icekeeper.detection.assess",

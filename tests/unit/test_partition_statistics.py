@@ -10,9 +10,10 @@ from pyarrow import BufferReader
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry, ManifestFile
-from icekeeper.operations.statistics.partition_file import PartitionFileFormat, encode_partition_file
 from icekeeper.operations.statistics.partition_statistics import (
+    PartitionFileFormat,
     PartitionStatistics,
+    encode_partition_file,
     partition_fields,
     partition_statistics,
 )

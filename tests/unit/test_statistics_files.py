@@ -10,7 +10,7 @@ import pytest
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.operations.statistics.row_files import appended_files, live_files
+from icekeeper.operations.statistics.compute_statistics import appended_files, live_files
 from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file
 

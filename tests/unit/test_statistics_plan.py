@@ -11,16 +11,17 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.model import DataFile, FileContent, Nothing
-from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
-from icekeeper.operations.statistics.plan import (
+from icekeeper.operations.statistics.plan_statistics import (
     NO_COLUMNS,
     NO_SNAPSHOT,
     TYPE_KEY,
     UP_TO_DATE,
     Reading,
     RowFile,
+    StatisticsColumns,
     StatisticsPlan,
     plan_statistics,
+    statistics_columns,
 )
 from support.tables import new_document, snapshot
 

@@ -13,8 +13,14 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import statistics_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
-from icekeeper.operations.statistics.columns import StatisticsColumns
-from icekeeper.operations.statistics.plan import TYPE_KEY, Reading, StatisticsPlan, StoredBlob, registered_blobs
+from icekeeper.operations.statistics.plan_statistics import (
+    TYPE_KEY,
+    Reading,
+    StatisticsColumns,
+    StatisticsPlan,
+    StoredBlob,
+    registered_blobs,
+)
 from icekeeper.operations.statistics.staleness import Staleness, staleness, why_not_yet
 from icekeeper.policy import Policy
 from icekeeper.state.store import LastSeen

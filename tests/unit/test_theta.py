@@ -11,8 +11,7 @@ import pytest
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, decode_theta, encode_theta, sketch_of, union
-from icekeeper.operations.statistics.column_sketch import ColumnSketch
-from icekeeper.operations.statistics.murmur import hash_bytes, hash_words
+from icekeeper.operations.statistics.column_sketch import ColumnSketch, hash_bytes, hash_words
 
 # From datasketches 5.2.0, the Apache library in C++: update() and the one retained hash.
 LONGS = {

@@ -22,7 +22,7 @@ HEAVY = (
     [
         ("icekeeper.operations.compaction.rewrite", 454),
         ("icekeeper.operations.compaction.clustering.work", 444),
-        ("icekeeper.operations.statistics.task", 392),
+        ("icekeeper.operations.statistics.sketch_task", 392),
         ("icekeeper.operations.position_deletes.merge", 378),
         ("icekeeper.engines.worker_processes", 170),
     ],

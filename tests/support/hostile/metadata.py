@@ -214,8 +214,8 @@ def deletion_vector(_: Path) -> Any:
 def sketch(_: Path) -> Any:
     from icekeeper.metadata.puffin import PuffinBlob
     from icekeeper.metadata.statistics import BlobMetadata
-    from icekeeper.operations.statistics.plan import StoredBlob
-    from icekeeper.operations.statistics.stored_blobs import stored_sketch
+    from icekeeper.operations.statistics.compute_statistics import stored_sketch
+    from icekeeper.operations.statistics.plan_statistics import StoredBlob
 
     stored = StoredBlob(path="s3://b/p.stats", blob=BlobMetadata("t", (1,), 1, 1), registered_for=1)
 

@@ -13,7 +13,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.candidates import large_from
 from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import staleness
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
 from icekeeper.policy.schedules import interval_text

@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.compaction.where import file_scope
 from icekeeper.operations.expiry.retention import check_retention
-from icekeeper.operations.statistics.columns import statistics_columns
+from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
 

@@ -10,11 +10,12 @@ from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.model import Nothing
-from icekeeper.operations.statistics.columns import StatisticsColumns, statistics_columns
-from icekeeper.operations.statistics.plan import (
+from icekeeper.operations.statistics.plan_statistics import (
+    StatisticsColumns,
     StatisticsPlan,
     plan_statistics,
     registered_blobs,
+    statistics_columns,
     wants_partition_statistics,
 )
 from icekeeper.policy import Policy

@@ -1,36 +1,76 @@
-"""Which statistics a snapshot lacks, and the least that must be read for them (rule 109) (pure).
-
-A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
-(specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union
-of sketches is the sketch of all rows.  Anything else, and history that was expired, means reading the column anew.
-"""
+"""Which columns and snapshots lack statistics, and what must be read for them (rule 109) (pure)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
+from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.metadata.statistics import BlobMetadata, StatisticsFile, statistics_by_snapshot
 from icekeeper.model import DataFile, ManifestEntry, Nothing
-from icekeeper.operations.statistics.columns import StatisticsColumns
+from icekeeper.operations.statistics.column_sketch import can_sketch
 
-__all__ = [
-    "NO_COLUMNS",
-    "NO_SNAPSHOT",
-    "TYPE_KEY",
-    "UP_TO_DATE",
-    "Reading",
-    "RowFile",
-    "StatisticsPlan",
-    "StoredBlob",
-    "plan_statistics",
-    "registered_blobs",
-    "wants_partition_statistics",
-]
+# Which columns get statistics (pure): the primitive ones at the top level, or those that the policy names.
+#
+# Iceberg-Java's ``compute_table_stats`` chooses alike: by default the primitive columns of the top level.
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsColumns:
+    """Field id → Iceberg type, and how many columns have a type without statistics."""
+
+    types: Mapping[int, str]
+    unsupported: int
+
+
+def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> StatisticsColumns:
+    """The columns of the current schema; ``named`` is policy key ``statistics_columns``, dots lead into structs.
+
+    Raises:
+        PolicyError: there is no such column, or no statistics are kept of its type.
+    """
+    fields = metadata.current_schema["fields"]
+    if not named:
+        chosen = {int(field["id"]): str(field["type"]) for field in fields if can_sketch(field["type"])}
+        return StatisticsColumns(chosen, len(fields) - len(chosen))
+    known = dict(_by_name(fields, ""))
+    types: dict[int, str] = {}
+    for name in named:
+        if name not in known:
+            raise PolicyError(
+                f"policy key statistics_columns names '{name}', which is no column of this table; columns are: "
+                f"{', '.join(known)}"
+            )
+        field = known[name]
+        kind = field["type"]
+        if not can_sketch(kind):
+            raise PolicyError(
+                f"policy key statistics_columns names '{name}', which is of type "
+                f"{kind if isinstance(kind, str) else kind['type']}: no statistics are kept of that"
+            )
+        types[int(field["id"])] = kind
+    return StatisticsColumns(types, 0)
+
+
+def _by_name(fields: Sequence[Mapping[str, Any]], above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for field in fields:
+        name = f"{above}{field['name']}"
+        yield name, field
+        kind = field["type"]
+        if isinstance(kind, Mapping) and kind["type"] == "struct":
+            yield from _by_name(kind["fields"], f"{name}.")
+
+
+# Which statistics a snapshot lacks, and the least that must be read for them (rule 109) (pure).
+#
+# A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
+# (specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union
+# of sketches is the sketch of all rows.  Anything else, and history that was expired, means reading the column anew.
 
 NO_SNAPSHOT = "no current snapshot"
 NO_COLUMNS = "no column is of a type that statistics are kept of"
