@@ -13,8 +13,8 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.table_policy import TablePolicies
 
 _THREADS = 16
 _number = itertools.count()

@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import stage_load
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.paths import normalise

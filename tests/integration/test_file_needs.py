@@ -284,7 +284,7 @@ class TestFolders:
     def test_files_in_too_many_folders_do_not_make_all_folders_the_tables(
         self, table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("icekeeper.pass_context.footprint._MOST_ROOTS", 2)
+        monkeypatch.setattr("icekeeper.pass_context.stores._MOST_ROOTS", 2)
         for name in ("a", "b", "c"):
             imported = Path(table.plant(f"imported/{name}/x.parquet"))
             shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)

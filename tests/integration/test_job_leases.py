@@ -13,7 +13,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PlanStale
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.jobs import running_job
+from icekeeper.pass_context.context import running_job
 from icekeeper.report.outcome import Status
 from icekeeper.state.table_memory import TableMemory
 from support.maintained_table import NAME, MaintainedTable, new_table

@@ -29,7 +29,7 @@ from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, Re
 from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane
 from icekeeper.operations.manifests.lanes import SplitTask as ManifestSplit
 from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
 from icekeeper.state.staging import LoadState

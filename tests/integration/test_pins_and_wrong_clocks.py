@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import add_pin
 from icekeeper.machine.clock import HOUR_MS, Clock
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.clocks import ahead, store_at

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.pass_context.table_policy import read_policy_file
 from icekeeper.storage.storage import Storage
-from icekeeper.table_policy import read_policy_file
 from local_stack.moto_server import MotoServer
 from support.command import Command, one_sentence
 from support.faults import closed_port

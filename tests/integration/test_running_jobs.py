@@ -14,7 +14,7 @@ from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.sqlite.staging import SqliteStaging

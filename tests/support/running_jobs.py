@@ -8,7 +8,7 @@ from typing import TypeVar
 from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import declare_load, list_loads, stage_load
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome, StagedOutcome
 from icekeeper.state.staging import LoadState, StagedLoad
 from support.clocks import same_clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.pass_context.footprint import Footprint, data_folders, data_root
+from icekeeper.pass_context.stores import Footprint, data_folders, data_root
 
 
 @pytest.mark.parametrize(

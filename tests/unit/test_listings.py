@@ -16,8 +16,8 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.table_policy import TablePolicies
 from support.prepared_catalog import PreparedCatalog
 from support.scans import with_uuid
 from support.settings import MB, small_files, table

@@ -11,8 +11,7 @@ from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
-from icekeeper.metadata.whole_avro import is_whole_avro
-from icekeeper.pass_context.shared_reads import MetadataCache
+from icekeeper.pass_context.stores import MetadataCache, is_whole_avro
 from support.tables import new_document
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}

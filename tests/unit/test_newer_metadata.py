@@ -9,7 +9,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
 from icekeeper.model import TableName
-from icekeeper.pass_context.newer_metadata import newer_metadata
+from icekeeper.pass_context.metadata_listing import newer_metadata
 from icekeeper.storage.storage import Storage
 from support.tables import new_document
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from icekeeper.administration.pins import add_pin, declare_load, remove_pin, stage_load
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState
 from support.ownership.doors import DOORS, Door, Interruption, Moment

@@ -21,6 +21,7 @@ from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
@@ -29,7 +30,6 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
-from icekeeper.table_policy import TablePolicies
 
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icekeeper.maintenance.table_lease import AttemptLimits, Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
-    from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.pass_context.stores import TableHandle
     from icekeeper.report.bucket_outcome import BucketOutcome
     from icekeeper.report.listings import ListingWriter
     from icekeeper.report.outcome import PassOutcome
@@ -215,7 +215,7 @@ class Runtime:
 
     def table(self, name: TableName) -> TableHandle:
         """One table and what is remembered about it, for work outside of a pass (pins, staged loads, settings)."""
-        from icekeeper.pass_context.table_handle import TableHandle
+        from icekeeper.pass_context.stores import TableHandle
 
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 

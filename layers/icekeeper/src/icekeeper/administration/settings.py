@@ -12,7 +12,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, same_table
 from icekeeper.model import Nothing
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled
 from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source

@@ -30,6 +30,7 @@ from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
 from icekeeper.maintenance.table_lease import PASS_LEASE_MS, AttemptLimits, Turn, attempted, why_needless
 from icekeeper.pass_context.context import SharedRun
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime, open_engine
@@ -41,7 +42,6 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.slots import take_slot
 from icekeeper.state.store import StateStore
-from icekeeper.table_policy import TablePolicies
 from icekeeper.text import counted
 
 # Settings that a long process reads anew again and again: where that fails, the last good ones still hold.

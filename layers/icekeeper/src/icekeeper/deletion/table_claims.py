@@ -20,8 +20,7 @@ from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.footprint import Footprint, data_folders
-from icekeeper.pass_context.table_handle import TableHandle
+from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.storage.paths import normalise

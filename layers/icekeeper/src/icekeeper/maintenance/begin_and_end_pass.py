@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.operations.statistics.staleness import why_not_planned
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.other_entries import deletes_after_commit
+from icekeeper.pass_context.metadata_listing import deletes_after_commit
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart, next_count_ms
 from icekeeper.report.clock_skew import clock_warning

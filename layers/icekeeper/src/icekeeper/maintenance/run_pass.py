@@ -29,8 +29,7 @@ from icekeeper.maintenance.table_lease import Turn, leased, served_request
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.counted_engine import CountedEngine
+from icekeeper.pass_context.context import CountedEngine, OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.unused_settings import unused_settings

@@ -1,43 +1,300 @@
-"""The context that every operation gets: catalog, stores, engine, state and settings of one pass over one table."""
+"""What every operation of a pass is handed: catalog, stores, engine, state, settings, a protected job."""
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from threading import Lock
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.snapshot import SnapshotWriter
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
+from icekeeper.engines.choose import AutoEngine
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import CommitStateUnknown, MaintenanceError
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
 from icekeeper.machine.clock import Clock, steady_s
+from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
+from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.pass_context.counted_engine import CountedEngine
-from icekeeper.pass_context.footprint import Footprint, data_folders
-from icekeeper.pass_context.jobs import Job, running_job
-from icekeeper.pass_context.newer_metadata import newer_metadata
-from icekeeper.pass_context.other_entries import metadata_of_other_entries
+from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.shared_reads import MetadataCache, shared_reads
-from icekeeper.pass_context.stores import Stores
+from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders, shared_reads
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.store import StateStore
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.attempt_names import is_repeated
 from icekeeper.storage.sources import FileSource
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
-__all__ = ["OperationContext", "SharedRun", "operation_context"]
+# An engine whose workers' requests are counted here: they come back with the results, from whatever machine.
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+Counts = Mapping[RequestKind, int]
+
+
+class _Counted(NamedTuple):
+    """What work gave, and the requests that it took."""
+
+    result: Any
+    counts: Counts
+
+
+class CountedEngine:
+    """The same engine; what its work sends is added to the count that is open where the work is given to it.
+
+    Of work that failed nothing is counted.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._engine.name
+
+    @property
+    def reason(self) -> str | None:
+        """Why this engine did the work; ``None``: somebody named it."""
+        return self._engine.reason if isinstance(self._engine, AutoEngine) else None
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return _added(self._engine.map(_CountedTask(function), tasks, on_done))
+
+    def exchange(
+        self,
+        split: Callable[[Task], Iterable[tuple[int, Item]]],
+        tasks: Sequence[Task],
+        merge: Callable[[Part, Iterator[Item]], Result],
+        parts: Sequence[Part],
+        on_done: Callable[[int], None],
+    ) -> list[Result]:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return _added(self._engine.exchange(_CountedSplit(split), tasks, _CountedMerge(merge), parts, on_done))
+
+
+def _added(done: Sequence[_Counted]) -> list[Any]:
+    count = current_count()
+    if count is not None:
+        for one in done:
+            count.add_all(one.counts)
+    return [one.result for one in done]
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedTask(Generic[Task, Result]):
+    function: Callable[[Task], Result]
+
+    @property
+    def __wrapped__(self) -> Callable[[Task], Result]:
+        """Python's name for what a callable stands for: engines ask for the module of the work (platform 51)."""
+        return self.function
+
+    def __call__(self, task: Task) -> _Counted:
+        with counting() as count:
+            result = self.function(task)
+        return _Counted(result, count.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedSplit(Generic[Task, Item]):
+    """Gives the items, and after them what they took, to part 0."""
+
+    function: Callable[[Task], Iterable[tuple[int, Item]]]
+
+    @property
+    def __wrapped__(self) -> Callable[[Task], Iterable[tuple[int, Item]]]:
+        """As above."""
+        return self.function
+
+    def __call__(self, task: Task) -> Iterator[tuple[int, Any]]:
+        items, count = iter(self.function(task)), RequestCount()
+        while True:
+            with counting(count):  # and not while the engine carries the item away
+                item = next(items, None)
+            if item is None:
+                break
+            yield item
+        yield 0, _Counted(None, count.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedMerge(Generic[Part, Item, Result]):
+    function: Callable[[Part, Iterator[Item]], Result]
+
+    def __call__(self, part: Part, items: Iterator[Any]) -> _Counted:
+        with counting() as count:
+
+            def given() -> Iterator[Item]:
+                for item in items:
+                    if isinstance(item, _Counted):
+                        count.add_all(item.counts)
+                    else:
+                        yield item
+
+            found = given()
+            result = self.function(part, found)
+            for _ in found:  # whatever the work left unread
+                continue
+        return _Counted(result, count.counts)
+
+
+# Protects a running rewrite: what it reads from expiry, and what it writes from orphan removal.
+#
+# A pin in the state store holds the planning snapshot and all above it, so that an expiry of another process does not
+# delete what is being read.  A staged load names the files that the rewrite will write, *before* it writes them: the
+# orphan removal of another process leaves them alone, and when this process dies they are cleaned from that record.
+# Both run out by themselves.  Modak protects its readers and loads likewise (rule 105).
+
+log = logging.getLogger(__name__)
+
+# A job that shows no progress for three quarters of its lease may lose it.
+_RENEWALS_PER_LEASE = 4
+
+
+class Job:
+    """One rewrite while it runs; see :func:`running_job`."""
+
+    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int) -> None:
+        self._memory = memory
+        self._pin = pin
+        self._lease_ms = lease_ms
+        self._load: StagedLoad | None = None
+        self._leaves_files = self._may_have_landed = False
+
+    def will_write(self, records: Iterable[str]) -> None:
+        """Record files before they are written: paths, or records of planned files for all attempts at a task.
+
+        Raises:
+            PlanStale: as :meth:`renew`; a new record would hide that files of this job were deleted.
+            StorageError: the record cannot be written; nothing must be written without it.
+        """
+        self.renew()
+        now_ms = self._memory.clock()
+        load = StagedLoad(
+            identity=self._memory.identity,
+            name=self._pin.name,
+            origin=LoadOrigin.JOB,
+            changed_ms=now_ms,
+            expires_ms=now_ms + self._lease_ms,
+        )
+        self._load = self._memory.store.staging.stage(load, records)
+
+    def leaves_files(self) -> None:
+        """Note that some of the files may exist without being in the table: a later pass cleans them by the record."""
+        self._leaves_files = True
+
+    def may_have_landed(self) -> None:
+        """Note that a commit of the files may have landed: the record stays as it is until its lease runs out."""
+        self._may_have_landed = True
+
+    def renew(self) -> None:
+        """Prolong pin and record once a quarter of the lease has passed; called before every commit.
+
+        Raises:
+            PlanStale: the record ran out and another pass took the files for those of a dead job.
+            StorageError: the state store cannot be used.
+        """
+        now_ms = self._memory.clock()
+        if self._pin.expires_ms - now_ms > self._lease_ms * (_RENEWALS_PER_LEASE - 1) // _RENEWALS_PER_LEASE:
+            return
+        expires_ms = now_ms + self._lease_ms
+        if self._load is not None:
+            prolonged = replace(self._load, expires_ms=expires_ms)
+            if not self._memory.store.staging.change(self._load, prolonged):
+                raise PlanStale(f"job {self._pin.name} stood still for so long that its files were cleaned; plan again")
+            self._load = prolonged
+        self._pin = replace(self._pin, expires_ms=expires_ms)
+        self._memory.store.add_pin(self._pin)
+
+    def keep_alive(self) -> None:
+        """:meth:`renew` as work goes on; what is wrong is found out again before the commit."""
+        with suppress(MaintenanceError):
+            self.renew()
+
+    def _begin(self) -> None:
+        self._memory.store.add_pin(self._pin)
+
+    def _settle(self) -> None:
+        """Forget the record when every file is in the table or deleted; else mark the job as failed."""
+        if self._load is None or self._may_have_landed:
+            return
+        staging = self._memory.store.staging
+        try:
+            if self._leaves_files:
+                now_ms = self._memory.clock()
+                staging.change(self._load, replace(self._load, state=LoadState.FAILED, changed_ms=now_ms))
+            else:
+                staging.forget(self._load)
+        except StorageError as error:  # the work is done; the record runs out by itself
+            log.warning("the record of what job %s staged could not be settled: %s", self._pin.name, error)
+
+    def _end(self) -> None:
+        try:
+            self._memory.store.remove_pin(self._memory.identity, self._pin.name)
+        except StorageError as error:
+            log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
+
+
+@contextmanager
+def running_job(
+    memory: TableMemory, name: str, planned: LoadedTable, snapshot_id: int, *, lease_ms: int
+) -> Iterator[Job]:
+    """Pin the snapshot that a rewrite was planned at until the block is left.
+
+    The name must be this attempt's alone: several may be under way in one run, and the first to end gives up its pin.
+    What the job recorded is forgotten when the block ends well, and counts as failed after an error.  It stays pending
+    when a commit may have landed, and when the block is left by anything that is no error of ours (an interrupt, a
+    bug): workers may still be writing.
+
+    Raises:
+        StorageError: the state store cannot be written; no work was begun.
+    """
+    pin = Pin(
+        identity=memory.identity,
+        name=name,
+        snapshot_id=snapshot_id,
+        metadata_location=planned.metadata_location,
+        expires_ms=memory.clock() + lease_ms,
+        kind=PinKind.JOB,
+    )
+    job = Job(memory, pin, lease_ms)
+    job._begin()
+    try:
+        yield job
+    except CommitStateUnknown:
+        raise
+    except MaintenanceError:
+        job.leaves_files()
+        job._settle()
+        raise
+    else:
+        job._settle()
+    finally:
+        job._end()
+
+
+# The context that every operation gets: catalog, stores, engine, state and settings of one pass over one table.
 
 
 class SharedRun:
@@ -323,3 +580,60 @@ def operation_context(
         monotonic_s=monotonic_s,
         other_catalog=other_catalog,
     )
+
+
+# Commits a rewrite: groups that other commits overtook are dropped, the others land together.
+
+ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
+"""Returns what the groups that still hold replace on a head, and the manifests that list the replaced files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A rewrite to commit: its groups, what each relies on, and the files that were written."""
+
+    loaded: LoadedTable
+    """The table at planning."""
+    planned: PlanningState
+    groups: Sequence[GroupClaim]
+    outputs: Mapping[int, Sequence[str]]
+    """Group → paths of the files that were written for it."""
+
+
+@dataclass(slots=True)
+class _Attempts:
+    context: OperationContext
+    rewrite: Rewrite
+    replacement_on: ReplacementOn
+    rebased: list[RebaseResult] = field(default_factory=list)
+
+    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        require_writable(head.metadata)
+        reader, branch = self.context.reader(head), self.context.policy.branch
+        rebased = rebase(self.rewrite.planned, head.metadata, reader, branch, self.rewrite.groups)
+        self.rebased.append(rebased)
+        found = self.replacement_on(head.metadata, rebased)
+        if isinstance(found, Nothing):
+            return found
+        replacement, affected = found
+        return self.context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
+
+
+def commit_rewrite(
+    context: OperationContext, rewrite: Rewrite, replacement_on: ReplacementOn
+) -> tuple[Committed | Nothing, RebaseResult]:
+    """Commit the groups that still hold on the newest head; outputs of the others are removed, unless they may be live.
+
+    Returns:
+        What landed, and what the last attempt decided about the groups.
+
+    Raises:
+        CommitStateUnknown: the outcome could not be found out; the outputs stay.
+        MaintenanceError: nothing was committed.
+    """
+    attempts = _Attempts(context, rewrite, replacement_on)
+    outputs = list(chain.from_iterable(rewrite.outputs.values()))
+    committed = context.commit_outputs(rewrite.loaded, attempts.prepare, outputs)
+    rebased = attempts.rebased[-1]
+    context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))
+    return committed, rebased

@@ -1,26 +1,229 @@
-"""The stores of one pass, and the time by the clock of each: only a store's own clock says how old a file is.
-
-A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from then
-on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked again.
-A difference of more than a minute is told.
-"""
+"""The stores of one pass, their clocks, and the reads and folders that its operations share."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from threading import Lock
 
-from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.pointer import keeping_documents
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
-from icekeeper.pass_context.shared_reads import SharedReads
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing, TableName
+from icekeeper.policy import Policy
 from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
+from icekeeper.state.store import StateStore
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.listing import LISTING_THREADS
+from icekeeper.storage.path_set import may_be_under
+from icekeeper.storage.paths import authority, normalise
 from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock
+from icekeeper.storage.store_clock import StoreClock, store_now_ms
 
-__all__ = ["ClockSkew", "Stores"]
+# Whether bytes look like a whole Avro container file, told by its ends alone.
+#
+# Source: Apache Avro specification, "Object Container Files": the header ends with a random marker of 16 bytes, and so
+# does each block.
+
+_MAGIC = b"Obj\x01"
+_MARKER_BYTES = 16
+
+
+def is_whole_avro(data: bytes) -> bool:
+    """Whether the file begins and ends as it should; false for one without any blocks, of which this cannot tell.
+
+    A file that was cut off between two blocks looks whole.
+    """
+    return data.startswith(_MAGIC) and data.find(data[-_MARKER_BYTES:]) < len(data) - _MARKER_BYTES
+
+
+# Collects the folders in which a table has files while its manifests are read, without those of partition and hash.
+#
+# A data file lies in a root (``<location>/data``, a ``write.data.path``, the folder of an imported table), below it in
+# folders of its partition (``day=2026-01-01``) and, with an object-storage layout, in folders of a hash.  The root is
+# what says whose a file is; sources: Iceberg-Java's ``LocationProviders`` (``ObjectStoreLocationProvider``) and Hive's
+# layout of partitions.
+#
+# A hash of today is four folders of 4, 4, 4 and 8 binary digits, or three and the file's name begins with the rest
+# (``write.object-storage.partitioned-paths=false``).  Those of earlier versions (eight hexadecimal digits, then six
+# characters of Base64) could be any folder's name: they are known only where the table keeps its data, and elsewhere
+# each folder is a root of its own.  Too large a root would make its other folders this table's to sweep.
+
+_PARTITION = re.compile(r"[^/=]+=[^/]*")
+_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
+_BEGINNING_OF_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}\Z")
+_REST_OF_HASH = re.compile(r"[01]{8}-")
+# A table with more roots than that has folders of a kind that is not known here.
+_MOST_ROOTS = 1_000
+
+
+def data_root(path: str) -> str:
+    """The root of a data file: its normalised folder, without those of its partition and of a hash."""
+    return _normalised(spelled_root(path))
+
+
+def spelled_root(path: str) -> str:
+    """As :func:`data_root`, spelled as the path is."""
+    folder, _, name = path.rpartition("/")
+    return _root_of_folder(folder, _BEGINNING_OF_HASH if _REST_OF_HASH.match(name) else _HASH)
+
+
+def data_folders(metadata: TableMetadata) -> tuple[str, ...]:
+    """The normalised folders in which the table keeps data files and nothing else; each counts as one root."""
+    places = {normalise(metadata.data_location), normalise(f"{metadata.location}/data")}
+    others = (metadata.location, metadata.metadata_directory)
+    return tuple(sorted(place for place in places if not any(may_be_under(other, place) for other in others)))
+
+
+@lru_cache(maxsize=4096)
+def _normalised(folder: str) -> str:
+    return normalise(folder)
+
+
+@lru_cache(maxsize=4096)
+def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
+    # As spelled: a partition's value may hold an encoded slash.
+    while (parts := folder.rpartition("/"))[2] and _PARTITION.fullmatch(parts[2]):
+        folder = parts[0]
+    found = hashed.search(folder)
+    return folder if found is None else folder[: found.start()]
+
+
+class Footprint:
+    """The roots of the data and delete files that this pass has seen of a table; beyond 1,000, the bucket or disk."""
+
+    def __init__(self) -> None:
+        self._folders: set[str] = set()
+        self._roots: set[str] = set()
+        self._told: set[str] = set()
+
+    def see(self, path: str, own: Sequence[str] = ()) -> None:
+        """Take note of a data or delete file; ``own``: the table's :func:`data_folders`."""
+        folder = path[: path.rfind("/")]
+        if folder in self._folders:
+            return
+        if len(self._folders) > _MOST_ROOTS:
+            self._folders.clear()
+        self._folders.add(folder)
+        root = data_root(path)
+        self._add(next((place for place in own if root.startswith(f"{place}/")), root))
+
+    def add(self, roots: Iterable[str]) -> None:
+        """Take note of the roots that another one has seen."""
+        for root in roots:
+            self._add(root)
+
+    def _add(self, root: str) -> None:
+        if root not in self._roots:
+            self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(root)) or "/")
+
+    def roots(self) -> frozenset[str]:
+        """The normalised roots that were seen."""
+        return frozenset(self._roots)
+
+    def news(self) -> frozenset[str]:
+        """The roots that were seen since the last call."""
+        new = self.roots() - self._told
+        self._told |= new
+        return new
+
+
+# What the operations of a pass share: manifests and manifest lists that were read, and the clients of stores.
+#
+# Manifests never change (specification, "File System Operations"), so what was read stays right; which of them a table
+# has, each operation asks anew.  What the pass itself writes is read like everything else: a file that did not arrive
+# whole in the store must stop what deletes (rule 133).
+#
+# The operations of ``icekeeper maintain`` have one context, and share by it.  The steps of the pipeline have each their
+# own; a block says which belong together (rule 156).
+
+_MOST_BYTES = 32 * 1024 * 1024
+
+
+class MetadataCache:
+    """Remembers files by place and path until there is no room left; safe to share between threads.
+
+    A pass looks into tables of other catalogs, whose stores may hold another file of the same path (rule 292).
+
+    Nothing makes room for later files: operations read the same files in the same order, so that a cache which drops
+    the oldest would drop each one just before it is wanted.
+    """
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._lock = Lock()
+        self._files: dict[tuple[tuple[str, str], str], bytes] = {}
+        self._room = most_bytes
+
+    def read(self, place: tuple[str, str], path: str, read: Callable[[str], bytes]) -> bytes:
+        """The bytes of a file in a place (:attr:`.Storage.place`); ``read`` reads what is not known yet, and may raise.
+
+        What does not look like a whole Avro file is read again the next time.
+        """
+        known = self._files.get((place, path))
+        if known is not None:
+            return known
+        data = read(path)
+        if is_whole_avro(data):
+            with self._lock:
+                if (place, path) not in self._files and len(data) <= self._room:
+                    self._files[place, path] = data
+                    self._room -= len(data)
+        return data
+
+
+class SharedReads:
+    """Safe to share between threads; its memory is bounded as its cache is."""
+
+    def __init__(self) -> None:
+        self.manifests = MetadataCache()
+        """Manifests and manifest lists."""
+        self._lock = Lock()
+        self._clients: dict[tuple[int, tuple[tuple[str, str], ...]], Storage] = {}
+
+    def storage(self, properties: Mapping[str, str], listing_threads: int) -> Storage:
+        """One client per set of credentials, within the bound that the properties carry."""
+        key = listing_threads, tuple(sorted((k, v) for k, v in properties.items() if k != ALLOWED_LOCATIONS))
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = Storage(properties, listing_threads)
+            return self._clients[key].within(AllowedLocations.of(properties))
+
+
+_current: ContextVar[SharedReads | None] = ContextVar("icekeeper_shared_reads", default=None)
+
+
+@contextmanager
+def sharing_reads() -> Iterator[None]:
+    """Contexts that are made inside of the block, or of one around it, share what they read; metadata files as well."""
+    before = _current.set(_current.get() or SharedReads())
+    try:
+        with keeping_documents():
+            yield
+    finally:
+        _current.reset(before)
+
+
+def shared_reads() -> SharedReads:
+    """What is shared here; outside of all blocks something new, which the caller alone has."""
+    return _current.get() or SharedReads()
+
+
+# The stores of one pass, and the time by the clock of each: only a store's own clock says how old a file is.
+#
+# A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from
+# then on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked
+# again. A difference of more than a minute is told.
 
 log = logging.getLogger(__name__)
 
@@ -119,3 +322,66 @@ class Stores:
                 self._told.append(known.skew.ahead_s)
                 log.warning("%s: %s", location, skew_sentence(known.skew.ahead_s))
         return known.skew, ours_ms
+
+
+# A table and what is remembered about it, for commands that work on it outside of a pass.
+
+_RETRIES = Policy().max_commit_retries
+
+
+@dataclass(frozen=True, slots=True)
+class TableHandle:
+    """Catalog, state store and clocks for one table, by its name."""
+
+    catalog: Catalog
+    table: TableName
+    state: StateStore
+    clock: Clock
+    sleep: Callable[[float], None] = time.sleep
+    store_clock: StoreClock = store_now_ms
+
+    def load(self) -> LoadedTable:
+        """The newest state of the table.
+
+        Raises:
+            PolicyError: there is no such table.
+            StorageError: it cannot be loaded.
+        """
+        return self.catalog.load(self.table)
+
+    def memory(self, loaded: LoadedTable) -> TableMemory:
+        """Reads and writes what is remembered about the table, by the clock of its store."""
+        stores = Stores(self.clock, self.store_clock, may_write=True)
+        return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
+
+    def commit(
+        self,
+        loaded: LoadedTable,
+        memory: TableMemory,
+        prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
+    ) -> Committed | Nothing:
+        """Commit changes that name no files of ours, refs or properties.
+
+        It deletes no metadata files, whatever the table's properties say: who else needs them is asked by passes, and
+        orphan removal takes those that nobody needs (rule 262).
+
+        Raises:
+            MaintenanceError: as :func:`commit_with_retries` does.
+        """
+
+        def discard(paths: Sequence[str]) -> None:  # the metadata file of a refused commit; nothing else was written
+            Storage(loaded.io_properties).delete(paths)
+
+        logged: set[str] = set()
+
+        def prepared(head: LoadedTable) -> PreparedCommit | Nothing:
+            logged.update(str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
+            return prepare(head)
+
+        terms = CommitTerms(
+            max_retries=_RETRIES,
+            discard=discard,
+            pinned_metadata=lambda: (*memory.pinned_metadata(), *logged),
+            sleep=self.sleep,
+        )
+        return commit_with_retries(self.catalog, loaded, prepared, terms)

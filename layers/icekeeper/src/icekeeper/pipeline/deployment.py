@@ -17,6 +17,7 @@ from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, pars
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import variables_set
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.settings import PipelineSettings
@@ -27,7 +28,6 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
-from icekeeper.table_policy import TablePolicies
 
 if TYPE_CHECKING:
     from icekeeper.pipeline.kept_pass import KeptPass  # with all that a pass is made of, which leases do not need

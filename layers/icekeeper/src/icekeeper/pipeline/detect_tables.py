@@ -15,6 +15,7 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
@@ -22,7 +23,6 @@ from icekeeper.pipeline.one_call import assign_tables
 from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.identity import TableIdentity
-from icekeeper.table_policy import TablePolicies
 
 __all__ = ["Detected", "detect_tables"]
 

@@ -17,7 +17,7 @@ from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS
 from icekeeper.operations.clean_staging import may_clean
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.shared_reads import sharing_reads
+from icekeeper.pass_context.stores import sharing_reads
 from icekeeper.pipeline.after_wave import missed_by_wave
 from icekeeper.pipeline.choose_routes import choose_routes
 from icekeeper.pipeline.control_bucket import table_folder

@@ -21,7 +21,7 @@ from icekeeper.maintenance.begin_and_end_pass import begin
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.shared_reads import sharing_reads
+from icekeeper.pass_context.stores import sharing_reads
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent

@@ -19,7 +19,7 @@ from icekeeper.catalogs.addresses import is_table_bucket
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.operation_facts import STEP_FACTS, StepFacts
-from icekeeper.pass_context.shared_reads import sharing_reads
+from icekeeper.pass_context.stores import sharing_reads
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Failure, Item, OperationEvent, PlanEvent, PlanReference, RunId
 from icekeeper.pipeline.plan_table import plan_table

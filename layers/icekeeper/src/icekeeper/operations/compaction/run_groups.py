@@ -32,8 +32,7 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
 from icekeeper.operations.compaction.write_properties import misread_columns, output_names, output_properties
-from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns, stored_schema
 from icekeeper.rows.lineage import with_lineage

@@ -13,7 +13,7 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader, statistics_files
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
-from icekeeper.pass_context.footprint import spelled_root
+from icekeeper.pass_context.stores import spelled_root
 from icekeeper.storage.merged_spellings import any_spelling, merged_spelling
 from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
 

@@ -25,8 +25,7 @@ from icekeeper.operations.position_deletes.plan_merges import (
     expected_result,
     plan_position_deletes,
 )
-from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.storage.attempt_names import PlannedFile

@@ -25,8 +25,6 @@ from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_reads import NoSuchObject
 from icekeeper.storage.storage import Storage
 
-__all__ = ["POLICY_FILE", "TablePolicies", "read_policy_file"]
-
 POLICY_FILE = "ICEKEEPER_POLICY_FILE"
 """The environment variable that names the policy file."""
 # A fleet has few kinds of tables; of more than so many each is resolved anew.
