@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cloudwatch import emit_table
-from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.deployment import Deployment, note_pass
 from icekeeper.pipeline.events import ReportTableEvent
 from icekeeper.pipeline.report_table import report_table
-from icekeeper.pipeline.usage import note_pass
 from observability import logger
 
 __all__ = ["tell_pass"]

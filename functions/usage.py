@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from icekeeper.machine.metering import Amount, counting, process_meter
-from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.transitions import states_of_call
-from icekeeper.pipeline.usage import STORE_AMOUNTS, record_use
+from icekeeper.pipeline.deployment import STORE_AMOUNTS, Deployment, record_use, states_of_call
 
 __all__ = ["metered", "note_log_bytes", "note_metrics"]
 

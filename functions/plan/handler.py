@@ -6,10 +6,9 @@ from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.pipeline.events import PlanEvent, parse_event
-from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.one_call import RestEvent, take_up_rest
 from icekeeper.pipeline.plan_table import plan_table
-from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from idempotency import once
 from observability import about, deployment, function, logger
 

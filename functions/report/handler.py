@@ -7,7 +7,7 @@ from typing import Any
 import files_ahead  # noqa: F401 - this function reads files
 from cloudwatch import emit_run
 from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
-from icekeeper.pipeline.report_run import report_run, was_scan
+from icekeeper.pipeline.report_table import report_run, was_scan
 from idempotency import once
 from observability import about, deployment, function, logger
 from table_report import tell_pass

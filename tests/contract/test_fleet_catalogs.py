@@ -10,11 +10,17 @@ import pytest
 from botocore.stub import Stubber
 
 from icekeeper.catalogs.aws_service import AwsClients, AwsService
-from icekeeper.catalogs.fleet_catalogs import fleet_catalogs, open_address, parse_catalog_file, recorded_address
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.catalogs.table_buckets import TableBucket, find_table_buckets
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
+from icekeeper.pipeline.deployment import (
+    TableBucket,
+    find_table_buckets,
+    fleet_catalogs,
+    open_address,
+    parse_catalog_file,
+    recorded_address,
+)
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.faults import closed_port

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.fleet_catalogs import parse_catalog_file
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.pipeline.deployment import parse_catalog_file
 from icekeeper.text import masked
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest

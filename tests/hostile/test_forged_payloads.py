@@ -14,10 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.errors import OperationRefused, PlanStale, PolicyError
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, OperationEvent, PlanEvent, parse_event
-from icekeeper.pipeline.gather_wave import gather_wave
 from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from icekeeper.policy import Operation
 from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline

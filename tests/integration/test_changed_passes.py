@@ -11,7 +11,7 @@ from icekeeper.errors import StorageError
 from icekeeper.pipeline.control_bucket import proposals_key, table_folder
 from icekeeper.pipeline.events import Item, ReportRunEvent
 from icekeeper.pipeline.one_call import RestEvent, take_up_rest
-from icekeeper.pipeline.report_run import report_run, was_scan
+from icekeeper.pipeline.report_table import report_run, was_scan
 from support.pipeline_deployment import RUN, Pipeline
 
 CHANGED = r"is not as this run wrote it \(.*\); start another run$"

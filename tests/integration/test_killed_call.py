@@ -14,8 +14,7 @@ from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.control_bucket import proposals_key, table_folder
 from icekeeper.pipeline.events import Failure, Item, PlanEvent, PlanReference
-from icekeeper.pipeline.one_call import HandedOn, RestEvent, assign_tables, handed_on, take_up_rest
-from icekeeper.pipeline.outgrown import outgrown_steps
+from icekeeper.pipeline.one_call import HandedOn, RestEvent, assign_tables, handed_on, outgrown_steps, take_up_rest
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass

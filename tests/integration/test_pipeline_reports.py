@@ -18,8 +18,8 @@ from icekeeper.pipeline.events import (
     TableResult,
     parse_event,
 )
-from icekeeper.pipeline.outgrown import is_cut_off
-from icekeeper.pipeline.report_run import report_run
+from icekeeper.pipeline.one_call import is_cut_off
+from icekeeper.pipeline.report_table import report_run
 from icekeeper.state.cut_offs import CutWork
 from support.pipeline_deployment import RUN, Pipeline
 

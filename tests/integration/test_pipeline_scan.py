@@ -13,7 +13,7 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.events import (
     ReportRunEvent,
 )
-from icekeeper.pipeline.report_run import report_run
+from icekeeper.pipeline.report_table import report_run
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.state.requests import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline

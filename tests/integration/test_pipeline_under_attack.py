@@ -22,8 +22,7 @@ from icekeeper.pipeline.events import (
     parse_event,
 )
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
-from icekeeper.pipeline.report_run import report_run
-from icekeeper.pipeline.report_table import report_table
+from icekeeper.pipeline.report_table import report_run, report_table
 from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans

@@ -13,6 +13,7 @@ import pytest
 
 from icekeeper.errors import PlanStale, StorageError
 from icekeeper.pipeline import glue_job
+from icekeeper.pipeline.control_bucket import read_plan
 from icekeeper.pipeline.events import (
     DetectEvent,
     LeaseEvent,
@@ -22,7 +23,6 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from icekeeper.pipeline.plan_document import read_plan
 from icekeeper.policy import Operation
 from support.table_functions import RUN, Functions
 

@@ -12,12 +12,12 @@ import pytest
 from icekeeper.engines.engine import current_pool
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
-from icekeeper.pipeline import run_wave as wave_module
+from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.events import PlanEvent
+from icekeeper.pipeline.glue_job import NO_TIME, End
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
-from icekeeper.pipeline.run_wave import NO_TIME, End
 from icekeeper.state.cut_offs import CutWork
 from support.pipeline_deployment import RUN, Pipeline
 from support.wave_deployment import Wave, files_of, ids_of

@@ -7,10 +7,9 @@ from typing import Any
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.pipeline.events import parse_event
-from icekeeper.pipeline.gather_wave import gather_wave
+from icekeeper.pipeline.glue_job import End, run_wave
 from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.pipeline.run_wave import End, run_wave
-from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from support.pipeline_deployment import RUN, Pipeline
 from support.wave_deployment import Wave, files_of, ids_of
 

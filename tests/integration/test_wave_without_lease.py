@@ -8,12 +8,12 @@ import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LeaseLost
-from icekeeper.pipeline import run_wave as wave_module
+from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.events import PlanEvent
+from icekeeper.pipeline.glue_job import End
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
-from icekeeper.pipeline.run_wave import End
 from support.pipeline_deployment import RUN, Pipeline
 from support.wave_deployment import Wave, files_of
 

@@ -14,10 +14,10 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, ReportTableEvent
+from icekeeper.pipeline.glue_job import run_wave
 from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.run_leases import release_table_lease
-from icekeeper.pipeline.run_wave import run_wave
-from icekeeper.pipeline.wave_document import WaveDocument
+from icekeeper.pipeline.wave import WaveDocument
 from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

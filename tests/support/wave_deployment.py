@@ -10,11 +10,10 @@ from icekeeper.engines.engine import Engine
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, parse_event
-from icekeeper.pipeline.gather_wave import gather_wave
+from icekeeper.pipeline.glue_job import End, run_wave
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from icekeeper.pipeline.run_wave import End, run_wave
-from icekeeper.pipeline.wave_document import WaveDocument, WaveEvent, read_wave
+from icekeeper.pipeline.wave import WaveDocument, WaveEvent, gather_wave, read_wave
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline
 

@@ -13,10 +13,10 @@ from icekeeper.aws.session import aws_session, session_of
 from icekeeper.aws.settings import AwsIdentity, identity_in, region_of
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.load import connect
-from icekeeper.catalogs.table_buckets import find_table_buckets
 from icekeeper.cli import passes as request_command
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline import glue_job
+from icekeeper.pipeline.deployment import find_table_buckets
 from icekeeper.pipeline.executions import StateMachine
 from icekeeper.storage.file_systems import arrow_file_io, current_keys
 from local_stack.credential_server import KEY_VARIABLES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from icekeeper.operation_facts import Limit
-from icekeeper.pipeline.compaction_costs import break_even_mb, cost_in_function, cost_in_wave, function_bears_mb
-from icekeeper.pipeline.settings import PipelineSettings
+from icekeeper.pipeline.deployment import PipelineSettings
+from icekeeper.pipeline.wave import break_even_mb, cost_in_function, cost_in_wave, function_bears_mb
 from local_stack.template import load_template
 
 DOCUMENT = load_template()

@@ -19,7 +19,7 @@ from icekeeper.pipeline.events import (
     parse_event,
 )
 from icekeeper.pipeline.one_call import RestEvent
-from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.pipeline.wave import WaveEvent
 from icekeeper.pipeline.whole_pass import WholePassEvent
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample

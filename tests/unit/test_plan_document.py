@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import PlanStale
-from icekeeper.pipeline.plan_document import PlanDocument, read_plan
+from icekeeper.pipeline.control_bucket import PlanDocument, read_plan
 
 PLAN: dict[str, Any] = {
     "run_id": "run-1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.operation_facts import STEP_FACTS, Limit
-from icekeeper.pipeline.routes import route, table_size
+from icekeeper.pipeline.plan_table import route, table_size
 
 LIMITS = {Limit.COMPACTION_BYTES: 100, Limit.MANIFEST_ENTRIES: 10, Limit.ORPHAN_REFERENCES: 20}
 HAVE_JOBS = {"compact", "rewrite_position_deletes", "remove_orphans", "rewrite_manifests", "compute_statistics"}

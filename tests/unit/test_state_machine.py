@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.pipeline import events
 from icekeeper.pipeline.one_call import RestEvent
-from icekeeper.pipeline.wave_document import WaveEvent
+from icekeeper.pipeline.wave import WaveEvent
 from icekeeper.policy import Operation
 from local_stack.moto_server import MotoServer
 from support.machine_states import CHILD, MACHINE, fields, job_tasks, payload, tasks

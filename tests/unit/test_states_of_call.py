@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from icekeeper.pipeline.deployment import states_of_call
 from icekeeper.pipeline.events import ReportRunEvent, parse_event
-from icekeeper.pipeline.transitions import states_of_call
 
 RESULT = {"table": "sales.orders", "status": "succeeded", "summary": "compact: done"}
 WAITING = {**RESULT, "status": "waiting", "plan": {"key": "k", "digest": "d"}}

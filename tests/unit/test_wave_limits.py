@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from icekeeper.operation_facts import STEP_FACTS
-from icekeeper.pipeline.wave_limits import MOST_WORKERS, in_order, longest_s, may_begin, tables_at_once, workers_for
+from icekeeper.pipeline.wave import MOST_WORKERS, in_order, longest_s, may_begin, tables_at_once, workers_for
 
 GB = 1024**3
 

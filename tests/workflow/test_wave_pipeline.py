@@ -15,11 +15,11 @@ from icekeeper.engines.engine import current_pool
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
-from icekeeper.pipeline import run_wave as run_wave_module
+from icekeeper.pipeline import glue_job as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.run_wave import run_wave
-from icekeeper.pipeline.wave_document import read_wave
+from icekeeper.pipeline.glue_job import run_wave
+from icekeeper.pipeline.wave import read_wave
 from local_stack.stack import LocalStack
 from support.local_lake import LocalLake
 from support.maintained_table import ID_AND_PART

@@ -1,9 +1,4 @@
-"""The events that functions and jobs get, as checked models: an unknown or malformed field is a PolicyError.
-
-The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
-Step Functions console.  A run keeps the definition that it began with, so events of the version before must be
-understood too: a new field has a default, and no field goes (rule 148).
-"""
+"""The events that functions and jobs get, as checked models, within the limits of payloads."""
 
 from __future__ import annotations
 
@@ -16,30 +11,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.pipeline.payloads import fits_payloads
 from icekeeper.policy import Operation
 from icekeeper.policy.scope import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MAX_SETTINGS, requested_table
 
-__all__ = [
-    "MAX_SENTENCE",
-    "WAITING",
-    "DetectEvent",
-    "Failure",
-    "Item",
-    "LeaseEvent",
-    "MachineInput",
-    "OperationEvent",
-    "PlanEvent",
-    "PlanReference",
-    "ReportRunEvent",
-    "ReportTableEvent",
-    "Route",
-    "RunId",
-    "TableResult",
-    "parse_event",
-]
+# What fits into the payloads of the state machine, of which each holds 256 KB (platform 12).  Pure.
+
+
+def fits_payloads(settings: Mapping[str, str]) -> bool:
+    """Whether these settings of a table leave enough room in the payloads of its states, each of which repeats them.
+
+    A single item that is too long ends the whole Distributed Map, and so every run that proposes it.
+    """
+    return len(json.dumps(dict(settings))) <= MAX_SETTINGS
+
+
+# The events that functions and jobs get, as checked models: an unknown or malformed field is a PolicyError.
+#
+# The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
+# Step Functions console.  A run keeps the definition that it began with, so events of the version before must be
+# understood too: a new field has a default, and no field goes (rule 148).
 
 Route = Literal["none", "function", "glue", "wave"]
 WAITING = "waiting"

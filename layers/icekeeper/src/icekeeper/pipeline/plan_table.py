@@ -1,42 +1,140 @@
-"""Plan one table's pass: its policy, what there is to do, and where each operation runs."""
+"""Plans one table's pass: its policy, its work, and where each step runs (rule 144, rule 163)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from icekeeper.catalogs.addresses import is_table_bucket
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.health.examine import summary_counter
 from icekeeper.maintenance.begin_and_end_pass import begin, head_id, remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.model import ManifestContent
-from icekeeper.operation_facts import CLEAN_STAGED, STEPS
+from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Limit, Measure, Operation, StepFacts
 from icekeeper.operations.clean_staging import may_clean
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
-from icekeeper.pipeline.after_wave import missed_by_wave
-from icekeeper.pipeline.choose_routes import choose_routes
-from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Item, PlanEvent, PlanReference
-from icekeeper.pipeline.outgrown import note_killed_call, outgrown_steps
-from icekeeper.pipeline.pass_documents import PassDocuments
-from icekeeper.pipeline.plan_document import PlanDocument, PlannedSchedule
-from icekeeper.pipeline.routes import table_size
+from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, PlanDocument, PlannedSchedule, table_folder
+from icekeeper.pipeline.deployment import Deployment, travelling_environment
+from icekeeper.pipeline.events import Item, PlanEvent, PlanReference, Route
+from icekeeper.pipeline.one_call import note_killed_call, outgrown_steps
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
-from icekeeper.pipeline.settings import travelling_environment
-from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.pipeline.wave import left_key
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy_parts import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.report.outcome_document import operation_document
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 
-__all__ = ["MAX_ATTEMPTS", "plan_table"]
+# Where each step of a pass runs: in a function, or as a Glue job.  Pure.
+
+
+def table_size(summary: Mapping[str, str], bytes_to_compact: int) -> Mapping[Measure, int | None]:
+    """The size of a table by each measure, from the summary of its head; ``None`` where the summary has no counter."""
+    data_files, delete_files = (summary_counter(summary, f"total-{kind}-files") for kind in ("data", "delete"))
+    total_bytes = summary_counter(summary, "total-files-size")
+    return {
+        Measure.BYTES_TO_COMPACT: bytes_to_compact,
+        Measure.TOTAL_BYTES: total_bytes,
+        Measure.BYTES_WITH_DELETES: 0 if delete_files == 0 else total_bytes,
+        Measure.FILES: None if data_files is None or delete_files is None else data_files + delete_files,
+    }
+
+
+def route(
+    step: StepFacts, size: Mapping[Measure, int | None], limits: Mapping[Limit, int], outgrown: Collection[str] = ()
+) -> Route:
+    """Where a step runs; ``outgrown`` are the steps that a function could not finish.
+
+    An unknown size counts as too large for a function.
+    """
+    if step.job is None:
+        return "function"
+    amount = size[step.job.measure]
+    fits = amount is not None and amount <= step.job.times * limits[step.job.limit]
+    return "function" if fits and step.name not in outgrown else "glue"
+
+
+# Where each step of one pass runs: in a function, as a Glue job, or in its run's wave (rule 144, rule 163).
+
+
+def choose_routes(
+    deployment: Deployment,
+    event: PlanEvent,
+    due: Collection[str],
+    size: Mapping[Measure, int | None],
+    outgrown: Collection[str],
+) -> dict[str, Route]:
+    """The route of every step: ``none`` of those that are not ``due``; ``outgrown`` were too much for a function."""
+    limits = deployment.settings.limits
+    outgrown = STEPS if event.item.in_job else outgrown
+    routes = {step.name: route(step, size, limits, outgrown) if step.name in due else "none" for step in STEP_FACTS}
+    # A pass that somebody asked for waits for no other table.
+    if event.waves and event.item.is_proposed and not event.item.after_wave:
+        _leave_to_wave(event.item, routes)
+    return routes
+
+
+def may_be_in_wave(step: StepFacts, item: Item) -> bool:
+    """Whether a wave may do a step of this table; its job may not delete, which in table buckets nobody does."""
+    return step.in_waves or (step.in_waves_of_buckets and is_table_bucket(item.warehouse))
+
+
+def _leave_to_wave(item: Item, routes: dict[str, Route]) -> None:
+    """Leave to the wave what needs a job; in table buckets also what follows, so that no table waits for another."""
+    is_left = False
+    for step in STEP_FACTS:
+        if not may_be_in_wave(step, item):
+            continue
+        follows = is_left and is_table_bucket(item.warehouse) and routes[step.name] != "none"
+        if routes[step.name] == "glue" or follows:
+            routes[step.name], is_left = "wave", True
+
+
+# What became of the steps that a pass had left to its run's wave, and that have no outcome after it.
+
+_NOT_REACHED = "the wave ended before it began with the table, which is due again"
+_BROKEN_OFF = "the wave ended in the midst of it; what it had not committed is not done, and the table is due again"
+
+
+def missed_by_wave(
+    control: ControlBucket, event: PlanEvent, folder: str, routes: Mapping[str, Route]
+) -> dict[str, OperationOutcome]:
+    """What became of the steps that still need a job after the wave; none before it.
+
+    ``folder`` is the table's in the control bucket.
+
+    Raises:
+        StorageError: the control bucket does not answer.
+    """
+    if not event.item.after_wave:
+        return {}
+    return {
+        step.name: _outcome(control, folder, step.name)
+        for step in STEP_FACTS
+        if may_be_in_wave(step, event.item) and routes[step.name] == "glue"
+    }
+
+
+def _outcome(control: ControlBucket, folder: str, step: str) -> OperationOutcome:
+    """Skipped where the wave left the table out or never got to it, failed where it ended in the midst of the step."""
+    operation = Operation(step)
+    left = control.find_hint(left_key(folder, step))
+    if isinstance(left, dict) and left.get("why"):
+        return skipped(operation, str(left["why"]))
+    if control.find_hint(f"{folder}/{step}.begun.json") is not None:
+        return failed(operation, _BROKEN_OFF)
+    return skipped(operation, _NOT_REACHED)
+
+
+# Plan one table's pass: its policy, what there is to do, and where each operation runs.
 
 MAX_ATTEMPTS = 3
 """How often one pass is planned; a table that makes every plan stale is left to the next run."""

@@ -1,28 +1,42 @@
-"""The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered."""
+"""Reports: the outcomes of one table's pass, and the results of a whole run in one document."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.control_bucket import (
+    EndedPass,
+    PassDocuments,
+    PlanDocument,
+    proposals_key,
+    report_key,
+    table_folder,
+    told_by_jobs,
+)
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import MAX_SENTENCE, Failure, ReportTableEvent
-from icekeeper.pipeline.job_failure import told_by_jobs
-from icekeeper.pipeline.outgrown import is_cut_off, remember_outgrown
-from icekeeper.pipeline.pass_documents import PassDocuments
-from icekeeper.pipeline.plan_document import PlanDocument
+from icekeeper.pipeline.events import (
+    MAX_SENTENCE,
+    Failure,
+    Item,
+    ReportRunEvent,
+    ReportTableEvent,
+    TableResult,
+    parse_event,
+)
+from icekeeper.pipeline.one_call import is_cut_off, remember_outgrown
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, StagedOutcome, failed, refused
 from icekeeper.report.outcome_document import operation_outcome, staged_outcome
 from icekeeper.state.cut_offs import CutWork, cut_again, forget_cut
 
-__all__ = ["TableReport", "report_table"]
+# The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered.
 
 log = logging.getLogger(__name__)
 
@@ -146,3 +160,80 @@ def _first_failure(failures: Mapping[str, Failure]) -> str:
     for step, failure in failures.items():
         return f"{step}: {failure.sentence[:MAX_SENTENCE]}"
     return "it was not planned"
+
+
+# The end of a run: every table's result in one document.
+
+_WELL = frozenset({"succeeded", "skipped"})
+_VANISHED = "its execution ended without a report; its lease runs out by itself"
+# How the summaries of passes begin that have no report of their own: those made here, in events.py and in the state
+# machine.
+_UNTOLD = ("its execution ended ", "the pass could not be reported")
+
+
+def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
+    """Write ``runs/RUN/report.json`` and return its counts.
+
+    ``status`` is ``failed`` when no table ended well and ``partial`` when some did.  A proposed table without a result
+    gets the one that its pass wrote to the control bucket; without that it counts as failed.  ``untold`` is the number
+    of failed passes that no report of a table has counted.
+
+    Raises:
+        StorageError: the report cannot be written, or the proposals cannot be read.
+    """
+    told_by_states = (*event.in_one_call, *event.earlier, *event.tables)
+    missing = () if event.failure is not None else _missing(deployment, event)
+    results = (*told_by_states, *missing)
+    counts: Counter[str] = Counter(result.status for result in results)
+    well = sum(counts[status] for status in _WELL)
+    if event.failure is not None or (results and well == 0 and counts["partial"] == 0):
+        only_refused = event.failure is None and counts["refused"] == len(results)
+        status = "refused" if only_refused else "failed"
+    else:
+        status = "succeeded" if well == len(results) else "partial"
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no table"
+    if event.failure is not None:
+        told = f"no table's pass is known: {event.failure.Error}"
+    report: dict[str, Any] = {"run_id": event.run_id, "status": status, "summary": told}
+    report["tables"] = dict(sorted(counts.items()))
+    untold = sum(result.status == "failed" and result.summary.startswith(_UNTOLD) for result in results)
+    if untold:
+        report["untold"] = untold
+    document = {**report, "results": [result.model_dump(mode="json") for result in results]}
+    if event.failure is not None:
+        document["failure"] = event.failure.model_dump(mode="json")
+    deployment.control.write(report_key(event.run_id), document)
+    return report
+
+
+def was_scan(deployment: Deployment, run_id: str) -> bool:
+    """Whether detection proposed the tables of a run, rather than a person one of them.
+
+    Raises:
+        StorageError: the proposals cannot be read.
+    """
+    proposed = deployment.control.find_objects(proposals_key(run_id), Item)
+    return any(item.is_scheduled for item in proposed)
+
+
+def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:
+    """Results for the proposed tables that have none, from what their passes wrote to the control bucket.
+
+    Results name no catalog.  Where several tables share a name and only some are missing, those count as missing first
+    whose pass wrote nothing.
+    """
+    told = Counter(result.table for result in (*event.in_one_call, *event.earlier, *event.tables))
+    proposed = deployment.control.find_objects(proposals_key(event.run_id), Item)
+    missing = Counter(item.table for item in proposed) - told
+    left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]
+    for result in sorted(left, key=lambda result: result.summary != _VANISHED):
+        missing[result.table] -= 1
+        if missing[result.table] >= 0:
+            yield result
+
+
+def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
+    found = deployment.control.find_object(f"{table_folder(run_id, item.identity.spelling)}/pass.json", EndedPass)
+    if found is None:
+        return TableResult(table=item.table, status="failed", summary=_VANISHED)
+    return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})

@@ -22,12 +22,10 @@ from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.control_bucket import ListedOrphans, PassDocuments, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
-from icekeeper.pipeline.pass_documents import PassDocuments
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
-from icekeeper.pipeline.step_documents import ListedOrphans
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, refused_besides
 from icekeeper.report.outcome_document import operation_document
