@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterable
 
 from icekeeper.policy import Policy
-from icekeeper.policy.keys import KEY_FACTS
-from icekeeper.policy.schedules import SCHEDULE_KEYS
-from icekeeper.policy.tighter import MORE, KeyFacts
+from icekeeper.policy.keys import KEY_FACTS, MORE, KeyFacts
+from icekeeper.policy.layers import SCHEDULE_KEYS
 from icekeeper.policy.values import text_of
 
 HEAD = """# Policy keys

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.schedules import ScheduleRun
-from icekeeper.sweep_rhythm import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from support.state_stores import COPY, IDENTITY, OpenStore
 
 

@@ -12,11 +12,11 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
+from icekeeper.policy.due import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.paths import normalise
-from icekeeper.sweep_rhythm import SweepMemory
 from support.clocks import same_clock
 from support.command import CATALOG, Command
 from support.maintained_table import NAME, MaintainedTable, new_table

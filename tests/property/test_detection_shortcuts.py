@@ -23,7 +23,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.policy.rewrite_keys import MEGABYTE
+from icekeeper.policy.keys import MEGABYTE
 from icekeeper.policy.values import rounded_down, rounded_up
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.corpus import corpus_root

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.policy import ALL_OPERATIONS, layers_for, resolve
-from icekeeper.policy_parts import due_parts, in_one_pass, next_count_ms
+from icekeeper.policy.due import due_parts, in_one_pass, next_count_ms
 from icekeeper.state.schedules import ScheduleRun
 from support.examples import examples
 

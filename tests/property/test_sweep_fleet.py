@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.policy import Policy
-from icekeeper.sweep_rhythm import SweepMemory, first_sweep_ms, sweep_due_ms, sweep_interval_ms
+from icekeeper.policy.due import SweepMemory, first_sweep_ms, sweep_due_ms, sweep_interval_ms
 from support.examples import examples
 
 HOUR_MS = 3_600_000

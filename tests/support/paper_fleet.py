@@ -20,11 +20,11 @@ from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.policy import Operation, resolve
+from icekeeper.policy.due import why_no_sweep
 from icekeeper.policy.layers import Layer
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
-from icekeeper.sweep_rhythm import why_no_sweep
 from support.paper_lives import LIVES, Life, Orphans, born
 from support.paper_passes import Requests, carried_out_pass
 from support.paper_table import PaperTable

@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.partition_time import PartitionTimes, partition_times
+from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.plans import policy, table
 
 __all__ = ["SCHEMA", "SOURCES", "UTC", "ms", "partitioned", "spec", "times"]

@@ -6,12 +6,13 @@ import pytest
 
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy import Operation, Ownership
-from icekeeper.policy.bucket_jobs import BucketJobs, Job
 from icekeeper.policy.ownership import (
     OWNED,
     OWNED_FOR_ALL_TABLES,
+    BucketJobs,
     BucketMaintenance,
     BuiltInState,
+    Job,
     Owners,
     decide_owners,
     why_bucket_expires,

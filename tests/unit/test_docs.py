@@ -17,9 +17,9 @@ from icekeeper.operations.old_partitions import NO_RETENTION
 from icekeeper.operations.old_partitions import NOTHING_TO_EXPIRE as NO_PARTITIONS
 from icekeeper.operations.position_deletes import plan_merges as position_deletes
 from icekeeper.operations.statistics import plan_statistics as statistics
-from icekeeper.partition_time import NO_TIME_FIELD
 from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
+from icekeeper.policy.partition_time import NO_TIME_FIELD
 from icekeeper.verification.findings import REMEDIES, ProblemKind
 
 ROOT = Path(__file__).resolve().parents[2]

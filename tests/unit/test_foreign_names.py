@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy import foreign_names
+from icekeeper.policy import layers as foreign_names
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import Layer, layers_for
 from icekeeper.policy.resolve import resolve

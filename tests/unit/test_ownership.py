@@ -13,12 +13,13 @@ from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy import Layer, Operation, Ownership, resolve
-from icekeeper.policy.bucket_settings import BUCKET_SOURCE, bucket_layers
 from icekeeper.policy.ownership import (
+    BUCKET_SOURCE,
     OWNED,
     OWNED_FOR_ALL_TABLES,
     BucketMaintenance,
     BuiltInState,
+    bucket_layers,
     decide_owners,
 )
 

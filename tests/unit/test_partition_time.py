@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import Nothing
-from icekeeper.partition_time import NO_TIME_FIELD, partition_times
-from icekeeper.policy.time_pattern import parse_time_pattern
+from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
+from icekeeper.policy.relative_time import parse_time_pattern
 from support.partition_times import ms, partitioned, spec, times
 from support.plans import policy
 

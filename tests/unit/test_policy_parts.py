@@ -8,7 +8,7 @@ import pytest
 
 from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation, ResolvedPolicy, layers_for, resolve
-from icekeeper.policy_parts import (
+from icekeeper.policy.due import (
     PolicyPart,
     due_parts,
     forced_part,

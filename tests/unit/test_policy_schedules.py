@@ -8,8 +8,8 @@ import pytest
 
 from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation, ResolvedPolicy, Strategy, layers_for, resolve
+from icekeeper.policy.layers import SCHEDULE_KEYS
 from icekeeper.policy.policy_file import parse_policy_file
-from icekeeper.policy.schedules import SCHEDULE_KEYS
 from support.settings import NONE
 
 HOUR_MS = 3_600_000

@@ -8,9 +8,9 @@ import pytest
 
 from icekeeper.maintenance.begin_and_end_pass import remember_sweep
 from icekeeper.policy import Operation
+from icekeeper.policy.due import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped, succeeded
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.sweep_rhythm import SweepMemory
 from support.state_stores import IDENTITY
 
 SWEEP = Operation.REMOVE_ORPHANS

@@ -12,7 +12,7 @@ from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.signals import Signal, is_known_idle, schedule_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.policy_parts import due_parts, forced_part
+from icekeeper.policy.due import due_parts, forced_part
 from icekeeper.state.schedules import ScheduleRun
 from support.settings import NOW_MS, policy, table
 

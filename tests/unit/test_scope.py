@@ -7,8 +7,7 @@ import pytest
 from icekeeper.cycle.service import CycleSettings
 from icekeeper.errors import PolicyError
 from icekeeper.pipeline.events import MachineInput, parse_event
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy
-from icekeeper.policy.scope import Scope, refuse_meaningless
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy, Scope, refuse_meaningless
 
 
 def refused(scope: Scope) -> set[str]:

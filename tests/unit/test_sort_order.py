@@ -10,7 +10,7 @@ import pytest
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Strategy
-from icekeeper.policy.sort_order import SortTerm, parse_sort_order
+from icekeeper.policy.values import SortTerm, parse_sort_order
 from support.plans import MB, policy, table
 from support.settings import refusal
 

@@ -9,8 +9,7 @@ import pytest
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.sweep_rhythm import (
+from icekeeper.policy.due import (
     FIRST_SWEEP,
     SWEPT,
     TRIED,
@@ -21,6 +20,7 @@ from icekeeper.sweep_rhythm import (
     sweep_due_ms,
     why_no_sweep,
 )
+from icekeeper.state.schedules import ScheduleRun
 from support.settings import NOW_MS, policy, table
 
 HOUR_MS = 3_600_000

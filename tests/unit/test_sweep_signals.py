@@ -11,9 +11,9 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import Signal, sweep_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy
+from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.sweep_rhythm import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from support.prepared_catalog import PreparedCatalog
 from support.scans import IDLE, names, scanned, with_uuid
 from support.settings import NOW_MS, refusal, table

@@ -9,8 +9,7 @@ import pytest
 
 from icekeeper.policy import POLICY_KEYS, Operation, ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.keys import DEPLOYMENT_KEYS
-from icekeeper.policy.layers import BOUND_KEYS, Layer
-from icekeeper.policy.schedules import SCHEDULE_KEYS
+from icekeeper.policy.layers import BOUND_KEYS, SCHEDULE_KEYS, Layer
 from icekeeper.policy.values import text_of
 from support.settings import NONE, refusal
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.policy.layers import Layer
-from icekeeper.policy.resolve import resolve
-from icekeeper.policy.unused_settings import unused_settings
+from icekeeper.policy.resolve import resolve, unused_settings
 
 RETENTION = Layer("table property icekeeper.partition_retention_hours", {"partition_retention_hours": "720"})
 

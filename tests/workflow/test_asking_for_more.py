@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.policy.asked import REQUESTS_MAY
+from icekeeper.policy.resolve import REQUESTS_MAY
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.stack import LocalStack

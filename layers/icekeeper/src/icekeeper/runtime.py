@@ -287,7 +287,7 @@ class Runtime:
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
         from icekeeper.operations.policy_fit import fitting
-        from icekeeper.sweep_rhythm import has_former_table
+        from icekeeper.policy.due import has_former_table
 
         cuts, now_ms = self._cut_offs(), self.clock()
         if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:

@@ -23,8 +23,7 @@ from icekeeper.catalogs.aws_service import is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy.bucket_jobs import BucketJobs, Job
-from icekeeper.policy.ownership import BucketMaintenance, BuiltInState
+from icekeeper.policy.ownership import BucketJobs, BucketMaintenance, BuiltInState, Job
 from icekeeper.storage.failures import describe_failure, is_transient
 from icekeeper.text import mask
 

@@ -19,8 +19,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes, check_allowed_prefixes
-from icekeeper.policy.bucket_jobs import BucketJobs
-from icekeeper.policy.ownership import BucketMaintenance
+from icekeeper.policy.ownership import BucketJobs, BucketMaintenance
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path

@@ -89,7 +89,7 @@ def overrides(
     Raises:
         PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing.
     """
-    from icekeeper.policy.scope import Scope, refuse_meaningless
+    from icekeeper.policy.keys import Scope, refuse_meaningless
 
     values: dict[str, str] = {}
     for setting in [*(settings or ()), *(() if operations is None else (f"operations={operations}",))]:

@@ -115,7 +115,7 @@ def _change(
     """
     from icekeeper.operation_facts import Operation
     from icekeeper.operations.policy_fit import check_fit, check_schedules
-    from icekeeper.policy.changes import setting_changes
+    from icekeeper.policy.resolve import setting_changes
     from icekeeper.report.terminal import print_changes
     from icekeeper.runtime import Runtime
 

@@ -18,11 +18,10 @@ from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.policy_parts import PolicyPart, due_parts, in_one_pass
+from icekeeper.policy.due import FIRST_SWEEP, PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import Glance, StateStore
-from icekeeper.sweep_rhythm import FIRST_SWEEP
 
 __all__ = [
     "Assessor",

@@ -14,7 +14,7 @@ from icekeeper.detection.proposal import FleetSkip
 from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.patterns import bucket_name, matches
+from icekeeper.policy.allowed_prefixes import bucket_name, matches
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Policy
-from icekeeper.policy.relative_time import parse_relative
-from icekeeper.policy.time_pattern import parse_time_pattern
+from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
 
 __all__ = ["partitions_came_into_scope", "scope_has_moved"]
 

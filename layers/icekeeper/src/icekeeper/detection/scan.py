@@ -37,13 +37,13 @@ from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, at_work, in_daemon_thread
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy.due import has_former_table
 from icekeeper.state.claims import CatalogLook, Entry, TableClaims, UnseenEntry
 from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutOff, CutWork, cut_again, look_reason, waiting_cuts
 from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import Glance, PassRecord, StateStore
-from icekeeper.sweep_rhythm import has_former_table
 
 # Works on many items in several threads within a time budget, and reports which were begun.
 

@@ -16,19 +16,19 @@ from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import staleness
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
-from icekeeper.policy.schedules import interval_text
-from icekeeper.policy.values import text_of
-from icekeeper.policy_parts import PolicyPart
-from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.sweep_rhythm import (
+from icekeeper.policy.due import (
     FIRST_SWEEP,
+    PolicyPart,
     SweepMemory,
     first_sweep_ms,
     known_age_ms,
     next_proposal_ms,
     sweep_interval_ms,
 )
+from icekeeper.policy.layers import interval_text
+from icekeeper.policy.values import text_of
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.schedules import ScheduleRun
 from icekeeper.text import age_text, counted, size_text
 
 # Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).

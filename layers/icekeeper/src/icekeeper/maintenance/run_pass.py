@@ -32,8 +32,8 @@ from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import CountedEngine, OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy
-from icekeeper.policy.unused_settings import unused_settings
-from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, why_not_now
+from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
+from icekeeper.policy.resolve import unused_settings
 from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, Status, failed, skipped
 from icekeeper.report.planned_order import looks_at_the_table
 from icekeeper.report.request_metrics import request_metrics

@@ -31,9 +31,9 @@ from icekeeper.operations.old_partitions import (
     goes_with,
     partitions_sharing_files,
 )
-from icekeeper.partition_time import PartitionTimes, partition_times
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.partition_time import PartitionTimes
+from icekeeper.policy.partition_time import PartitionTimes
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.values import text_of
 

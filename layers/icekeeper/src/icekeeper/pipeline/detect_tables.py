@@ -20,7 +20,7 @@ from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
 from icekeeper.pipeline.one_call import assign_tables
-from icekeeper.policy_parts import PolicyPart, due_parts, forced_part, in_one_pass
+from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.identity import TableIdentity
 

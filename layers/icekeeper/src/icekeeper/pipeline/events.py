@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
-from icekeeper.policy.scope import Scope, refuse_meaningless
+from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MAX_SETTINGS, requested_table
 

@@ -27,7 +27,7 @@ from icekeeper.pipeline.one_call import note_killed_call, outgrown_steps
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.wave import left_key
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.policy_parts import PolicyPart, named_parts
+from icekeeper.policy.due import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
 from icekeeper.report.outcome_document import operation_document
 from icekeeper.runtime import Runtime

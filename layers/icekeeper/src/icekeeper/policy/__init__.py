@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from icekeeper.operation_facts import ALL_OPERATIONS, OPT_IN_OPERATIONS, Operation
-from icekeeper.policy.choices import OutputSpec, Ownership, Proof, Strategy
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, MEGABYTE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import TABLE_PREFIX, Layer, gc_enabled, layers_for
-from icekeeper.policy.resolve import resolve
-from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
-from icekeeper.policy.rewrite_keys import MEGABYTE
+from icekeeper.policy.resolve import DEFAULT_SOURCE, ResolvedPolicy, Schedule, resolve
+from icekeeper.policy.values import OutputSpec, Ownership, Proof, Strategy
 
 __all__ = [
     "ALL_OPERATIONS",

@@ -1,18 +1,35 @@
-"""The operator's rules of where tables may have files: prefixes per catalog and namespace (rule 92).
-
-No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
-(:mod:`icekeeper.catalogs.catalog`).
-"""
+"""The operator's rules of where tables may have files, by wildcard patterns (rule 92) (pure)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.patterns import matches
 
-__all__ = ["NoPrefixes", "allowed_prefixes", "check_allowed_prefixes"]
+# Wildcard patterns over buckets, namespaces and tables: detection's filters and the rules of a policy file.
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits the whole name; no pattern fits every name.  Case matters."""
+    # Only * and ? are wildcards; fnmatch alone would also take brackets for one.
+    return not patterns or any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+def bucket_name(warehouse: str) -> str:
+    """The name that bucket patterns are matched against: the last part of a bucket's address or ARN, or of a folder."""
+    parts = urlsplit(warehouse)
+    is_bucket_url = parts.scheme in ("s3", "s3a", "s3n") and parts.netloc
+    return parts.netloc if is_bucket_url else warehouse.rstrip("/").rsplit("/", 1)[-1]
+
+
+# The operator's rules of where tables may have files: prefixes per catalog and namespace (rule 92).
+#
+# No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
+# (:mod:`icekeeper.catalogs.catalog`).
 
 _SETTING = "environment variable ICEKEEPER_ALLOWED_PREFIXES"
 _HELP = (

@@ -1,47 +1,333 @@
-"""Every policy key with its type, limits, default and meaning.
-
-Names and defaults come from the SeaweedFS worker and from Modak's policy; those without a source there are
-Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and checks keys against each other.
-"""
+"""Every policy key with its type, limits, default and meaning, and which of two values is tighter."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
+from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.policy.choices import Ownership
-from icekeeper.policy.rewrite_keys import RewriteKeys, key
-from icekeeper.policy.tighter import FALSE, FEWER, HIGHER, LOWER, MORE, KeyFacts, first_of
+from icekeeper.operation_facts import ALL_OPERATIONS
 from icekeeper.policy.values import (
     Amount,
+    JobOrder,
+    OperationNames,
+    OptionalAge,
     OptionalAmount,
     OptionalCount,
     OptionalText,
+    OutputSpec,
+    Ownership,
+    PositiveAmount,
+    Proof,
     Ratio,
+    RewriteReasons,
     SnapshotIds,
+    SortOrderText,
+    Strategy,
     Switch,
     TextList,
     TimePatternText,
+    WhereText,
     did_you_mean,
     parse_list,
+    rounded_down,
     rounded_up,
 )
 
-__all__ = [
-    "ALL_SETTINGS",
-    "DEFAULT_SETTINGS",
-    "DEPLOYMENT_KEYS",
-    "KEY_FACTS",
-    "OWN_SCHEDULES",
-    "POLICY_KEYS",
-    "Policy",
-    "nearest_keys",
-]
+# Which of two values of a policy key is the tighter one: it deletes less, or costs the operator less (pure).
+#
+# Every key declares its direction (:data:`icekeeper.policy.keys.KEY_FACTS`).  Bounds of the deployment and the limits
+# of what a table or a request may set go by it.
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """How the values of a key compare."""
+
+    words: str
+    """Which values are tighter, for people."""
+    meet: Callable[[Any, Any], Any]
+    """The tighter one of two values; of two lists what is in both, or in either."""
+
+    loosest: tuple[object, ...] = ()
+    """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
+
+    def holds(self, limit: object, value: object) -> bool:
+        """Whether a value is as tight as the limit, or tighter; of lists the order does not count."""
+        held = self.meet(limit, value)
+        if isinstance(held, tuple) and isinstance(value, tuple):
+            return set(held) == set(value)
+        return bool(held == value)
+
+
+def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:
+    return Direction(words, lambda one, other: other if rank(other) > rank(one) else one, loosest)
+
+
+HIGHER = _of_rank("higher", lambda value: math.inf if value is None else value)
+"""More is tighter; ``None``, where a key has it, stands for no end."""
+LOWER = _of_rank("lower", lambda value: -math.inf if value is None else -value, None)
+"""Less is tighter; ``None`` stands for no limit."""
+SET_AND_HIGHER = _of_rank("higher", lambda value: -math.inf if value is None else value, None)
+"""More is tighter, and ``None`` the loosest."""
+HIGHER_OR_ZERO = _of_rank("higher, or 0", lambda value: value or math.inf)
+FALSE = _of_rank("false", lambda value: not value, True)
+TRUE = _of_rank("true", bool, False)
+FEWER = Direction("fewer", lambda one, other: tuple(value for value in one if value in other))
+MORE = Direction("more", lambda one, other: tuple(dict.fromkeys((*one, *other))), ((),))
+"""The lists of all sources are one: nobody takes an entry away."""
+
+
+def first_of(*values: object) -> Direction:
+    """The direction of a key whose values are these, the tightest first."""
+    return _of_rank(f"first of {', '.join(map(str, values))}", lambda value: -values.index(value), values[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """What a policy key says of itself besides its value."""
+
+    tighter: Direction | None
+    """``None``: none of its values deletes or costs more than another; it cannot be bounded."""
+    is_of_deployment: bool = False
+    """It is about detection and scheduling, which no single table can set."""
+    is_of_layout: bool = False
+    """How the table's files shall be: what deployment and policy file say is a default, only a bound binds a table."""
+    is_of_call: bool = False
+    """It counts from the deployment, a policy file or ``--set`` alone, whatever tables may set."""
+    table_limit: object = None
+    """The loosest value that a table may give itself, unless the deployment names the key; ``None``: any."""
+    undermines: tuple[str, ...] = ()
+    """The keys that it overrides by its meaning: where one of them is stated or bounded, a table cannot set it."""
+
+
+# The policy keys that say which operations run, and how data files are rewritten.
+
+MEGABYTE = 1024 * 1024
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    tighter: Direction | None,
+    is_of_deployment: bool = False,
+    is_of_layout: bool = False,
+    is_of_call: bool = False,
+    table_limit: object = None,
+    undermines: tuple[str, ...] = (),
+    **bounds: Any,
+) -> Any:
+    """A field of a policy: its default, its meaning in one line, its facts, its limits as pydantic names them."""
+    facts = KeyFacts(tighter, is_of_deployment, is_of_layout, is_of_call, table_limit, undermines)
+    return Field(default=default, description=doc, json_schema_extra={"facts": cast(JsonValue, facts)}, **bounds)
+
+
+class RewriteKeys(BaseModel):
+    """The first part of :class:`icekeeper.policy.Policy`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    maintenance_enabled: Switch = key(
+        True, "master switch; false skips every operation, forced passes too", tighter=FALSE
+    )
+    operations: OperationNames = key(
+        ALL_OPERATIONS, "all, or a comma-separated list; always run in canonical order", tighter=FEWER
+    )
+
+    # -- rewriting data files
+    target_file_size_mb: PositiveAmount = key(
+        Fraction(256),
+        "size that rewritten data files aim at, in MB (2^20)",
+        tighter=HIGHER,
+        is_of_layout=True,
+        table_limit=Fraction(1),
+    )
+    min_file_size_ratio: Ratio = key(
+        Fraction(3, 4), "files below this share of the target are candidates, 0 to 1", tighter=LOWER
+    )
+    max_file_group_size_mb: PositiveAmount = key(
+        Fraction(102400), "most input bytes of one file group, in MB", tighter=LOWER
+    )
+    min_input_files: int = key(
+        5,
+        "fewest candidate files that are merged, in a partition and in a group that fills no file",
+        ge=2,
+        tighter=HIGHER,
+    )
+    partition_rest_hours: Amount = key(
+        Fraction(24),
+        "once no file has arrived in a partition for this many hours, and for at least as long as files had been "
+        "arriving, its small files are merged once",
+        tighter=HIGHER,
+    )
+    expected_scans: OptionalCount = key(
+        200,
+        "scans after which a merge must have saved more than it costs; none: always merge",
+        tighter=LOWER,
+    )
+    # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
+    price_per_gb_scanned: Amount = key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query", tighter=LOWER)
+    price_per_gb_rewritten: Amount = key(Fraction(5, 1000), "US dollars to rewrite a GB", tighter=HIGHER)
+    # benchmarks/row_group_copy.py: a fifth of the CPU.
+    price_per_gb_copied: Amount = key(
+        Fraction(1, 1000), "US dollars to rewrite a GB whose row groups are copied as they are", tighter=HIGHER
+    )
+    price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 reading requests", tighter=LOWER)
+    price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 writing requests", tighter=HIGHER)
+    # benchmarks/scan_row_groups.py: full scans by DuckDB take 2 to 4 % more CPU where they have 15 to 22 MB than where
+    # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
+    min_row_group_copy_bytes: OptionalCount = key(
+        16 * MEGABYTE,
+        "row groups of this many bytes on average, or of a quarter of `row_group_memory_mb`, are copied; none: never",
+        tighter=HIGHER,
+        table_limit=MEGABYTE,  # footers of thousands of row groups and columns fill memory
+    )
+    rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size", tighter=FALSE)
+    rewrite_reason: RewriteReasons = key(
+        (),
+        "comma-separated: files are also rewritten for codec, bloom (filters) or spec; reads footers",
+        tighter=FEWER,
+    )
+    max_files_to_rewrite: OptionalCount = key(
+        None, "most data files rewritten by one pass; none: no limit", tighter=LOWER
+    )
+    max_bytes_to_rewrite: OptionalCount = key(None, "most bytes rewritten by one pass; none: no limit", tighter=LOWER)
+    rewrite_job_order: JobOrder = key(
+        JobOrder.NONE,
+        "which groups come first: bytes-asc, bytes-desc, files-asc, files-desc or none (largest saving per byte)",
+        tighter=None,
+    )
+    min_data_age_hours: Amount = key(
+        Fraction(0), "data added less than this many hours ago is left alone", tighter=HIGHER
+    )
+    min_partition_age_hours: OptionalAge = key(
+        None,
+        "partitions that ended less than this many hours ago are left alone; 0: those not ended; none: no limit",
+        tighter=SET_AND_HIGHER,
+    )
+    apply_deletes: Switch = key(True, "merging applies delete files; false skips tables that have any", tighter=FALSE)
+    delete_compaction_min_deletes: int = key(1, "delete files that make a data file a candidate", ge=1, tighter=HIGHER)
+    # Java's DELETE_RATIO_THRESHOLD_DEFAULT
+    delete_compaction_min_ratio: Ratio = key(
+        Fraction(3, 10),
+        "share of a file's rows, known to be deleted, that makes it a candidate, 0 to 1",
+        tighter=HIGHER,
+    )
+    # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
+    max_write_amplification: PositiveAmount = key(
+        Fraction(10),
+        "bytes rewritten per new byte in a week, above which no file is rewritten for its deletes alone",
+        tighter=LOWER,
+    )
+    strategy: Strategy = key(
+        Strategy.AUTO,
+        "auto, binpack, sort or zorder",
+        tighter=first_of(Strategy.BINPACK, Strategy.AUTO, Strategy.SORT, Strategy.ZORDER),
+        is_of_layout=True,
+    )
+    sort_order: SortOrderText = key(
+        None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own", tighter=None
+    )
+    zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy", tighter=None)
+    # benchmarks/depth.py: over a thousand rounds of random keys, 4 and 4 rewrite a row 4 times and leave 7 runs over a
+    # value on average; a factor of 8 rewrites 3 times and leaves 11, a limit of 8 mends nothing earlier.
+    max_clustering_depth: int = key(
+        4, "sorted runs over one value, above which they are sorted together again", ge=1, tighter=HIGHER
+    )
+    clustering_tier_factor: int = key(
+        4,
+        "runs of similar size that are sorted together; a higher number rewrites less, leaves more runs over a value",
+        ge=2,
+        tighter=HIGHER,
+    )
+    where: WhereText = key(
+        None, "only files that may hold matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
+    )
+    branch: str = key("main", "branch that is maintained", min_length=1, tighter=None)
+    output_spec: OutputSpec = key(
+        OutputSpec.CURRENT, "partition spec of outputs: current, or keep (that of the inputs)", tighter=None
+    )
+    partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0, tighter=HIGHER_OR_ZERO)
+    proof: Proof = key(
+        Proof.COUNTS,
+        "how a rewrite proves that rows were kept: counts or full",
+        tighter=first_of(Proof.FULL, Proof.COUNTS),
+    )
+
+    verify_page_checksums: Switch = key(
+        True,
+        "whether a Parquet file with wrong page checksums counts as damaged; false: checksums are not verified",
+        tighter=TRUE,
+    )
+    row_group_memory_mb: PositiveAmount = key(
+        Fraction(176),
+        "memory, in MB, that a worker may use for a row group that is not yet written and for its other data",
+        tighter=LOWER,
+        table_limit=Fraction(512),
+    )
+
+    @property
+    def names_an_order(self) -> bool:
+        """Whether it asks for rows in an order; without that files are merged, in a table with an order by that."""
+        return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
+            self.strategy is Strategy.AUTO and self.sort_order is not None
+        )
+
+    @property
+    def target_file_size_bytes(self) -> int:
+        """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
+        return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))
+
+    @property
+    def min_file_size_bytes(self) -> int:
+        """A file with fewer bytes than this is small; rounded up: a whole number is below x when below ceil(x)."""
+        return rounded_up(self.min_file_size_ratio, self.target_file_size_bytes)
+
+    @property
+    def max_file_group_size_bytes(self) -> int:
+        return max(1, rounded_down(self.max_file_group_size_mb, MEGABYTE))
+
+    @property
+    def row_group_memory_bytes(self) -> int:
+        return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
+
+    @property
+    def full_row_group_memory_bytes(self) -> int:
+        """Row groups whose rows take so much memory on average are full, however few bytes of a file (rule 161).
+
+        Half of the bound may be held by other things, and every second row group may be the small one at the end of a
+        file.
+        """
+        return max(1, self.row_group_memory_bytes // 4)
+
+    @property
+    def partition_rest_ms(self) -> int:
+        return rounded_up(self.partition_rest_hours, HOUR_MS)
+
+    @property
+    def min_data_age_ms(self) -> int:
+        return rounded_up(self.min_data_age_hours, HOUR_MS)
+
+    @property
+    def min_partition_age_ms(self) -> int | None:
+        """Milliseconds; ``None``: partitions of any time are rewritten."""
+        hours = self.min_partition_age_hours
+        return None if hours is None else rounded_up(hours, HOUR_MS)
+
+
+# Every policy key with its type, limits, default and meaning.
+#
+# Names and defaults come from the SeaweedFS worker and from Modak's policy; those without a source there are
+# Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and checks keys against each other.
 
 _SHOWN_KEYS = 3
 DEFAULT_SETTINGS = "default"
@@ -289,3 +575,33 @@ def nearest_keys(text: str) -> str:
     """``; the nearest keys are a, b, c`` for a word that is no key, and where all of them stand."""
     found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=_SHOWN_KEYS, cutoff=0)
     return f"; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
+
+
+# Which keys a call can set: one of detection or scheduling does nothing for a single pass, and is refused (pure).
+
+
+class Scope(StrEnum):
+    """What a call is about; the value says so to people."""
+
+    TABLE = "one table"
+    SCAN = "one detection"
+    CYCLE = "icekeeper run"
+
+
+_OF_EVERY_PASS = frozenset({"job_timeout_s", "job_retry_limit"})
+_OF_SCANS = frozenset(
+    {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
+)
+_MEANINGFUL = {
+    Scope.TABLE: _OF_EVERY_PASS,
+    Scope.SCAN: _OF_EVERY_PASS | _OF_SCANS,
+    Scope.CYCLE: DEPLOYMENT_KEYS,
+}
+
+
+def refuse_meaningless(keys: Iterable[str], scope: Scope) -> None:
+    """Raise PolicyError for a key of detection or scheduling that a call of this scope does not read."""
+    for key in keys:
+        if key in DEPLOYMENT_KEYS and key not in _MEANINGFUL[scope]:
+            readers = "icekeeper detect and icekeeper run read" if key in _OF_SCANS else "icekeeper run reads"
+            raise PolicyError(f"policy key {key} has no meaning for {scope.value}: {readers} it")

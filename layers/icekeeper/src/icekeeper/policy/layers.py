@@ -1,37 +1,74 @@
-"""Where settings come from, in the order in which later ones win.
-
-``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
-properties → table properties ``icekeeper.<key>`` → ``--set``.  What the table's properties count for says
-:mod:`icekeeper.policy.table_settings`; the deployment's bounds then limit what all of them say.
-"""
+"""Where settings come from, in the order in which later ones win, and checks of each layer (rule 114)."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
+
+from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.resources import variables_set
-from icekeeper.policy.foreign_names import name_here
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, POLICY_KEYS
-from icekeeper.policy.rewrite_keys import MEGABYTE
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
+from icekeeper.policy.values import amount_with_unit, did_you_mean, text_of
 
-__all__ = [
-    "BOUND_KEYS",
-    "ENVIRONMENT_PREFIX",
-    "OVERRIDE_SOURCE",
-    "SCHEDULE_PREFIX",
-    "TABLE_PREFIX",
-    "Layer",
-    "Malformed",
-    "gc_enabled",
-    "layers_for",
-    "table_source",
-]
+# What keys of other maintenance services are called here: Modak's policy, Iceberg's procedures and properties (pure).
+#
+# A name that is merely similar may mean the opposite: ``snapshot_min_retained`` are snapshots that are always kept,
+# ``snapshot_retain_max`` those beyond which everything expires.
+
+_KEPT = "max_snapshots_to_keep, the newest snapshots that are always kept"
+_TARGET = "target_file_size_mb, in MB (2^20 bytes)"
+_ALWAYS = "no setting: it is always done"
+# Modak, "Policy"; Iceberg's Spark procedures and their options; Iceberg's table properties.  Case, hyphens and dots are
+# written as underscores.
+_NAMES: Mapping[str, str] = {
+    "rewrite_target_bytes": _TARGET,
+    "rewrite_min_input_files": "min_input_files",
+    "manifest_rewrite_min_manifests": "min_manifests_to_rewrite",
+    "snapshot_min_retained": _KEPT,
+    "orphan_grace_hours": "orphan_older_than_hours",
+    "retain_last": _KEPT,
+    "min_snapshots_to_keep": _KEPT,
+    "history_expire_min_snapshots_to_keep": _KEPT,
+    "max_snapshot_age_ms": "snapshot_retention_hours, in hours",
+    "history_expire_max_snapshot_age_ms": "snapshot_retention_hours, in hours",
+    "older_than": "snapshot_retention_hours for snapshots, orphan_older_than_hours for orphans; both in hours",
+    "snapshot_ids": "snapshot_expire_ids",
+    "target_file_size_bytes": _TARGET,
+    "write_target_file_size_bytes": _TARGET,
+    "min_file_size_bytes": "min_file_size_ratio, a share of target_file_size_mb",
+    "max_file_size_bytes": "no setting: outputs are at most a quarter above target_file_size_mb",
+    "max_file_group_size_bytes": "max_file_group_size_mb, in MB (2^20 bytes)",
+    "delete_file_threshold": "delete_compaction_min_deletes",
+    "delete_ratio_threshold": "delete_compaction_min_ratio",
+    "partial_progress_enabled": "partial_progress, file groups per commit; 0 is off",
+    "partial_progress_max_commits": "partial_progress, file groups per commit",
+    "output_spec_id": "output_spec: current or keep",
+    "remove_dangling_deletes": _ALWAYS,
+    "use_starting_sequence_number": _ALWAYS,
+    "prefix_listing": _ALWAYS,
+    "max_concurrent_deletes": "delete_threads",
+    "dry_run": "--dry-run, an option of the command",
+    "zorder": "strategy=zorder with zorder_columns",
+}
+
+
+def name_here(key: str) -> str | None:
+    """What a key of another service is called here, with its unit; ``None``: no such name is known."""
+    return _NAMES.get(re.sub(r"[-.]", "_", key.strip().lower()))
+
+
+# Where settings come from, in the order in which later ones win.
+#
+# ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
+# properties → table properties ``icekeeper.<key>`` → ``--set``.  What the table's properties count for says
+# :mod:`icekeeper.policy.table_settings`; the deployment's bounds then limit what all of them say.
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
@@ -193,3 +230,173 @@ _ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {
     "history.expire.min-snapshots-to-keep": ("max_snapshots_to_keep", 1, int),
 }
 """Iceberg's own property → our key, its smallest legal value, and the conversion of its unit."""
+
+
+# Named schedules of a policy: ``schedules.nightly.strategy=zorder``, ``schedules.nightly.interval=24h``.
+#
+# A schedule has an interval, and settings that hold while it runs: those of the table, but for what it says itself.  In
+# environment variables two underscores divide: ``ICEKEEPER_SCHEDULES__NIGHTLY__STRATEGY``.
+
+INTERVAL = "interval"
+# What is one for the whole table: whether and by whom it is maintained, and which branch.
+_OF_THE_TABLE = frozenset({"maintenance_enabled", "ownership", "branch"})
+SCHEDULE_KEYS: tuple[str, ...] = (
+    INTERVAL,
+    *(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS and key not in _OF_THE_TABLE),
+)
+"""What a schedule may say of itself."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_LONGEST_NAME = 40
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LONGEST_INTERVAL_MS = 366 * _UNITS_MS["d"]
+_EXAMPLE = f"{SCHEDULE_PREFIX}nightly.strategy"
+
+
+def is_schedule_key(key: str) -> bool:
+    """Whether a key of a layer is about schedules, be it well formed or not."""
+    return key.startswith(SCHEDULE_PREFIX) or key == SCHEDULE_PREFIX.rstrip(".")
+
+
+def divided(key: str, source: str) -> tuple[str, str]:
+    """Schedule and policy key of a key ``schedules.NAME.KEY``.
+
+    Raises:
+        PolicyError: it has another form, or no schedule can set that key.
+    """
+    name, _, inner = key.removeprefix(SCHEDULE_PREFIX).partition(".")
+    if not inner or not key.startswith(SCHEDULE_PREFIX):
+        raise PolicyError(f"'{key}' (from {source}) is no setting of a schedule; write schedules.NAME.KEY, for example "
+                          f"{_EXAMPLE}")  # fmt: skip
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise PolicyError(
+            f"'{name}' (from {source}) is no name for a schedule; names have small letters, digits and single "
+            f"underscores, begin with a letter, and are at most {_LONGEST_NAME} characters long"
+        )
+    if inner in SCHEDULE_KEYS:
+        return name, inner
+    if inner in DEPLOYMENT_KEYS:
+        raise PolicyError(f"schedule {name} cannot set {inner} (from {source}): it is a setting of the deployment")
+    if inner in _OF_THE_TABLE:
+        raise PolicyError(f"schedule {name} cannot set {inner} (from {source}): it holds for the whole table")
+    raise PolicyError(
+        f"schedule {name} has an unknown key '{inner}' (from {source}){did_you_mean(inner, SCHEDULE_KEYS)}; it takes "
+        f"{INTERVAL}, and the policy keys of a table"
+    )
+
+
+def schedule_settings(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    """Schedule → its layers, lowest first, with the keys as they are called without a schedule.
+
+    Raises:
+        PolicyError: a key is malformed, or no schedule can set it.
+    """
+    found: dict[str, list[Layer]] = {}
+    for layer in layers:
+        values: dict[str, dict[str, object]] = {}
+        for key, value in layer.values.items():
+            if is_schedule_key(key):
+                name, inner = divided(key, layer.source)
+                values.setdefault(name, {})[inner] = value
+        for name, its_values in values.items():
+            found.setdefault(name, []).append(replace(layer, values=its_values))
+    return found
+
+
+def layers_of_schedule(layers: Sequence[Layer], own: Sequence[Layer]) -> Iterator[Layer]:
+    """The layers that make a schedule's settings: its own, above all others but this call's ``--set``.
+
+    Bounds stay last.
+    """
+
+    general = [replace(layer, values=without_schedules(layer.values)) for layer in layers]
+    own = [replace(layer, values={k: v for k, v in layer.values.items() if k != INTERVAL}) for layer in own]
+    yield from (layer for layer in general if not layer.is_of_call and not layer.is_bound)
+    yield from (layer for layer in own if not layer.is_of_call)
+    yield from (layer for layer in general if layer.is_of_call)
+    yield from (layer for layer in own if layer.is_of_call)
+    yield from (layer for layer in general if layer.is_bound)
+
+
+def without_schedules(values: Mapping[str, object]) -> dict[str, object]:
+    """The settings of a layer that hold without any schedule."""
+    return {key: value for key, value in values.items() if not is_schedule_key(key)}
+
+
+def parse_interval(name: str, value: object, source: str) -> int | None:
+    """An interval in milliseconds; ``None`` for ``none``, which takes the schedule away.
+
+    Raises:
+        PolicyError: it has another form, is 0 or above 366 days.
+    """
+    text = str(value).strip().lower()
+    if text == "none":
+        return None
+    match = re.fullmatch(r"([0-9]{1,9})\s*([smhd])", text)
+    interval_ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
+    if not 0 < interval_ms <= LONGEST_INTERVAL_MS:
+        raise PolicyError(
+            f"policy key {SCHEDULE_PREFIX}{name}.{INTERVAL} cannot be '{value}' (from {source}): write a time like "
+            "30m, 6h or 7d, at most 366d, or none for no such schedule"
+        )
+    return interval_ms
+
+
+def interval_text(interval_ms: int) -> str:
+    """The interval as a person writes it, in the largest unit that divides it: 90m, 24h, 7d."""
+    shown = [unit for unit, ms in _UNITS_MS.items() if interval_ms % ms == 0 and (unit != "d" or interval_ms > ms)]
+    unit = shown[-1]  # people say 24 h
+    return f"{interval_ms // _UNITS_MS[unit]}{unit}"
+
+
+# Checks the keys and values of one layer of settings by themselves (rule 114).
+
+
+def check_layer(layer: Layer) -> None:
+    """Check the keys and values of one layer by themselves.
+
+    Raises:
+        PolicyError: an unknown key or a malformed value.
+    """
+    check_keys(layer)
+    general = without_schedules(layer.values)
+    parse_values(general, dict.fromkeys(general, layer.source))
+    for name, (own,) in schedule_settings([layer]).items():
+        values = {key: value for key, value in own.values.items() if key != INTERVAL}
+        parse_values(values, dict.fromkeys(values, layer.source), f"{SCHEDULE_PREFIX}{name}.")
+        if INTERVAL in own.values:
+            parse_interval(name, own.values[INTERVAL], layer.source)
+
+
+def check_keys(layer: Layer) -> None:
+    """Raise PolicyError for an unknown key of the layer, be it a schedule's or not."""
+    for key in without_schedules(layer.values):
+        if key not in POLICY_KEYS:
+            here = name_here(key)
+            if here is not None:
+                raise PolicyError(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
+            raise PolicyError(
+                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
+            )
+    schedule_settings([layer])
+
+
+def parse_values(values: Mapping[str, object], sources: Mapping[str, str], prefix: str = "") -> Policy:
+    """The policy with these values, typed, and defaults; ``prefix`` stands before keys in messages.
+
+    Raises:
+        PolicyError: a malformed value; the message names key, value, source and what is allowed.
+    """
+    try:
+        return Policy.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0])
+        raise PolicyError(
+            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
+            f"{amount_with_unit(key, values[key]) or _allowed(first)}"
+        ) from None
+
+
+def _allowed(error: Any) -> str:
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]

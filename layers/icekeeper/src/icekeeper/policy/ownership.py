@@ -1,30 +1,75 @@
-"""Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule 115).
-
-In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
-off, or its jobs stand still (rule 140).  If both did the same work they would undo and overtake each other, so
-Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.  Types and their
-defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and "PutTableBucketMaintenanceConfiguration";
-Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table buckets".
-"""
+"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule 115)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from icekeeper.operation_facts import FACTS, BuiltIn, Operation
-from icekeeper.policy.bucket_jobs import BucketJobs, JobStatus, lasting_failure, stands_still
-from icekeeper.policy.choices import Ownership
+from icekeeper.policy.layers import Layer
+from icekeeper.policy.values import Ownership
 
-__all__ = [
-    "OWNED",
-    "OWNED_FOR_ALL_TABLES",
-    "BucketMaintenance",
-    "BuiltInState",
-    "Owners",
-    "decide_owners",
-    "why_bucket_expires",
-]
+# Whether a table bucket's own maintenance, which is switched on, really works on a table (rule 140, platform 58).
+#
+# Source: Amazon S3 user guide, "S3 Tables maintenance job status" and "Considerations and limitations for maintenance
+# jobs"; Amazon S3 API reference, "TableMaintenanceJobStatusValue".
+
+# Parts of the messages of failures that last for as long as the table is as it is.  All others may pass: time limits,
+# conflicts, missing keys, internal errors.  gc.enabled=false lasts too, but forbids our own deletions likewise.
+_LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
+    BuiltIn.SNAPSHOT_MANAGEMENT: ("user defined tags or references", "history.expire."),
+}
+
+
+class JobStatus(StrEnum):
+    """How the last run of one of the bucket's own operations on a table ended, in the words of the S3 Tables API."""
+
+    NOT_YET_RUN = "Not_Yet_Run"
+    SUCCESSFUL = "Successful"
+    FAILED = "Failed"
+    DISABLED = "Disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The last run of one of the bucket's own operations on a table."""
+
+    status: str
+    """A :class:`JobStatus`, or a word that came later, which means nothing here."""
+    message: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketJobs:
+    """The last runs of the bucket's own operations on one table, as far as they are known."""
+
+    jobs: Mapping[BuiltIn, Job] = field(default_factory=dict)
+    unreadable: str = ""
+    """Why they are not known."""
+
+
+def lasting_failure(built_in: BuiltIn, job: Job | None) -> str | None:
+    """The message of a failure that will last, so that the bucket does not do this for the table; else ``None``."""
+    if job is None or job.status != JobStatus.FAILED:
+        return None
+    said = job.message.lower()
+    return job.message if any(part in said for part in _LASTING.get(built_in, ())) else None
+
+
+def stands_still(built_in: BuiltIn, job: Job | None) -> bool:
+    """Whether the bucket does not do this for the table, although it is switched on."""
+    return job is not None and (job.status == JobStatus.DISABLED or lasting_failure(built_in, job) is not None)
+
+
+# Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule 115).
+#
+# In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
+# off, or its jobs stand still (rule 140).  If both did the same work they would undo and overtake each other, so
+# Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.  Types and their
+# defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and "PutTableBucketMaintenanceConfiguration";
+# Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table buckets".
 
 OWNED = "owned by the table bucket"
 OWNED_FOR_ALL_TABLES = (
@@ -149,3 +194,41 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
 
 def _unknown(built_in: BuiltIn, why: str) -> str:
     return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
+
+
+# The settings of a table bucket's own maintenance, as a layer of policy (rule 113).
+#
+# What somebody configured for the bucket's maintenance still holds when Icekeeper takes that maintenance over.  AWS's
+# defaults, which hold where nobody configured anything, are no layer: snapshots that the deployment keeps for weeks
+# must not expire after AWS's five days.
+
+BUCKET_SOURCE = "S3 Tables maintenance configuration"
+
+
+def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> list[Layer]:
+    """The settings of the bucket's maintenance as policy keys: one layer, or none where nothing is configured.
+
+    ``sort_columns`` are the columns of the table's own sort order, which S3 Tables' ``sort`` and ``z-order`` strategies
+    use (Amazon S3 user guide, "Maintenance for tables"); without any, these two strategies are ignored.
+    """
+    compaction, snapshots, files = (
+        bucket.states[built_in].settings if built_in in bucket.states else {}
+        for built_in in (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT, BuiltIn.UNREFERENCED_FILE_REMOVAL)
+    )
+    values: dict[str, object] = {}
+    if "targetFileSizeMB" in compaction:
+        values["target_file_size_mb"] = compaction["targetFileSizeMB"]
+    strategy = compaction.get("strategy")
+    if strategy in ("auto", "binpack") or (strategy == "sort" and sort_columns):
+        values["strategy"] = strategy
+    elif strategy == "z-order" and sort_columns:
+        values |= {"strategy": "zorder", "zorder_columns": tuple(sort_columns)}
+    if "minSnapshotsToKeep" in snapshots:
+        values["max_snapshots_to_keep"] = snapshots["minSnapshotsToKeep"]
+    if "maxSnapshotAgeHours" in snapshots:
+        values["snapshot_retention_hours"] = snapshots["maxSnapshotAgeHours"]
+    if "unreferencedDays" in files:
+        # S3 Tables marks an unreferenced file after the first period, and deletes it after the second.
+        days = [files["unreferencedDays"], files.get("nonCurrentDays", 0)]
+        values["orphan_older_than_hours"] = 24 * sum(day for day in days if isinstance(day, int))
+    return [Layer(BUCKET_SOURCE, values)] if values else []

@@ -24,10 +24,9 @@ from typing import Any, NoReturn
 import strictyaml
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.check_layer import check_layer
+from icekeeper.policy.allowed_prefixes import bucket_name, matches
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
-from icekeeper.policy.layers import Layer
-from icekeeper.policy.patterns import bucket_name, matches
+from icekeeper.policy.layers import Layer, check_layer
 from icekeeper.policy.values import did_you_mean
 
 __all__ = ["PolicyFile", "PolicyRule", "parse_policy_file"]

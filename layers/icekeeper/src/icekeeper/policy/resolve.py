@@ -2,27 +2,209 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
 
-from icekeeper.errors import PolicyError
-from icekeeper.policy.check_layer import check_layer, parse_values
-from icekeeper.policy.choices import Strategy
-from icekeeper.policy.keys import KEY_FACTS, POLICY_KEYS, Policy
-from icekeeper.policy.layers import SCHEDULE_PREFIX, Layer
-from icekeeper.policy.resolved_policy import DEFAULT_SOURCE, ResolvedPolicy, Schedule
-from icekeeper.policy.schedules import (
+from icekeeper.errors import PolicyError, RequestRefused
+from icekeeper.operation_facts import FACTS, Operation
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MORE, POLICY_KEYS, Policy
+from icekeeper.policy.layers import (
     INTERVAL,
+    OVERRIDE_SOURCE,
+    SCHEDULE_PREFIX,
+    TABLE_PREFIX,
+    Layer,
+    check_layer,
+    interval_text,
     layers_of_schedule,
     parse_interval,
+    parse_values,
     schedule_settings,
+    table_source,
     without_schedules,
 )
-from icekeeper.policy.table_settings import without_ignored
-from icekeeper.policy.tighter import MORE
-from icekeeper.policy.values import text_of
+from icekeeper.policy.ownership import Owners
+from icekeeper.policy.table_settings import Ignored, without_ignored
+from icekeeper.policy.values import Strategy, did_you_mean, json_value, text_of
 
-__all__ = ["MIN_ORPHAN_GRACE_HOURS", "resolve"]
+# A checked policy that knows where each value came from (rule 114), and the schedules in it.
+
+DEFAULT_SOURCE = "default"
+# When a sweep is due decides nothing of what it finds.
+_UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
+
+# What of a schedule decides what others leave as it is.
+_OF_LAYOUT = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb", "min_file_size_ratio")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One rhythm of a table's maintenance."""
+
+    name: str
+    interval_ms: int
+    """How long after one turn of it the next one is due."""
+    resolved: ResolvedPolicy
+    """The settings that hold while it runs."""
+    said: tuple[tuple[str, str], ...]
+    """The keys that the schedule itself sets, in the order of all keys, and the source of each."""
+
+    def says(self, key: str) -> bool:
+        """Whether the schedule itself sets a key."""
+        return any(said == key for said, _ in self.said)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPolicy:
+    """A policy and, for every key, the name of the source its value came from."""
+
+    policy: Policy
+    sources: Mapping[str, str]
+    is_stopped: bool = False
+    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
+    bounds: frozenset[str] = frozenset()
+    """The sources that are bounds."""
+    owners: Owners = field(default_factory=Owners)
+    """Who runs which operation in a table bucket that maintains its tables itself."""
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """The named schedules, by name."""
+    waived_prefixes: tuple[str, ...] = ()
+    """Those of ``orphan_protected_prefixes`` that are not the table's: in them a foreign table stops no sweep."""
+    ignored: tuple[Ignored, ...] = ()
+    """The settings of the table that do not count, wholly or in part (rule 260)."""
+    beside: tuple[Policy, ...] = ()
+    """Of a schedule: the policies of the table's other schedules that compact."""
+    known_as: str = ""
+    """The fingerprint of the policy that this one is a part of; empty: it is a whole one."""
+    _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What :meth:`fingerprint` found, once it was asked: tables share policies, and detection asks for each of them."""
+
+    def is_set(self, key: str) -> bool:
+        """Whether anybody has set a key: the deployment, a policy file, the table or this call."""
+        return self.sources[key] != DEFAULT_SOURCE
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """``(key, value, source, meaning)`` of every key, for people; then what the schedules say of themselves."""
+        rows = [self._row(key, self.sources[key]) for key in Policy.model_fields]
+        for name, schedule in sorted(self.schedules.items()):
+            prefix = f"{SCHEDULE_PREFIX}{name}."
+            for key, source in schedule.said:
+                if key == INTERVAL:
+                    what = f"how often schedule {name} runs"
+                    rows.append((f"{prefix}{key}", interval_text(schedule.interval_ms), source, what))
+                else:
+                    _, value, source, what = schedule.resolved._row(key, schedule.resolved.sources[key])
+                    rows.append((f"{prefix}{key}", value, source, what))
+        return rows
+
+    def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
+        return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
+
+    def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:
+        """Every key with its value as JSON has it, and its source; the one shape of a value with its source.
+
+        Then what the schedules say of themselves, intervals as text (``24h``).  Field names are in alphabetical order:
+        a state store returns them so, and remembered ones compare equal.  Without ``defaults``: only what somebody set.
+        """
+        keys = [key for key in POLICY_KEYS if defaults or self.sources[key] != DEFAULT_SOURCE]
+        documents = {key: self._document(key, self.sources[key]) for key in keys}
+        for name, schedule in sorted(self.schedules.items()):
+            for key, source in schedule.said:
+                named = f"{SCHEDULE_PREFIX}{name}.{key}"
+                if key == INTERVAL:
+                    documents[named] = {"source": source, "value": interval_text(schedule.interval_ms)}
+                else:
+                    documents[named] = schedule.resolved._document(key, source)
+        return documents
+
+    def _document(self, key: str, source: str) -> dict[str, object]:
+        return {"source": source, "value": json_value(getattr(self.policy, key))}
+
+    def of_schedule(self, name: str) -> ResolvedPolicy:
+        """The settings of one schedule, of the same owners."""
+        own = self.schedules[name].resolved
+        others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
+        beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
+        return replace(own, owners=self.owners, beside=beside)
+
+    def unscheduled(self) -> ResolvedPolicy:
+        """The policy for the operations that no schedule names; the whole one where there are no schedules."""
+        if not self.schedules:
+            return self
+        taken = {one for schedule in self.schedules.values() for one in schedule.resolved.policy.operations}
+        left = tuple(operation for operation in self.policy.operations if operation not in taken)
+        policy = self.policy.model_copy(update={"operations": left})
+        return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
+
+    def names_operations(self, schedule: str | None) -> bool:
+        """Whether a schedule says itself what it does, so that each turn does it."""
+        return schedule is not None and self.schedules[schedule].says("operations")
+
+    def parts(self) -> tuple[ResolvedPolicy, ...]:
+        """The policies by which passes may run: what no schedule names, and each schedule."""
+        return self.unscheduled(), *(self.of_schedule(name) for name in sorted(self.schedules))
+
+    def apart_from_schedules(self) -> ResolvedPolicy:
+        """The policy for a pass outside of all schedules."""
+        return replace(self, schedules={}, known_as=self.fingerprint())
+
+    def fingerprint(self) -> str:
+        """A digest of all that decides what a pass does: equal for equal values and owners, whatever their source.
+
+        Which tables a detection looks at, and when, decides nothing: what is done stays done under other filters.
+        """
+        if self.known_as:
+            return self.known_as
+        if not self._own_fingerprint:
+            self._own_fingerprint.append(self._digest())
+        return self._own_fingerprint[0]
+
+    def _digest(self) -> str:
+        deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
+        lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
+        # An operation that was left to the bucket is work again once the bucket no longer does it.
+        lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
+        lines += [f"beside {key}={_exact_text(getattr(one, key))}" for one in self.beside for key in _OF_LAYOUT]
+        for name, schedule in sorted(self.schedules.items()):
+            lines.append(f"{SCHEDULE_PREFIX}{name}={schedule.interval_ms} {schedule.resolved.fingerprint()}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def owned_by(self, owners: Owners) -> ResolvedPolicy:
+        """The same settings with other owners."""
+        return replace(self, owners=owners)
+
+    def why_ignored(self, key: str) -> str | None:
+        """Why what the table's own property says of a key does not count, ``None`` where it does."""
+        return next((one.why for one in self.ignored if one.key == key and one.source == table_source(key)), None)
+
+    def why_disabled(self) -> str | None:
+        """The reason every operation is skipped, ``None`` when maintenance is enabled."""
+        if self.policy.maintenance_enabled:
+            return None
+        return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
+
+    def why_switched_off(self, operation: Operation) -> str | None:
+        """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
+        keys = FACTS[operation].switches
+        if not keys or any(getattr(self.policy, key) for key in keys):
+            return None
+        return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
+
+    def why_not(self, operation: Operation) -> str | None:
+        """The reason an operation is skipped whatever the table holds: disabled, switched off, or not ours."""
+        return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
+
+    def runs(self, operation: Operation) -> bool:
+        """Whether a pass under this policy attempts the operation at all."""
+        return operation in self.policy.operations and self.why_not(operation) is None
+
+
+def _exact_text(value: object) -> str:
+    return str(value) if isinstance(value, Fraction) else text_of(value)
+
 
 # Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
 MIN_ORPHAN_GRACE_HOURS = 24
@@ -176,3 +358,212 @@ def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping
         raise PolicyError(
             f"policy key {key} (from {sources[key]}) cannot be used: it would go below {bounds[0].source}"
         )
+
+
+# What a request for a pass may ask for: nothing by which more is deleted than by the table's policy (rule 267; pure).
+#
+# Who may ask for a pass need not be an operator.  So a request names operations that the policy has anyway, and
+# settings that are no looser than those under which an operation runs; the deployment's ``ICEKEEPER_REQUESTS_MAY``
+# admits more.
+
+REQUESTS_MAY = "ICEKEEPER_REQUESTS_MAY"
+"""The environment variable with what requests may ask for beyond a table's policy: operations, keys, or ``all``."""
+_ALL = "all"
+
+_EXPIRY = frozenset({Operation.EXPIRE_SNAPSHOTS})
+_ORPHANS = frozenset({Operation.REMOVE_ORPHANS})
+_PROTECTED = "orphan_protected_prefixes"
+_PARTITIONS = frozenset({Operation.EXPIRE_PARTITIONS})
+_REWRITES = frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS})
+_EVERY = frozenset(Operation)
+"""Every pass, also for what it cleans up after failed loads."""
+
+_DECIDES: Mapping[str, frozenset[Operation]] = {
+    "maintenance_enabled": _EVERY,
+    "ownership": _EVERY,
+    "table_settings": _EVERY,
+    "orphan_older_than_hours": _EVERY,
+    "rewrite_enabled": frozenset({Operation.COMPACT}),
+    "delete_compaction_enabled": frozenset({Operation.COMPACT}),
+    "manifest_rewrite_enabled": frozenset({Operation.REWRITE_MANIFESTS}),
+    "proof": _REWRITES,
+    "verify_page_checksums": _REWRITES,
+    **dict.fromkeys(
+        ("snapshot_expiry_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "snapshot_retain_max"), _EXPIRY
+    ),
+    **dict.fromkeys(
+        ("snapshot_expire_limit", "snapshot_expire_ids", "snapshot_give_up_ids", "writer_mark_retention_hours"), _EXPIRY
+    ),
+    "clean_expired_metadata": _EXPIRY,
+    **dict.fromkeys(
+        ("orphan_sweep_enabled", "orphan_sweep_prefixes", "orphan_min_sightings", "orphan_inventory"), _ORPHANS
+    ),
+    **dict.fromkeys(("orphan_max_delete_ratio", "orphan_max_missing_ratio"), _ORPHANS),
+    **dict.fromkeys(("partition_retention_hours", "partition_time_column", "partition_time_pattern"), _PARTITIONS),
+    **dict.fromkeys(("partition_expire_limit", "branch", "where"), _PARTITIONS),
+}
+"""The keys that say whether an operation runs, what it deletes, or how it proves that no row was lost."""
+
+UNRESTRICTED = frozenset(POLICY_KEYS) - _DECIDES.keys() - {"operations", _PROTECTED}
+"""The keys that any request may set: by no value of theirs more is deleted."""
+
+
+def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
+    """The operations and keys that the deployment admits in requests, whatever a table's policy says.
+
+    Raises:
+        PolicyError: the variable names anything else.
+    """
+    known = (_ALL, *(operation.value for operation in Operation), *_DECIDES, _PROTECTED)
+    named = [name for name in (part.strip() for part in environment.get(REQUESTS_MAY, "").split(",")) if name]
+    for name in named:
+        if name not in known:
+            raise PolicyError(
+                f"environment variable {REQUESTS_MAY} has '{name}', which is no operation and no key that requests are "
+                f"held to{did_you_mean(name, known)}; write a comma-separated list of them, or {_ALL}"
+            )
+    return frozenset(named)
+
+
+def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozenset[str], table: str) -> None:
+    """Check a request: ``policy`` is the table's own, ``asked`` the one with the request's settings.
+
+    Raises:
+        RequestRefused: by the request more would be deleted; the message says what, and which setting admits it.
+    """
+    if _ALL in may:
+        return
+    refused: dict[str, str] = {}
+    for name in sorted(asked.schedules.keys() - policy.schedules.keys()):
+        refused[_ALL] = f"have a schedule '{name}', which the policy does not have"
+    own = list(_parts(policy))
+    # Every pass cleans up after failed loads, even one without an operation of its own.
+    refused |= _looser(policy.policy, asked.policy, None, may)
+    for part in _parts(asked):
+        for operation in part.operations:
+            refused |= _loosest(own, part, operation, may)
+    if refused:
+        raise RequestRefused(
+            f"a request for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
+            f"policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    schedule: str | None
+    resolved: ResolvedPolicy
+
+    @property
+    def policy(self) -> Policy:
+        return self.resolved.policy
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.policy.operations
+
+
+def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
+    """What runs under settings of its own: as ``policy_parts``, due or not."""
+    if not resolved.schedules or resolved.sources["operations"] == OVERRIDE_SOURCE:
+        yield _Part(None, resolved)
+        return
+    yield _Part(None, resolved.unscheduled())
+    for name in sorted(resolved.schedules):
+        yield _Part(name, resolved.schedules[name].resolved)
+
+
+def _loosest(own: list[_Part], part: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
+    """What is refused of an operation of a request, by what admits it; nothing where a part of the policy allows it."""
+    having = [one for one in own if operation in one.operations]
+    if not having:
+        is_admitted = operation.value in may
+        told = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
+        return told | _looser(own[0].policy, part.policy, operation, may) | _waiver(own[0], part, operation, may)
+    # Of its own schedule first: the sentence is about that.
+    having.sort(key=lambda one: one.schedule != part.schedule)
+    found = [_looser(one.policy, part.policy, operation, may) | _waiver(one, part, operation, may) for one in having]
+    return {} if {} in found else found[0]
+
+
+def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozenset[str]) -> dict[str, str]:
+    """The keys that decide about an operation, and of which the request has a looser value, each with a sentence.
+
+    ``None``: those that decide about every pass.
+    """
+    told: dict[str, str] = {}
+    for key, operations in _DECIDES.items():
+        is_meant = operations == _EVERY if operation is None else operation in operations
+        if not is_meant or key in may:
+            continue
+        before, after, direction = getattr(own, key), getattr(asked, key), KEY_FACTS[key].tighter
+        if before != after and (direction is None or not direction.holds(before, after)):
+            told[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
+    return told
+
+
+def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
+    """What is refused of a request that protects more: by it the data beside another table's metadata go (rule 263)."""
+    more = [one for one in asked.resolved.waived_prefixes if one not in own.resolved.waived_prefixes]
+    if operation is not Operation.REMOVE_ORPHANS or not more or _PROTECTED in may:
+        return {}
+    return {_PROTECTED: f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"}
+
+
+# What a change of settings changed: each key with its value and source before and after (pure).
+
+
+def setting_changes(
+    before: ResolvedPolicy | None, after: ResolvedPolicy, properties_before: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """``{"key", "before", "after"}`` of every key that changed, those of schedules too.
+
+    Each side is ``{"value", "source"}`` or ``None``.  ``before`` is ``None`` where the settings were wrong: then the
+    table's properties stand for what was.  A key that was set and is gone, or does not exist, has no ``after``.
+    """
+    new = after.documents()
+    if before is not None:
+        old: Mapping[str, Any] = before.documents()
+        keys = [key for key in new if old.get(key) != new[key]]
+    else:
+        old = {
+            name.removeprefix(TABLE_PREFIX): {"value": value, "source": f"table property {name}"}
+            for name, value in properties_before.items()
+            if name.startswith(TABLE_PREFIX)
+        }
+        now = {key: _bare(value) for key, value, source, _ in after.rows() if source == table_source(key)}
+        keys = [key for key in new if now.get(key) != (_bare(old[key]["value"]) if key in old else None)]
+    changed = [{"key": key, "before": old.get(key), "after": new[key]} for key in keys]
+    gone = [key for key in sorted(old) if key not in new]
+    return [*changed, *({"key": key, "before": old[key], "after": None} for key in gone)]
+
+
+def _bare(value: str) -> str:
+    """A value as text, in whatever way it is spaced."""
+    return "".join(value.split()).lower()
+
+
+# Settings that change nothing of a pass, each as a sentence for people (pure).
+
+# Setting → the operation that reads it, which `all` leaves out, and what does not happen without it.
+_OF_OPERATIONS_ON_REQUEST = {
+    "partition_retention_hours": (Operation.EXPIRE_PARTITIONS, "no partition is dropped"),
+    "statistics_columns": (Operation.COMPUTE_STATISTICS, "no statistics are computed"),
+}
+
+
+def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
+    """A sentence for each setting of the table that does not count, or that no operation of this policy reads.
+
+    None of the latter where the call itself names the operations: whoever does that knows which others it leaves out.
+    """
+    yield from (one.sentence() for one in resolved.ignored)
+    if resolved.sources["operations"] == OVERRIDE_SOURCE:
+        return
+    for key, (operation, missing) in _OF_OPERATIONS_ON_REQUEST.items():
+        value = getattr(resolved.policy, key)
+        if value not in (None, ()) and operation not in resolved.policy.operations:
+            yield (
+                f"{key} is {text_of(value)} ({resolved.sources[key]}), but {operation.value} is not among the "
+                f"operations, so {missing}; ask for it with operations=all,{operation.value}"
+            )

@@ -13,18 +13,21 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.operation_facts import Operation
-from icekeeper.policy.check_layer import check_keys, parse_values
-from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, OWN_SCHEDULES, Policy
-from icekeeper.policy.layers import ENVIRONMENT_PREFIX, SCHEDULE_PREFIX, Layer, Malformed
-from icekeeper.policy.schedules import (
+from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, MORE, OWN_SCHEDULES, KeyFacts, Policy
+from icekeeper.policy.layers import (
+    ENVIRONMENT_PREFIX,
     INTERVAL,
     LONGEST_INTERVAL_MS,
+    SCHEDULE_PREFIX,
+    Layer,
+    Malformed,
+    check_keys,
     divided,
     interval_text,
     is_schedule_key,
     parse_interval,
+    parse_values,
 )
-from icekeeper.policy.tighter import MORE, KeyFacts
 from icekeeper.policy.values import rounded_up, text_of
 
 __all__ = ["Ignored", "without_ignored"]

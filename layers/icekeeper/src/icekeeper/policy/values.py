@@ -1,49 +1,151 @@
-"""How the text of a setting becomes a typed value, and a typed value becomes text again.
-
-Hours and megabytes are exact fractions: Iceberg's own properties are in milliseconds and bytes, and 1000 ms is no
-finite decimal number of hours.
-"""
+"""How the text of a setting becomes a typed value, what it may choose from, and its text again."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
-from icekeeper.policy.choices import RewriteReason
-from icekeeper.policy.relative_time import parse_relative
-from icekeeper.policy.sort_order import parse_sort_order
-from icekeeper.policy.time_pattern import parse_time_pattern
+from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
 
-__all__ = [
-    "Amount",
-    "OperationNames",
-    "OptionalAge",
-    "OptionalAmount",
-    "OptionalCount",
-    "OptionalText",
-    "PositiveAmount",
-    "Ratio",
-    "RewriteReasons",
-    "SnapshotIds",
-    "SortOrderText",
-    "Switch",
-    "TextList",
-    "TimePatternText",
-    "WhereText",
-    "did_you_mean",
-    "json_value",
-    "parse_list",
-    "rounded_down",
-    "rounded_up",
-    "text_of",
-]
+# The values that policy keys choose from; those of ``operations`` stand in ``operation_facts.py``.
+
+
+class Strategy(StrEnum):
+    """How rows are laid out by a rewrite; ``auto`` sorts where the table has a sort order."""
+
+    AUTO = "auto"
+    BINPACK = "binpack"
+    SORT = "sort"
+    ZORDER = "zorder"
+
+
+class JobOrder(StrEnum):
+    """Which file groups are rewritten first, by bytes or by number of files (Java's ``rewrite-job-order``)."""
+
+    NONE = "none"
+    BYTES_ASC = "bytes-asc"
+    BYTES_DESC = "bytes-desc"
+    FILES_ASC = "files-asc"
+    FILES_DESC = "files-desc"
+
+
+class RewriteReason(StrEnum):
+    """What about how a file was written is reason enough to rewrite it, whatever its size."""
+
+    CODEC = "codec"
+    """Another compression codec than the table's properties ask for, or another format than Parquet."""
+    BLOOM = "bloom"
+    """No Bloom filter on a column that has one by the table's properties."""
+    SPEC = "spec"
+    """An older partition spec, where all rows of the file belong to one partition of the current spec."""
+
+
+class OutputSpec(StrEnum):
+    """The partition spec of rewritten files: the table's current one, or that of their inputs."""
+
+    CURRENT = "current"
+    KEEP = "keep"
+
+
+class Proof(StrEnum):
+    """How a rewrite proves that it kept every row: by row counts, or by comparing contents."""
+
+    COUNTS = "counts"
+    FULL = "full"
+
+
+class Ownership(StrEnum):
+    """Who maintains a table whose bucket has maintenance of its own: whoever has it enabled, or always us."""
+
+    AUTO = "auto"
+    ICEKEEPER = "icekeeper"
+
+
+# The text of policy key ``sort_order``: ``k asc nulls last, bucket(16, id) desc nulls first``.
+#
+# Transforms are Iceberg's (specification, "Partition Transforms", "Sorting").  As in Iceberg-Java and Spark, nulls come
+# first when ascending and last when descending unless the text says otherwise.
+
+_NUMBERED = ("bucket", "truncate")
+# Spark writes years(ts), Iceberg year(ts).
+_PLAIN_TRANSFORMS = {name: name for name in ("identity", "year", "month", "day", "hour")} | {
+    f"{name}s": name for name in ("year", "month", "day", "hour")
+}
+_NAME = r"\"[^\"]+\"|`[^`]+`|[^\s,()\"`]+"
+_TERM = re.compile(
+    rf"(?:(?P<function>\w+)\s*\(\s*(?:(?P<number>[^\s,()]+)\s*,\s*)?(?P<argument>{_NAME})\s*\)|(?P<column>{_NAME}))"
+    r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
+    re.IGNORECASE,
+)
+# A comma within parentheses or quotes separates nothing.  What is opened and never closed goes to the end, or each of a
+# thousand brackets would be followed there in vain.
+_PARTS = re.compile(r",|(?:\([^)]*(?:\)|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|[^,])+")
+
+
+@dataclass(frozen=True, slots=True)
+class SortTerm:
+    """One term; ``transform`` is spelled as in table metadata: ``identity``, ``bucket[16]``, ``day``, …"""
+
+    column: str
+    transform: str
+    descending: bool
+    nulls_first: bool
+
+
+def parse_sort_order(text: str) -> tuple[SortTerm, ...]:
+    """The terms of a sort order; columns are not looked up.
+
+    Raises:
+        ValueError: names the part that is wrong and what may stand there.
+    """
+    parts = _PARTS.findall(text)
+    # Terms and commas take turns; two commas in a row, or one at an end, leave a term out.
+    if len(parts) % 2 == 0 or any((part == ",") != (i % 2 == 1) for i, part in enumerate(parts)):
+        raise ValueError("a term is missing beside a comma")
+    return tuple(_term(part.strip()) for part in parts[::2])
+
+
+def _term(text: str) -> SortTerm:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"'{text}' is no sort term; write COLUMN or TRANSFORM(COLUMN), then asc or desc, then nulls first or nulls "
+            "last"
+        )
+    descending = (match["direction"] or "").lower() == "desc"
+    return SortTerm(
+        column=(match["column"] or match["argument"]).strip('"`'),
+        transform="identity" if match["function"] is None else _transform(match["function"], match["number"], text),
+        descending=descending,
+        nulls_first=match["nulls"].lower() == "first" if match["nulls"] else not descending,
+    )
+
+
+def _transform(function: str, number: str | None, text: str) -> str:
+    name = function.lower()
+    if name in _NUMBERED:
+        if number is None or not re.fullmatch(r"[1-9]\d{0,8}", number):
+            raise ValueError(f"'{text}' needs a whole number above 0: write {name}(16, COLUMN)")
+        return f"{name}[{number}]"
+    if name not in _PLAIN_TRANSFORMS:
+        raise ValueError(f"'{function}' in '{text}' is no transform; use {', '.join((*_NUMBERED, *_PLAIN_TRANSFORMS))}")
+    if number is not None:
+        raise ValueError(f"'{text}' has a number too many: write {name}(COLUMN)")
+    return _PLAIN_TRANSFORMS[name]
+
+
+# How the text of a setting becomes a typed value, and a typed value becomes text again.
+#
+# Hours and megabytes are exact fractions: Iceberg's own properties are in milliseconds and bytes, and 1000 ms is no
+# finite decimal number of hours.
 
 # Plain decimals only: Fraction("1e999999999") would build an integer of a billion digits.
 _DECIMAL = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?")
@@ -224,3 +326,47 @@ def _amount_text(value: Fraction) -> str:
         sign, digits = "-" if scaled < 0 else "", str(abs(scaled.numerator)).rjust(_MAX_DECIMALS + 1, "0")
         return f"{sign}{digits[:-_MAX_DECIMALS]}.{digits[-_MAX_DECIMALS:].rstrip('0')}"
     return f"≈{float(value):.6g}"
+
+
+# Recognises an amount that was written with a unit (``30d``, ``256MB``), and says it in the unit of its key (pure).
+#
+# A setting is a plain number, because table properties are read by other programs too, and because MB means 10^6 to
+# some and 2^20 to others.
+
+_WITH_UNIT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]+)")
+_SECONDS: Mapping[str, int] = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400),
+}
+_BYTES: Mapping[str, int] = {
+    **dict.fromkeys(("b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kib"), 1024),
+    **dict.fromkeys(("m", "mb", "mib"), 1024**2),
+    **dict.fromkeys(("g", "gb", "gib"), 1024**3),
+    **dict.fromkeys(("t", "tb", "tib"), 1024**4),
+}
+# What the end of a key says about its unit, the units that may be meant, and the size of the key's own.
+_OF_KEY: tuple[tuple[str, str, Mapping[str, int], int], ...] = (
+    ("_hours", "hours", _SECONDS, 3600),
+    ("_timeout_s", "seconds", _SECONDS, 1),
+    ("_interval_s", "seconds", _SECONDS, 1),
+    ("_mb", "MB (2^20 bytes)", _BYTES, 1024**2),
+    ("max_bytes_to_rewrite", "bytes", _BYTES, 1),
+    ("min_row_group_copy_bytes", "bytes", _BYTES, 1),
+)
+
+
+def amount_with_unit(key: str, value: object) -> str | None:
+    """What to write in place of an amount with a unit; ``None`` for keys and values without one."""
+    found = _WITH_UNIT.fullmatch(str(value).strip())
+    if found is None:
+        return None
+    for ending, unit, sizes, own in _OF_KEY:
+        if key.endswith(ending) and found[2].lower() in sizes:
+            amount = Fraction(found[1]) * sizes[found[2].lower()] / own
+            digits = f"{float(amount):.6f}".rstrip("0").rstrip(".")
+            return f"it is a plain number of {unit}; write {digits}" if Fraction(digits) == amount else None
+    return None

@@ -28,7 +28,7 @@ from icekeeper.model import (
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
-from icekeeper.policy.choices import OutputSpec, RewriteReason
+from icekeeper.policy.values import OutputSpec, RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.other_spellings import misspelled, other_spellings
 from icekeeper.rows.readable import why_unreadable

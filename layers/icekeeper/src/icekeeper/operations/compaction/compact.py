@@ -40,7 +40,7 @@ from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.written_settings import BY_FOOTER, WantedSettings, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, Strategy
-from icekeeper.policy.choices import RewriteReason
+from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.slack import Slack

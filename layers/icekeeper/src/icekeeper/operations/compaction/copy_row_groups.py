@@ -22,7 +22,7 @@ from icekeeper.operations.compaction.rewrite_task import Copying, RewriteTask
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
 from icekeeper.operations.compaction.written_settings import wanted_settings
-from icekeeper.policy.choices import RewriteReason
+from icekeeper.policy.values import RewriteReason
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
 from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup
 from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files

@@ -16,7 +16,7 @@ from icekeeper.model import FileContent, FileKey
 from icekeeper.operations.compaction.bins import Bin, Reason
 from icekeeper.operations.compaction.candidates import Candidate, is_likely_copied, known_deleted_rows
 from icekeeper.policy import Policy
-from icekeeper.policy.choices import JobOrder
+from icekeeper.policy.values import JobOrder
 
 # Weighs what a rewrite saves its readers against what it costs (rule 125) (pure).
 #

@@ -35,7 +35,7 @@ from icekeeper.operations.compaction.payback import (
 )
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
-from icekeeper.policy.choices import RewriteReason
+from icekeeper.policy.values import RewriteReason
 from icekeeper.state.slack import Slack
 
 # Says which candidates a plan leaves alone, and why, for people (pure).

@@ -17,8 +17,7 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.operations.compaction.write_properties import partition_path, row_group_bytes
 from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
-from icekeeper.policy.choices import RewriteReason
-from icekeeper.policy.values import text_of
+from icekeeper.policy.values import RewriteReason, text_of
 
 # What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure).
 

@@ -15,8 +15,7 @@ from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import LiveEntry
 from icekeeper.policy import Policy, Strategy
-from icekeeper.policy.sort_order import parse_sort_order
-from icekeeper.policy.values import did_you_mean
+from icekeeper.policy.values import did_you_mean, parse_sort_order
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
 __all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe", "has_order", "table_recipe"]

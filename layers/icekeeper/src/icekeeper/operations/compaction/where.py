@@ -20,8 +20,8 @@ from icekeeper.operations.compaction.predicates import (
     within_bounds,
     within_partition,
 )
-from icekeeper.partition_time import partition_times
 from icekeeper.policy import Policy
+from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.rows.arrow_schema import stored_schema
 

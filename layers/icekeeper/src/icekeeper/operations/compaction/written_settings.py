@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.compaction.write_properties import writer_options
-from icekeeper.policy.choices import RewriteReason
+from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.parquet_footer import read_parquet_footer
 from icekeeper.storage.storage import Storage

@@ -44,6 +44,7 @@ from icekeeper.operations.orphans.orphan_rules import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
+from icekeeper.policy.due import FORMER_TABLES
 from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.local import is_empty, old_folders
@@ -51,7 +52,6 @@ from icekeeper.storage.merged_spellings import any_spelling
 from icekeeper.storage.path_set import PathSet, may_be_under
 from icekeeper.storage.paths import is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
-from icekeeper.sweep_rhythm import FORMER_TABLES
 from icekeeper.text import counted
 
 # Data files outside of the table's location: swept where a person has named their folder (rule 228).

@@ -17,9 +17,7 @@ from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
-from icekeeper.policy.time_pattern import DAY_MS, TimePattern, days_of, parse_time_pattern
-
-__all__ = ["NO_TIME_FIELD", "PartitionTimes", "partition_times"]
+from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, parse_time_pattern
 
 NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time_column or partition_time_pattern"
 _TIMESTAMPS = {"timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
