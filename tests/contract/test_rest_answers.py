@@ -22,7 +22,7 @@ from icekeeper.errors import (
     MaintenanceError,
     StorageError,
 )
-from icekeeper.pyiceberg_private.rest import BoundedRestCatalog
+from icekeeper.pyiceberg_private.rest_session import BoundedRestCatalog
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
 

@@ -55,7 +55,7 @@ class Answering:
 def test_a_listing_of_pages_without_end_ends(
     server: HostileRest, listing: str, token: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icekeeper.pyiceberg_private.rest._MOST_PAGES", 20)
+    monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session._MOST_PAGES", 20)
     count = itertools.count()
 
     def told(path: str, query: Mapping[str, str]) -> Any:
@@ -104,7 +104,7 @@ def test_namespaces_in_namespaces_without_end_end(
 
 def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = server.open()
-    monkeypatch.setattr("icekeeper.pyiceberg_private.rest.ANSWER_TIMEOUT_S", -1.0)
+    monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session.ANSWER_TIMEOUT_S", -1.0)
     with pytest.raises(StorageError, match="cannot be used: an answer does not end within"):
         catalog.load(NAME)
     with pytest.raises(StorageError, match="cannot be used: an answer does not end within"):

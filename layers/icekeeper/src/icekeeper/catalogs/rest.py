@@ -35,7 +35,7 @@ from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata, same_table
 from icekeeper.metadata.document_files import require_shape
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private.rest import (
+from icekeeper.pyiceberg_private.rest_session import (
     BoundedRestCatalog,
     LedElsewhere,
     SecondAttemptFailed,

@@ -19,7 +19,7 @@ from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_docume
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private.sql import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
+from icekeeper.pyiceberg_private.sql_engine import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
 
 # The file behind a SQLite address: asked for before a client, which would create it.

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from sqlalchemy import ColumnElement, CompoundSelect, Engine, Select, Update, bindparam, select, union, update
 
-__all__ = ["sql_catalog_names", "sql_engine", "sql_pointer", "sql_swap", "sql_tables"]
-
 
 def sql_engine(catalog: SqlCatalog) -> Engine:
     """The catalog's SQLAlchemy engine."""

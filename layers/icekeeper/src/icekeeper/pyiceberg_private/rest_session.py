@@ -34,8 +34,6 @@ from icekeeper.machine.foreign_bytes import FileLimits, hold_values, require_fit
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.text import address_to_show
 
-__all__ = ["BoundedRestCatalog", "LedElsewhere", "SecondAttemptFailed", "rest_credentials", "rest_request"]
-
 # Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
