@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from rich.console import Console
 
-from icekeeper.costs.month import MONTH_HOURS, Bill, month_of
-from icekeeper.prices import US_EAST_1
+from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, month_of
 from icekeeper.state.usage import HourOfUse
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto

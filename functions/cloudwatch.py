@@ -25,8 +25,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report_table import TableReport
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
-from icekeeper.report.request_metrics import REQUESTS
+from icekeeper.report.outcome import REQUESTS, Status
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.text import escaped
 from observability import SERVICE, logger

@@ -15,7 +15,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAl
 from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
-from icekeeper.pipeline.job_log import json_line
+from icekeeper.report.activity import json_line
 from icekeeper.text import MaskingFormatter, escaped, masked
 from usage import metered, note_log_bytes
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.events import WAITING
-from icekeeper.report.plain_words import in_plain_words, lines_of
+from icekeeper.report.outcome import in_plain_words, lines_of
 from icekeeper.state.store import PassRecord
 from local_stack.executions import ChildExecution, Execution, Visit
 from local_stack.metrics import Metric

@@ -8,8 +8,7 @@ from unittest import mock
 
 from icekeeper.operations.compaction import compact
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
-from icekeeper.report.planned_order import in_turn, order_json
+from icekeeper.report.outcome import Status, in_turn, order_json
 from icekeeper.storage.paths import normalise
 from support.dry_runs import assert_agree, dry_run
 from support.maintained_table import maintained_table

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.policy import Operation
-from icekeeper.report import listings
+from icekeeper.report import outcome as listings
 from support.command import Command, local_path
 from support.command_passes import LOCAL, OPERATION_NAMES, PASS, rows, statuses, summaries
 

@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome
-from icekeeper.report.planned_order import in_turn
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, in_turn
 from support.maintained_table import MaintainedTable
 
 __all__ = ["assert_agree", "dry_run", "figures"]

@@ -232,7 +232,7 @@ PURE = (
     "icekeeper.pipeline.wave",
     "icekeeper.pipeline.deployment",
     "icekeeper.pipeline.wave",
-    "icekeeper.prices",
+    "icekeeper.report.costs",
     "icekeeper.row_group_copy.footer_decisions",
     "icekeeper.row_group_copy.chunk_checks",
     "icekeeper.row_group_copy.copyable_file",

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Any
 from unittest import mock
 
-from icekeeper import activity
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance import run_pass
 from icekeeper.operations.orphans import remove_orphans as compare_listing
+from icekeeper.report import activity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from icekeeper.activity import operation_finished, operation_started, progress_of
-from icekeeper.pipeline.job_log import JsonLines
+from icekeeper.report.activity import JsonLines, operation_finished, operation_started, progress_of
 
 
 @pytest.fixture(autouse=True)
 def _at_info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "icekeeper.activity")
+    caplog.set_level(logging.INFO, "icekeeper.report.activity")
 
 
 def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +80,7 @@ def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytes
     assert line == {
         "level": "INFO",
         "message": "ns.t: compact started",
-        "name": "icekeeper.activity",
+        "name": "icekeeper.report.activity",
         "catalog": "C",
         # What a line says for itself is what counts.
         "event": "operation_started",

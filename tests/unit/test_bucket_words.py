@@ -7,8 +7,7 @@ import io
 from rich.console import Console
 
 from icekeeper.policy import Operation
-from icekeeper.report.bucket_outcome import BucketOutcome, Outside
-from icekeeper.report.outcome import succeeded
+from icekeeper.report.outcome import BucketOutcome, Outside, succeeded
 from icekeeper.report.terminal import print_bucket
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.costs.given_prices import priced_anew
-from icekeeper.costs.month import MONTH_HOURS, Bill, month_of
 from icekeeper.errors import PolicyError
 from icekeeper.machine.metering import Amount, Meter
-from icekeeper.prices import US_EAST_1, Prices
+from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, Prices, month_of, priced_anew
 from icekeeper.state.usage import HourOfUse, hours_between
 
 NO_PRICES = ("month", "region", "glue_optimizer_mb_per_dpu_second")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import StorageError
 from icekeeper.pipeline.glue_job import start_logging
-from icekeeper.pipeline.job_log import JsonLines
+from icekeeper.report.activity import JsonLines
 from icekeeper.text import MaskingFormatter, escaped, escaped_document, escaped_lines, printable_json
 from local_stack.functions import LambdaContext
 from support.lambda_functions import give_up_package_logger

@@ -30,7 +30,7 @@ AT_HOME: dict[str, frozenset[str]] = {
     "requests": frozenset({"catalogs", "pyiceberg_private"}),
     "thrift": frozenset({"row_group_copy"}),
     "typer": frozenset({"cli"}),
-    "rich": frozenset({"cli", "demo", "report/bill.py", "report/rows.py", "report/terminal.py"}),
+    "rich": frozenset({"cli", "demo", "report/terminal.py"}),
     "duckdb": frozenset({"demo/duckdb_child.py"}),
     "aws_lambda_powertools": frozenset(),
 }

@@ -12,8 +12,16 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_and_end_pass import with_warnings
 from icekeeper.policy import Operation
-from icekeeper.report.listings import listing_in
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
+from icekeeper.report.outcome import (
+    OperationOutcome,
+    PassOutcome,
+    Status,
+    failed,
+    listing_in,
+    refused,
+    skipped,
+    succeeded,
+)
 
 COMPACTED = succeeded(
     Operation.COMPACT,

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joined_count, note_request
 from icekeeper.pass_context.context import CountedEngine
-from icekeeper.report.request_metrics import request_metrics
+from icekeeper.report.outcome import request_metrics
 from support.source_tree import MODULES
 
 GET, PUT = RequestKind.GET, RequestKind.PUT

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import PassOutcome, failed, refused, skipped
-from icekeeper.report.rows import print_policy
 from icekeeper.report.terminal import (
     print_detection,
     print_loads,
     print_outcome,
     print_pins,
+    print_policy,
     print_problems,
     trouble,
 )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icekeeper.policy import Layer, resolve
-from icekeeper.report.rows import print_policy, print_rows
+from icekeeper.report.terminal import print_policy, print_rows
 
 LONG = "sort_order names column 'idd', which the table does not have or which has no order; its columns are id, name"
 PATH = "s3://bucket/" + "x" * 120 + ".parquet"

@@ -7,8 +7,16 @@ import io
 from rich.console import Console
 
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, failed, refused, skipped, succeeded
-from icekeeper.report.planned_order import order_json, told_anew
+from icekeeper.report.outcome import (
+    OperationOutcome,
+    PassOutcome,
+    failed,
+    order_json,
+    refused,
+    skipped,
+    succeeded,
+    told_anew,
+)
 from icekeeper.report.terminal import print_outcome, print_passes, trouble
 
 

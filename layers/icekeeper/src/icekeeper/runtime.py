@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
@@ -23,6 +22,7 @@ from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import ResolvedPolicy
+from icekeeper.report.activity import Progress, silent
 from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
-    from icekeeper.report.bucket_outcome import BucketOutcome
-    from icekeeper.report.listings import ListingWriter
-    from icekeeper.report.outcome import PassOutcome
+    from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.findings import Verification
 
 __all__ = ["Runtime", "open_engine"]

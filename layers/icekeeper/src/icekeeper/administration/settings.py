@@ -17,7 +17,7 @@ from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabl
 from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
-from icekeeper.report.listings import MAX_INLINE_PATHS, ListingWriter
+from icekeeper.report.outcome import MAX_INLINE_PATHS, ListingWriter
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory

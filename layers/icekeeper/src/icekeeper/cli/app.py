@@ -127,8 +127,7 @@ def maintain(
     One run at a time maintains a table.
     """
     from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
-    from icekeeper.report.outcome import PassOutcome, PassStatus
-    from icekeeper.report.planned_order import order_json
+    from icekeeper.report.outcome import PassOutcome, PassStatus, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from icekeeper.activity import Progress as ProgressCallback
-from icekeeper.activity import silent
+from icekeeper.report.activity import Progress as ProgressCallback
+from icekeeper.report.activity import silent
 from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from icekeeper.engines.engine import Engine, EngineName
-    from icekeeper.report.listings import ListingWriter
+    from icekeeper.report.outcome import ListingWriter
 
 __all__ = [
     "EXIT_FAILED",
@@ -212,7 +212,7 @@ def tell(sentence: str) -> None:
 
 def listings() -> ListingWriter:
     """A writer for lists of files that are too long for a document: it writes them to the state's folder."""
-    from icekeeper.report.listings import listing_in
+    from icekeeper.report.outcome import listing_in
     from icekeeper.state.open import state_folder
 
     return listing_in(state_folder(os.environ) / "listings")

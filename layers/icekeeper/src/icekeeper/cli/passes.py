@@ -149,8 +149,7 @@ def plan(
     as_json: AsJson = False,
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
-    from icekeeper.report.outcome import PassStatus
-    from icekeeper.report.planned_order import in_turn, order_json
+    from icekeeper.report.outcome import PassStatus, in_turn, order_json
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime
 

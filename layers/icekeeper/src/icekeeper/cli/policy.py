@@ -30,7 +30,7 @@ def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Print every setting that holds for a table, with its source, and settings of the table that do not count."""
-    from icekeeper.report.rows import print_policy
+    from icekeeper.report.terminal import print_policy
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, about="icekeeper run")  # it shows the keys of scheduling too

@@ -18,9 +18,9 @@ from icekeeper.text import counted
 if TYPE_CHECKING:
     from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
-    from icekeeper.costs.month import Bill
     from icekeeper.detection.proposal import Proposal, Skip
     from icekeeper.policy import ResolvedPolicy
+    from icekeeper.report.costs import Bill
     from icekeeper.report.page import Page, TableOnPage
     from icekeeper.runtime import Runtime
     from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
@@ -129,12 +129,10 @@ def cost(
     as_json: AsJson = False,
 ) -> int:
     """Say what this deployment costs a month, by what its functions and jobs recorded; changes nothing."""
-    from icekeeper.costs.given_prices import priced_anew
-    from icekeeper.costs.month import month_of
     from icekeeper.machine.clock import HOUR_MS, system_clock
     from icekeeper.machine.resources import variables_set
-    from icekeeper.prices import US_EAST_1
-    from icekeeper.report.bill import print_bill
+    from icekeeper.report.costs import US_EAST_1, month_of, priced_anew
+    from icekeeper.report.terminal import print_bill
     from icekeeper.state.open import open_state
     from icekeeper.state.usage import hour_of, hours_between
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from icekeeper.activity import swap_lost
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, shows
 from icekeeper.commit.resolve_outcome import SLOW, OutcomeResolver, Traces, Undecided, backoff_seconds
@@ -30,6 +29,7 @@ from icekeeper.errors import (
 )
 from icekeeper.machine.clock import steady_s
 from icekeeper.model import Nothing
+from icekeeper.report.activity import swap_lost
 
 __all__ = ["CommitTerms", "Committed", "commit_with_retries", "patience_of"]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
-from icekeeper.activity import scan_finished, scan_started
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
@@ -38,6 +37,7 @@ from icekeeper.machine.clock import HOUR_MS, at_work, in_daemon_thread
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.due import has_former_table
+from icekeeper.report.activity import scan_finished, scan_started
 from icekeeper.state.claims import CatalogLook, Entry, TableClaims, UnseenEntry
 from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutOff, CutWork, cut_again, look_reason, waiting_cuts
 from icekeeper.state.gathered import Gathered

@@ -16,8 +16,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_listing import deletes_after_commit
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.due import FORMER_TABLES, SWEPT, TRIED, PolicyPart, next_count_ms, why_no_sweep
-from icekeeper.report.clock_skew import clock_warning
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, clock_warning
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.store import LastSeen, PassRecord, StateStore

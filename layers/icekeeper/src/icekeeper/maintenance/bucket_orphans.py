@@ -29,8 +29,18 @@ from icekeeper.operations.orphans.orphan_rules import CandidateCollector, TableL
 from icekeeper.operations.orphans.remove_orphans import why_skipped
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.report.bucket_outcome import BucketOutcome, ForeignTable, Outside
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
+from icekeeper.report.outcome import (
+    BucketOutcome,
+    ForeignTable,
+    OperationOutcome,
+    Outside,
+    PassOutcome,
+    Status,
+    failed,
+    refused,
+    skipped,
+    succeeded,
+)
 from icekeeper.state.store import StateStore
 from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject

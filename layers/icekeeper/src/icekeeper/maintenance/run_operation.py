@@ -9,7 +9,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from icekeeper.activity import operation_finished, operation_started, progress_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.deletion.table_claims import remember_claims
 from icekeeper.errors import (
@@ -25,8 +24,8 @@ from icekeeper.machine.metering import counting
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped
-from icekeeper.report.request_metrics import request_metrics
+from icekeeper.report.activity import operation_finished, operation_started, progress_of
+from icekeeper.report.outcome import OperationOutcome, failed, refused, request_metrics, skipped
 
 # ``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins (rule 115).
 

@@ -34,9 +34,16 @@ from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.policy.resolve import unused_settings
-from icekeeper.report.outcome import EngineTaken, OperationOutcome, PassOutcome, Status, failed, skipped
-from icekeeper.report.planned_order import looks_at_the_table
-from icekeeper.report.request_metrics import request_metrics
+from icekeeper.report.outcome import (
+    EngineTaken,
+    OperationOutcome,
+    PassOutcome,
+    Status,
+    failed,
+    looks_at_the_table,
+    request_metrics,
+    skipped,
+)
 from icekeeper.state.address import STATE_VARIABLE
 from icekeeper.state.cut_offs import CutWork, forget_cut
 from icekeeper.state.requests import MaintenanceRequest

@@ -13,7 +13,6 @@ from itertools import chain
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from icekeeper.activity import Progress, silent
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
@@ -31,6 +30,7 @@ from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, n
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders, shared_reads
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.report.activity import Progress, silent
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind, StateStore

@@ -21,7 +21,7 @@ from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, stea
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, TableName
 from icekeeper.policy import Policy
-from icekeeper.report.clock_skew import CLOCK_SKEW, skew_sentence
+from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
 from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations

@@ -31,10 +31,9 @@ from icekeeper.pipeline.control_bucket import ControlBucket, PlanDocument, Store
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.policy import Operation, Policy, resolve
 from icekeeper.policy.layers import layers_for
-from icekeeper.prices import GLUE_SHORTEST_S
 from icekeeper.pyiceberg_private.configuration import catalogs_of
-from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.report.request_metrics import request_key
+from icekeeper.report.costs import GLUE_SHORTEST_S
+from icekeeper.report.outcome import PassOutcome, Status, request_key
 from icekeeper.runtime import Runtime
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease

@@ -35,7 +35,6 @@ from icekeeper.operation_facts import operations_of_waves
 from icekeeper.pipeline.control_bucket import ControlBucket, read_plan, require_of_run, table_folder, write_job_failure
 from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings, note_job, record_use
 from icekeeper.pipeline.events import OperationEvent, PlanReference, parse_event
-from icekeeper.pipeline.job_log import JsonLines, lines_about
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
 from icekeeper.pipeline.wave import (
@@ -49,8 +48,8 @@ from icekeeper.pipeline.wave import (
     wave_key,
 )
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import failed, refused
-from icekeeper.report.outcome_document import operation_document
+from icekeeper.report.activity import JsonLines, lines_about
+from icekeeper.report.outcome import failed, operation_document, refused
 from icekeeper.runtime import open_engine
 from icekeeper.state.address import STATE_VARIABLE, parse_address
 from icekeeper.state.cut_offs import CutWork, cut_again

@@ -28,8 +28,7 @@ from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.pipeline.wave import left_key
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, named_parts
-from icekeeper.report.outcome import OperationOutcome, Status, failed, skipped
-from icekeeper.report.outcome_document import operation_document
+from icekeeper.report.outcome import OperationOutcome, Status, failed, operation_document, skipped
 from icekeeper.runtime import Runtime
 from icekeeper.state.requests import MaintenanceRequest
 

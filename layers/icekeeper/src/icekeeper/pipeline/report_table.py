@@ -32,8 +32,16 @@ from icekeeper.pipeline.events import (
 )
 from icekeeper.pipeline.one_call import is_cut_off, remember_outgrown
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, StagedOutcome, failed, refused
-from icekeeper.report.outcome_document import operation_outcome, staged_outcome
+from icekeeper.report.outcome import (
+    OperationOutcome,
+    PassOutcome,
+    PassStatus,
+    StagedOutcome,
+    failed,
+    operation_outcome,
+    refused,
+    staged_outcome,
+)
 from icekeeper.state.cut_offs import CutWork, cut_again, forget_cut
 
 # The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icekeeper.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
@@ -27,8 +26,8 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
 from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status, refused_besides
-from icekeeper.report.outcome_document import operation_document
+from icekeeper.report.activity import Progress, operation_finished, operation_started, silent
+from icekeeper.report.outcome import OperationOutcome, Status, operation_document, refused_besides
 from icekeeper.storage.sources import KnownFiles
 
 __all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]

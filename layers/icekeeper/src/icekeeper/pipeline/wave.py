@@ -12,7 +12,7 @@ from icekeeper.operation_facts import STEPS
 from icekeeper.pipeline.control_bucket import PlanDocument, read_plan, require_of_run
 from icekeeper.pipeline.deployment import Deployment, travelling_environment
 from icekeeper.pipeline.events import Item, PlanReference, RunId
-from icekeeper.prices import GLUE_SHORTEST_S, US_EAST_1
+from icekeeper.report.costs import GLUE_SHORTEST_S, US_EAST_1
 
 # The documents of a wave: which tables wait for it, and which ones one Glue run maintains at once.
 #

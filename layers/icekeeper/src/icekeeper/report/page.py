@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from icekeeper.machine.clock import iso_utc
-from icekeeper.report.outcome import PassStatus
-from icekeeper.report.plain_words import in_plain_words, lines_of
+from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
 from icekeeper.text import counted, escaped, size_text
 
 __all__ = ["ORPHANS", "LastPass", "Page", "TableOnPage", "render_page"]

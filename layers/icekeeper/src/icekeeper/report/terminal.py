@@ -1,42 +1,134 @@
-"""Prints outcomes, proposals, problems and policies as tables for people.
-
-The caller makes the console (for standard error, where standard output carries JSON); rich colours only where that
-console is a terminal.
-"""
+"""Prints outcomes, proposals, problems, policies and bills as tables for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from icekeeper.machine.clock import iso_utc
-from icekeeper.report.bucket_outcome import BucketOutcome
-from icekeeper.report.next_run_lines import next_run_lines
-from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.report.plain_words import in_plain_words, lines_of, told_once
-from icekeeper.report.planned_order import in_turn, told_anew, told_order
-from icekeeper.report.rows import print_rows
+from icekeeper.report.outcome import (
+    BucketOutcome,
+    PassOutcome,
+    Status,
+    in_plain_words,
+    in_turn,
+    lines_of,
+    told_anew,
+    told_once,
+    told_order,
+)
 from icekeeper.state.store import UNTIL_REMOVED_MS
 from icekeeper.text import counted, size_text
 
-__all__ = [
-    "print_bucket",
-    "print_changes",
-    "print_claims",
-    "print_costs",
-    "print_detection",
-    "print_health",
-    "print_loads",
-    "print_outcome",
-    "print_passes",
-    "print_pins",
-    "print_problems",
-    "print_warnings",
-    "trouble",
-]
+# What a scheduled run would do with a scan, as lines for people (pure).
+
+_SHOWN = 3
+
+
+def next_run_lines(next_run: Mapping[str, Any], scanned: int) -> Iterator[str]:
+    """Lines about ``next_run`` of ``detect --json``; none where nothing begins, waits or is left out."""
+    begins, waits, at_work = next_run["begins"], next_run["waits"], next_run["at_work"]
+    limit = next_run["limits"]["max_concurrent_jobs"]
+    named_limit = f"max_concurrent_jobs {limit['value']} ({limit['source']})"
+    if at_work:
+        yield f"scheduled runs maintain {counted(at_work, 'table')} now, of {named_limit}"
+    if begins:
+        verb = "waits" if len(waits) == 1 else "wait"
+        more = f"; {len(waits)} more {verb} for one to end: {named_limit}" if waits else ""
+        yield f"a scheduled run would begin with {_names(begins)}{more}"
+    elif waits:
+        yield f"a scheduled run would begin with none now: {counted(len(waits), 'table')} would wait for one to end"
+    if next_run["filters"] and scanned:
+        filters = (f"{key} {','.join(f['value'])} ({f['source']})" for key, f in next_run["filters"].items())
+        yield f"other tables are left out by {', '.join(filters)}"
+
+
+def _names(tables: Sequence[str]) -> str:
+    more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+    return ", ".join(tables[:_SHOWN]) + more
+
+
+# Columns for people: aligned, within the width of a terminal, and never broken where a program reads them.
+
+_GAP = 2
+# A last column that would be narrower begins on a line of its own.
+_NARROWEST = 30
+_WIDEST = 200
+_INDENT = 4
+
+
+def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
+    """Print aligned columns; on a terminal the last one is continued below itself, between words.
+
+    Elsewhere it is never wrapped, and a word, such as a path, nowhere, so that it can be copied.  The cells are Text
+    objects, because brackets in a path or name must not be taken for markup.
+    """
+    # A single name of a megabyte must not fill the lines of all others with blanks.
+    widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
+    indent = sum(widths) + _GAP * len(widths)
+    room = console.width - indent
+    for row in rows:
+        for cell, width in zip(row[:-1], widths, strict=True):
+            cell.pad_right(max(0, width - cell.cell_len))
+        first, last = Text("  ").join(row[:-1]), row[-1]
+        if not console.is_terminal or last.cell_len <= room:
+            line = Text("  ").join(row)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+        elif room >= _NARROWEST:
+            _print_below(console, last, indent, Text("  ").join([*row[:-1], Text()]))
+        else:
+            console.print(first, soft_wrap=True)
+            _print_below(console, last, _INDENT, Text(" " * _INDENT))
+
+
+def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
+    """Print a text in lines of the console's width, all but the first indented; only a longer word exceeds it.
+
+    The lines are printed one by one: a console of the command escapes line breaks in a text (rule 285).
+    """
+    for line in textwrap.wrap(text.plain, console.width - indent, break_long_words=False, break_on_hyphens=False):
+        console.print(begin + Text(line, text.style), soft_wrap=True)
+        begin = Text(" " * indent)
+
+
+def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Iterable[str] = ()) -> None:
+    """Print rows of ``(key, value, source, meaning)``, then sentences about settings of the table that do not count.
+
+    Values that are no defaults are bold.
+
+    One line a key where programs read; on a terminal the meaning stands below its key.
+    """
+    if console.is_terminal:
+        for key, value, source, meaning in rows:
+            is_default = source == "default"
+            setting = Text(f"{key} = {value.replace(',', ', ')}", "" if is_default else "bold")
+            console.print(Text.assemble(setting, (f"  ({source})", "dim" if is_default else "bold")))
+            _print_below(console, Text(meaning, "dim"), _INDENT, Text(" " * _INDENT))
+        for sentence in ignored:
+            console.print(Text(sentence, "bold"))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("key", no_wrap=True)
+    for heading in ("value", "source", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for key, value, source, meaning in rows:
+        style = "dim" if source == "default" else "bold"
+        table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
+    console.print(table)
+    for sentence in ignored:
+        console.print(Text(sentence), soft_wrap=True)
+
+
+# Prints outcomes, proposals, problems and policies as tables for people.
+#
+# The caller makes the console (for standard error, where standard output carries JSON); rich colours only where that
+# console is a terminal.
 
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
@@ -281,3 +373,35 @@ def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# Prints the bill of a month for people.
+
+_OWN_WORDS = {"s3_tables": "S3 Tables' own compaction", "glue_optimizers": "Glue's table optimizers (an estimate)"}
+
+
+def print_bill(console: Console, bill: Mapping[str, Any]) -> None:
+    """The document of ``cost --json``: each line, the total, and what AWS asks for merging the same files."""
+    total = bill["per_month"]["total"]
+    console.print(
+        Text.assemble(
+            (f"{total:,.2f} USD a month", "bold"),
+            f", by {bill['recorded_hours']} recorded hour(s), prices of {bill['region']}, {bill['prices_of']}",
+        )
+    )
+    print_rows(
+        console,
+        [(Text(f"  {line['what']}"), Text(f"{line['amount']:,.0f}"), _usd(line["usd"])) for line in bill["lines"]],
+    )
+    if "per_table" in bill:
+        seen, catalogs = sum(bill["tables"].values()), ", ".join(bill["tables"])
+        console.print(f"That is {bill['per_table']:,.4f} USD for each of {seen:,} table(s) of {catalogs}")
+    compacted = bill["compacted"]
+    console.print(
+        f"The same {compacted['files_per_month']:,} files, {compacted['gb_per_month']:,.1f} GB a month, merged by AWS:"
+    )
+    print_rows(console, [(Text(f"  {words}"), _usd(bill["aws_own"][key])) for key, words in _OWN_WORDS.items()])
+
+
+def _usd(usd: float) -> Text:
+    return Text(f"{usd:,.2f} USD")
