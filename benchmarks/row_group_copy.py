@@ -29,8 +29,8 @@ from benchmarks.merge import SCHEMA, make_file
 from benchmarks.store_copies import compare_in_store
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import copy_target
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage

@@ -23,8 +23,8 @@ from benchmarks.merge import SCHEMA
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import copy_target
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 
@@ -105,7 +105,7 @@ def _in_a_process(way: str, entries: Sequence[DataFile], properties: Mapping[str
 
 def _measure(way: str, entries: Sequence[DataFile], properties: Mapping[str, str], proxy: DelayProxy, to: Any) -> None:
     """Seconds, CPU seconds, peak memory in MB (imports included), requests, bytes."""
-    with patch("icekeeper.row_group_copy.input_streams.can_read_ahead", lambda _: way != "one at a time"):
+    with patch("icekeeper.row_group_copy.write_copy.can_read_ahead", lambda _: way != "one at a time"):
         merged(way, entries[:1], properties)  # so that nothing is imported within the time
         proxy.counts()
         wall, cpu = time.perf_counter(), time.process_time()

@@ -20,7 +20,7 @@ from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.row_group_copy.footer import Footer
-from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.footer_structs import CannotCopy
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
 from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
 

@@ -17,7 +17,7 @@ from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.row_group_copy.footer import Footer
-from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.footer_structs import CannotCopy
 from support.deletes import commit_deletes
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.readers import canonical, duckdb_rows

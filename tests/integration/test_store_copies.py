@@ -172,7 +172,7 @@ def test_parts_that_the_store_mixes_up_are_seen(
         assert one.size == other.size
         return assemble(storage, path, (first, other, one, end))
 
-    monkeypatch.setattr("icekeeper.row_group_copy.store_copy.assemble", mixed_up)
+    monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", mixed_up)
     with pytest.raises(
         StorageError, match=r"rows were not kept: byte \d+ and those that follow are not those from \d+ of"
     ):
@@ -187,7 +187,7 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
         storage.write(path, storage.read(path))
         return made
 
-    monkeypatch.setattr("icekeeper.row_group_copy.store_copy.assemble", exchanged)
+    monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", exchanged)
     with pytest.raises(StorageError, match="rows were not kept: the object has the ETag "):
         merged(storage, inputs[:1], f"{folder}/new.parquet")
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.merge import copyable_file
+from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
 from support.copied import target_of

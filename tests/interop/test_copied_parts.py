@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from support.committed_copies import replace_all
 from support.copied import STORAGE, target_of
 from support.files_on_disk import local_path

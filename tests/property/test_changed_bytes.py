@@ -28,7 +28,7 @@ from icekeeper.metadata.puffin import decode_footer, encode_puffin
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.policy.policy_file import parse_policy_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.storage.storage import Storage
 from support.examples import examples
 from support.hostile.metadata import DOCUMENT

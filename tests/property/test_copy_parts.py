@@ -21,7 +21,7 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
 from support.copied import STORAGE, entry_of, mixed_rows, parquet_file
 from support.damaged_parquet import CHANGES, rows_of
 from support.examples import examples

@@ -25,7 +25,7 @@ from icekeeper.operations.compaction import write_file as row_group_writer
 from icekeeper.operations.compaction.side_by_side import column_runs, encoded_columns
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.refusal import CannotCopy
+from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.storage.storage import Storage
 from support.examples import examples

@@ -13,14 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile, FileContent
-from icekeeper.row_group_copy.chunk_checks import data_pages
 from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
-from icekeeper.row_group_copy.footer import framed
-from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.page_structs import PageHeader
-from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.thrift_bytes import read_exactly, read_struct, write_struct
+from icekeeper.row_group_copy.footer import data_pages, framed
+from icekeeper.row_group_copy.footer_structs import (
+    FileMetaData,
+    NotCopyable,
+    PageHeader,
+    read_exactly,
+    read_struct,
+    write_struct,
+)
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct

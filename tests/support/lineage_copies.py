@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import CopyTarget
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.rows.lineage import with_lineage
 from support.copied import MIXED, STORAGE, entry_of, mixed_rows, parquet_file, target_of

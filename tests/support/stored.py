@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from botocore.awsrequest import AWSResponse
 
 from icekeeper.model import DataFile, FileContent
-from icekeeper.row_group_copy.copyable import CopyTarget
-from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.merge import copyable_file, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.storage.storage import Storage
 from support.copied import target_of
 from support.rewrites import rows, struct

@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, ColumnMetaData, RowGroup
-from icekeeper.row_group_copy.page_structs import OffsetIndex, PageLocation
-from icekeeper.row_group_copy.refusal import CannotCopy
-from icekeeper.row_group_copy.thrift_bytes import write_struct
-from icekeeper.row_group_copy.unread_chunks import claimed_pages
+from icekeeper.row_group_copy.footer import Piece, claimed_pages, data_pages
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    ColumnMetaData,
+    OffsetIndex,
+    PageLocation,
+    RowGroup,
+    write_struct,
+)
 
 INDEX = Piece(900, 930)
 TRUE = ((120, 30, 0), (150, 20, 10), (170, 30, 20))

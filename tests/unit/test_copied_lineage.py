@@ -13,14 +13,18 @@ import pytest
 
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.row_group_copy.chunk_checks import column_index, data_pages, offset_index
 from icekeeper.row_group_copy.copyable import CODECS
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, KeyValue, RowGroup
-from icekeeper.row_group_copy.merge import copyable_file
-from icekeeper.row_group_copy.page_structs import OffsetIndex
-from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.thrift_bytes import read_exactly
+from icekeeper.row_group_copy.footer import column_index, data_pages, offset_index, read_footer
+from icekeeper.row_group_copy.footer_structs import (
+    ColumnChunk,
+    FileMetaData,
+    KeyValue,
+    NotCopyable,
+    OffsetIndex,
+    RowGroup,
+    read_exactly,
+)
+from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.lineage import with_lineage
 from icekeeper.rows.read_task import InputFile
 from support.copied import STORAGE, copied, entry_of, mixed_rows, parquet_file, with_metadata

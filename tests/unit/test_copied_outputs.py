@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icekeeper.operations.compaction.copied_outputs import CopyableInput, PlannedOutput, assign, plan_outputs
 from icekeeper.operations.compaction.rewrite_task import Copying
-from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.rows.read_task import InputFile
 
 OURS, OTHERS = b"table", b"writer"

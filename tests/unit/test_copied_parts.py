@@ -14,11 +14,10 @@ import pytest
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from support.copied import STORAGE, entry_of, mixed_rows, parquet_file, target_of, with_metadata
 from support.lineage_copies import Input, lineage_file, lineage_target, merged, plain_file, resolved
 from support.rewrites import input_file, rewritten, rows, struct, task, written

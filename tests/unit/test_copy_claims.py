@@ -10,8 +10,7 @@ import pytest
 
 from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, SortingColumn
-from icekeeper.row_group_copy.refusal import NotCopyable
+from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, NotCopyable, SortingColumn
 from support.copied import STORAGE, copied, mixed_rows, parquet_file, target_of, with_metadata
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
+from icekeeper.row_group_copy.copyable import lay_out
 from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.layout import lay_out
-from icekeeper.row_group_copy.stream import BLOCK_BYTES, copy_ranges
-from icekeeper.row_group_copy.write_copy import write_copy
+from icekeeper.row_group_copy.write_copy import BLOCK_BYTES, copy_ranges, write_copy
 from icekeeper.storage.storage import Storage
 from support.copied import copied, mixed_rows, parquet_file, with_metadata
 
@@ -32,7 +31,7 @@ def after_writing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
         change(Path(arguments[1]))
         return written
 
-    monkeypatch.setattr("icekeeper.row_group_copy.merge.write_copy", spoilt)
+    monkeypatch.setattr("icekeeper.row_group_copy.merge_files.write_copy", spoilt)
 
 
 def flipped(path: Path) -> None:
@@ -165,7 +164,7 @@ def test_an_input_that_was_exchanged_after_it_was_judged_is_refused(
         inputs[1].write_bytes(inputs[0].read_bytes()[: len(inputs[0].read_bytes()) // 2])
         return lay_out(files)
 
-    monkeypatch.setattr("icekeeper.row_group_copy.merge.lay_out", exchanging)
+    monkeypatch.setattr("icekeeper.row_group_copy.merge_files.lay_out", exchanging)
     refused = copied(inputs, tmp_path / "copy.parquet")
     assert str(refused) == f"{inputs[1]} became shorter while it was read"
     assert not (tmp_path / "copy.parquet").exists()
@@ -177,7 +176,7 @@ def test_blocks_may_end_anywhere(inputs: list[Path], tmp_path: Path, monkeypatch
     assert isinstance(whole, DataFile)
     for size in (1, 7, 100):
         assert size < BLOCK_BYTES
-        monkeypatch.setattr("icekeeper.row_group_copy.stream.BLOCK_BYTES", size)
+        monkeypatch.setattr("icekeeper.row_group_copy.write_copy.BLOCK_BYTES", size)
         parts = copied(inputs, tmp_path / "parts.parquet")
         assert isinstance(parts, DataFile)
         assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()

@@ -14,10 +14,9 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import judge_file
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.known_writers import check_writer, common_writer
-from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.schema_fit import parquet_schema
+from icekeeper.row_group_copy.footer import parquet_schema, read_footer
+from icekeeper.row_group_copy.footer_decisions import check_writer, common_writer
+from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
 from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of
 from support.rewrites import rows, struct
 

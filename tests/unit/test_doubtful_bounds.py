@@ -15,10 +15,10 @@ import pytest
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copy_row_groups import column_ranges
-from icekeeper.row_group_copy.copyable_file import CopyableFile
+from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer_decisions import hides_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, Statistics
-from icekeeper.row_group_copy.merge import copyable_file, copyable_part
+from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.key_ranges import ColumnRange
 from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata

@@ -8,11 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.chunk_checks import bloom_filter, column_index, data_pages, offset_index
-from icekeeper.row_group_copy.footer import framed
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData
-from icekeeper.row_group_copy.page_structs import OffsetIndex
-from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
+from icekeeper.row_group_copy.footer import bloom_filter, column_index, data_pages, framed, offset_index
+from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, OffsetIndex, read_exactly, write_struct
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile
 from support.copied import MIXED, STORAGE, copied, mixed_rows, parquet_file

@@ -12,13 +12,10 @@ import pytest
 
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy import footer_structs
-from icekeeper.row_group_copy.chunk_checks import column_index, offset_index
 from icekeeper.row_group_copy.copyable import judge_file
-from icekeeper.row_group_copy.footer import read_footer
+from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
-from icekeeper.row_group_copy.footer_structs import FileMetaData, KeyValue, RowGroup, SortingColumn
-from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.thrift_fields import Empty
+from icekeeper.row_group_copy.footer_structs import Empty, FileMetaData, KeyValue, NotCopyable, RowGroup, SortingColumn
 from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata
 from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct

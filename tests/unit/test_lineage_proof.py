@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.row_group_copy import new_lineage, write_lineage, write_tail
+from icekeeper.row_group_copy import lineage as new_lineage
+from icekeeper.row_group_copy import lineage as write_lineage
+from icekeeper.row_group_copy import write_copy as write_tail
 from icekeeper.row_group_copy.footer_structs import FileMetaData, Statistics
-from icekeeper.row_group_copy.lineage_facts import LineageFacts
-from icekeeper.row_group_copy.spliced_lineage import WrittenLineage
+from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage
 from support.copied import entry_of, with_metadata
 from support.lineage_copies import Input, lineage_file, merged, plain_file, row_ids
 
@@ -152,9 +153,9 @@ def test_nulls_that_a_footer_denies_are_seen(inputs: list[Input], tmp_path: Path
 def test_row_ids_are_proven_in_every_batch(inputs: list[Input], tmp_path: Path, monkeypatch: Patch) -> None:
     """Batches that end within row groups, and row groups that are read one by one or together."""
     for batch, together in ((1, 1), (7, 10**6), (10**6, 300)):
-        monkeypatch.setattr("icekeeper.row_group_copy.lineage_proof._BATCH_ROWS", batch)
-        monkeypatch.setattr("icekeeper.row_group_copy.lineage_proof._READ_BYTES", together)
-        monkeypatch.setattr("icekeeper.row_group_copy.new_lineage._ROWS", batch)
+        monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._BATCH_ROWS", batch)
+        monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._READ_BYTES", together)
+        monkeypatch.setattr("icekeeper.row_group_copy.lineage._ROWS", batch)
         made = merged(inputs, tmp_path / f"copy-{batch}.parquet")
         assert made is not None
         found = row_ids(str(tmp_path / f"copy-{batch}.parquet"))

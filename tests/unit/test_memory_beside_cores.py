@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.operations.compaction.side_by_side import side_by_side_writer
-from icekeeper.row_group_copy import stream
-from icekeeper.row_group_copy.chunk_checks import Piece, data_pages
-from icekeeper.row_group_copy.footer import read_footer
+from icekeeper.row_group_copy import write_copy as stream
+from icekeeper.row_group_copy.footer import Piece, data_pages, read_footer
 from icekeeper.storage.storage import Storage
 from support.copied import mixed_rows, parquet_file
 

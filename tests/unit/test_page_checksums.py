@@ -14,11 +14,8 @@ import pytest
 from icekeeper.errors import FileUnreadable, StorageError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.row_group_copy.footer_structs import ColumnMetaData
-from icekeeper.row_group_copy.page_structs import DataPageHeader, PageHeader
-from icekeeper.row_group_copy.pages import PageWalk
-from icekeeper.row_group_copy.refusal import CannotCopy
-from icekeeper.row_group_copy.thrift_bytes import write_struct
+from icekeeper.row_group_copy.footer import PageWalk
+from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DataPageHeader, PageHeader, write_struct
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.position_rows import position_rows
 from icekeeper.rows.read_task import InputFile, ReadableFile

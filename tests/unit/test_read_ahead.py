@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from icekeeper.row_group_copy.copyable_file import CopyableFile
-from icekeeper.row_group_copy.input_streams import input_streams
-from icekeeper.row_group_copy.merge import copyable_file
+from icekeeper.row_group_copy.copyable import CopyableFile
+from icekeeper.row_group_copy.merge_files import copyable_file
+from icekeeper.row_group_copy.write_copy import input_streams
 from icekeeper.storage.read_ahead import RangedStream, Read, can_read_ahead, reading_ahead
 from icekeeper.storage.s3_ranges import ObjectChanged
 from icekeeper.storage.storage import Storage

@@ -12,12 +12,9 @@ import pytest
 
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.chunk_checks import column_index, offset_index
 from icekeeper.row_group_copy.copyable import CODECS, judge_file
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.page_structs import OffsetIndex
-from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.thrift_bytes import read_exactly
+from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
+from icekeeper.row_group_copy.footer_structs import NotCopyable, OffsetIndex, read_exactly
 from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of
 from support.rewrites import rewritten, rows, struct, written
 

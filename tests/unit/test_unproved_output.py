@@ -14,11 +14,10 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 from icekeeper.errors import OutputUnproved, RowsNotKept, StorageError
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.row_group_copy import merge
-from icekeeper.row_group_copy.layout import Layout
-from icekeeper.row_group_copy.refusal import NotCopyable
-from icekeeper.row_group_copy.store_copy import StoredCopy
-from icekeeper.row_group_copy.write_copy import write_copy
+from icekeeper.row_group_copy import merge_files as merge
+from icekeeper.row_group_copy.copyable import Layout
+from icekeeper.row_group_copy.footer_structs import NotCopyable
+from icekeeper.row_group_copy.write_copy import StoredCopy, write_copy
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store
@@ -118,7 +117,7 @@ def test_a_copy_that_could_not_be_read_back_is_unproved(
 
     if by_store:
         monkeypatch.setattr(merge, "copy_in_store", assembled)
-    monkeypatch.setattr("icekeeper.row_group_copy.proof.pq.ParquetFile", fails)
+    monkeypatch.setattr("icekeeper.row_group_copy.copy_proof.pq.ParquetFile", fails)
     with pytest.raises(expected, match=f"^{UNPROVED}" if expected is OutputUnproved else "^rows were not kept: "):
         copied([source], tmp_path / "copy.parquet")
 

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.row_group_copy.chunk_checks import data_pages, offset_index
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.stream import read_pieces
-from icekeeper.row_group_copy.unread_chunks import claimed_pages, ends_are_certain
+from icekeeper.row_group_copy.footer import claimed_pages, data_pages, ends_are_certain, offset_index, read_footer
+from icekeeper.row_group_copy.footer_structs import CannotCopy, FileMetaData, NotCopyable
+from icekeeper.row_group_copy.write_copy import read_pieces
 from support.copied import STORAGE, mixed_rows, parquet_file, with_metadata
 
 COLUMN = 3

@@ -96,7 +96,7 @@ def parquet_rows(folder: Path) -> Any:
 
 def parquet_footer(folder: Path) -> Any:
     from icekeeper.row_group_copy.footer import Footer, read_footer
-    from icekeeper.row_group_copy.refusal import CannotCopy
+    from icekeeper.row_group_copy.footer_structs import CannotCopy
     from icekeeper.storage.storage import Storage
 
     path = folder / "f.parquet"

@@ -1,13 +1,22 @@
-"""Judges by its footer whether the row groups of a file can be copied into an output as they are (rule 129)."""
+"""Judges by its footer whether a file's row groups can be copied (rule 129), and plans the new file."""
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import or_
 from typing import Any
 
-from icekeeper.row_group_copy.chunk_checks import (
+from icekeeper.row_group_copy.footer import (
+    LINEAGE_COLUMNS,
+    MAGIC,
+    Footer,
+    ParquetColumn,
+    ParquetSchema,
     Piece,
     bloom_filter,
     check_apart,
@@ -15,27 +24,258 @@ from icekeeper.row_group_copy.chunk_checks import (
     check_statistics,
     column_index,
     data_pages,
+    fitted_schema,
     joined,
     offset_index,
-)
-from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup, counted_bytes, ranges_of
-from icekeeper.row_group_copy.footer import MAGIC, Footer
-from icekeeper.row_group_copy.footer_decisions import lacks_of, refuse
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, ColumnMetaData, FileMetaData, RowGroup
-from icekeeper.row_group_copy.known_writers import check_writer
-from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.schema_fit import (
-    LINEAGE_COLUMNS,
-    ParquetColumn,
-    ParquetSchema,
-    fitted_schema,
     parquet_schema,
 )
-from icekeeper.row_group_copy.stored_lineage import stored_bounds
+from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks, check_writer, lacks_of, refuse
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    ColumnMetaData,
+    FileMetaData,
+    NotCopyable,
+    RowGroup,
+)
 from icekeeper.rows.lineage import InheritedLineage
 from icekeeper.rows.row_memory import value_bytes
 
-__all__ = ["CODECS", "CopyTarget", "copy_target", "judge_file"]
+# A file whose row groups can be copied, and each of these row groups (pure).
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFacts:
+    """How many NaN a column chunk holds and, if it was decoded, its bounds; ``None``: it has no numbers."""
+
+    nans: int
+    bounds: tuple[float, float] | None = None
+    is_decoded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopyableRowGroup:
+    """A row group that has rows."""
+
+    number: int
+    """Its place among all row groups of the footer, from 0."""
+    first_row: int
+    """The position of its first row in the file."""
+    row_count: int
+    lacks: Lacks
+    """What the description of its columns lacks of that in which all row groups of an output must agree."""
+    ranges: tuple[Piece, ...]
+    """The bytes to copy, ascending: column chunks and Bloom filters."""
+    column_index_bytes: int
+    """Of all its column indexes."""
+    memory_bytes: int
+    """At least what its rows take as Arrow has them."""
+    columns: int
+    """So many of its columns are copied; those of row lineage behind them, if any, are encoded anew."""
+    floats: Mapping[int, FloatFacts] = field(default_factory=dict)
+    """What it holds in float columns whose NaN the file's manifest entry does not count, by field id."""
+
+    @property
+    def positions(self) -> range:
+        """The positions of its rows in the file, as position deletes name them."""
+        return range(self.first_row, self.first_row + self.row_count)
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(piece.size for piece in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyableFile:
+    """A file whose row groups can be copied, all of them or some; holds little besides the footer's bytes."""
+
+    footer: Footer
+    groups: tuple[CopyableRowGroup, ...]
+    """The row groups to copy, in order; those without rows are not carried over."""
+    ranges: tuple[Piece, ...]
+    """The bytes to copy, ascending: column chunks and Bloom filters."""
+    nullability: bytes
+    """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
+    created_by: bytes
+    iceberg_schema: bytes | None
+    """What Iceberg-Java writes under ``iceberg.schema``."""
+    lineage: InheritedLineage | None
+    """What the file's rows inherit, if outputs have columns of row lineage."""
+    stores_lineage: bool
+    """Whether the file has such columns itself; they may hold nulls, for rows that inherit."""
+
+    @property
+    def path(self) -> str:
+        return self.footer.path
+
+    @property
+    def gets_lineage(self) -> bool:
+        """Whether columns of row lineage are added."""
+        return self.lineage is not None and not self.stores_lineage
+
+    @property
+    def row_groups(self) -> int:
+        return len(self.groups)
+
+    @property
+    def row_count(self) -> int:
+        return sum(group.row_count for group in self.groups)
+
+    @property
+    def has_page_index(self) -> bool:
+        """Whether every column chunk to copy has an offset index."""
+        return not any(group.lacks.offset_index for group in self.groups)
+
+    @property
+    def column_index_bytes(self) -> int:
+        """Of all column indexes; not all of them may be carried over."""
+        return sum(group.column_index_bytes for group in self.groups)
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(piece.size for piece in self.ranges)
+
+    @property
+    def memory_bytes(self) -> int:
+        """At least what the rows to copy take as Arrow has them."""
+        return sum(group.memory_bytes for group in self.groups)
+
+    def carried(self) -> list[RowGroup]:
+        """The row groups to copy as the footer describes them, with the columns to copy; the answer may be changed."""
+        found = self.footer.metadata().row_groups
+        groups = []
+        for one in self.groups:
+            group = found[one.number]
+            dropped = sum(chunk.meta_data.total_uncompressed_size for chunk in group.columns[one.columns :])
+            groups.append(
+                replace(group, columns=group.columns[: one.columns], total_byte_size=group.total_byte_size - dropped)
+            )
+        return groups
+
+    def only(self, numbers: Collection[int]) -> CopyableFile:
+        """The same file, of which only the row groups with these numbers are copied.
+
+        Raises:
+            ValueError: one of them is not among the row groups to copy.
+        """
+        wanted = set(numbers)
+        groups = tuple(group for group in self.groups if group.number in wanted)
+        if len(groups) != len(wanted):
+            missing = min(wanted - {group.number for group in groups})
+            raise ValueError(f"{self.path} has no row group {missing} to copy")
+        return replace(self, groups=groups, ranges=ranges_of(groups))
+
+
+def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
+    """The bytes of row groups, as far as they tell how large these are beside ``least`` for each (rule 161).
+
+    ``full`` bytes of ``memory`` count as ``least`` in the file, because memory is what ends a row group whose rows
+    take far fewer bytes there; decoding them again would give no larger ones.
+    """
+    return max(size, memory * least // full)
+
+
+def ranges_of(groups: Sequence[CopyableRowGroup]) -> tuple[Piece, ...]:
+    """The bytes of row groups, ascending, in as few ranges as possible."""
+    return tuple(joined(sorted(piece for group in groups for piece in group.ranges)))
+
+
+# Plans where everything lies in the new file (pure).
+#
+#     PAR1 | row groups and Bloom filters of input 1, of input 2, … | new lineage columns | column indexes |
+#     offset indexes | footer
+#
+# Each input's bytes keep their order.  New lineage columns of all row groups lie together, so that what is copied stays
+# in large ranges; the format promises one place to a column chunk, none to a row group.  They are encoded when all else
+# is copied, and move what follows.  Page indexes of all inputs lie near the footer, for readers fetch all of them in
+# one piece.
+
+_MOST_ROW_GROUPS = 2**15 - 1
+"""``RowGroup.ordinal`` has 16 bits."""
+_MOST_FOOTER_BYTES = 64 * 1024 * 1024
+"""Arrow takes no footer with a text or list above 100 MB; everyone reads all of it to read anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the parts of one input come to lie."""
+
+    file: CopyableFile
+    starts: tuple[int, ...]
+    """Where each of the file's ranges begins in the new file."""
+    first_row_group: int
+
+    def moved(self, offset: int) -> int:
+        """The new place of a byte of one of the file's ranges.
+
+        Raises:
+            CannotCopy: it is in none of them.
+        """
+        ranges = self.file.ranges
+        found = bisect_right(ranges, offset, key=lambda piece: piece.start) - 1
+        if found < 0 or offset >= ranges[found].end:
+            raise CannotCopy(f"refers to byte {offset}, which is not copied")
+        return self.starts[found] + offset - ranges[found].start
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the inputs lie, in order."""
+
+    placements: tuple[Placement, ...]
+    data_end: int
+    """Where the page indexes begin if no lineage columns lie before them."""
+    row_groups: int
+    lacks: Lacks
+    """What the new footer says of no row group, because one of them lacks it."""
+
+
+def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
+    """The layout of a file with the row groups of these files, one after the other."""
+    data_end = len(MAGIC) + sum(file.copied_bytes for file in files)
+    placements: list[Placement] = []
+    position, row_groups, footer_bytes = len(MAGIC), 0, 0
+    for file in files:
+        if file.nullability != files[0].nullability:
+            return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
+        starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
+        placements.append(Placement(file, starts[:-1], row_groups))
+        position = starts[-1]
+        row_groups += file.row_groups
+        footer_bytes += len(file.footer.thrift)
+        if row_groups > _MOST_ROW_GROUPS:
+            return NotCopyable(file.path, f"would bring an output to more than {_MOST_ROW_GROUPS} row groups")
+        if footer_bytes > _MOST_FOOTER_BYTES:
+            return NotCopyable(file.path, f"would bring an output to a footer of more than {_MOST_FOOTER_BYTES} bytes")
+    lacks = reduce(or_, (group.lacks for file in files for group in file.groups), NOTHING_LACKS)
+    return Layout(tuple(placements), data_end, row_groups, lacks)
+
+
+# Which lineage columns of a row group can be copied as they are (pure).
+#
+# Both must have a value for every row: a null stands for what a row inherits from its file, and in the new file it
+# would inherit something else (rule 130).  Statistics must tell that, and the least and greatest value for the
+# manifest.
+
+
+def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
+    """The least and greatest value of both lineage columns of a row group that has them; ``None``: some value is, or
+    may be, null."""
+    found = [_bounds(chunk.meta_data) for chunk in group.columns[-LINEAGE_COLUMNS:]]
+    known = tuple(bounds for bounds in found if bounds is not None)
+    return known if len(known) == len(found) else None
+
+
+def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
+    told = meta.statistics
+    if told is None or told.null_count != 0 or told.min_value is None or told.max_value is None:
+        return None
+    if told.is_min_value_exact is False or told.is_max_value_exact is False:
+        return None
+    return struct.unpack("<q", told.min_value)[0], struct.unpack("<q", told.max_value)[0]
+
+
+# Judges by its footer whether the row groups of a file can be copied into an output as they are (rule 129).
 
 # Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}

@@ -1,19 +1,39 @@
-"""Reads the footer of a Parquet file: its end, in one ranged read unless the footer is unusually large."""
+"""Reads a Parquet footer, and checks its schema, its column chunks and their pages."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icekeeper.row_group_copy.footer_structs import FileMetaData
-from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
-from icekeeper.row_group_copy.thrift_bytes import read_exactly
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    ColumnMetaData,
+    DamagedPage,
+    FileMetaData,
+    LogicalType,
+    NotCopyable,
+    OffsetIndex,
+    PageHeader,
+    RowGroup,
+    SchemaElement,
+    TimeType,
+    read_exactly,
+    read_struct,
+)
+from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
+from icekeeper.rows.lineage import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["FRAME", "MAGIC", "Footer", "framed", "read_footer"]
+# Reads the footer of a Parquet file: its end, in one ranged read unless the footer is unusually large.
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
@@ -128,3 +148,484 @@ def _require_filled(footer: Footer) -> None:
     )
     if max(groups * _LEAST_GROUP, chunks * _LEAST_CHUNK) > len(footer.thrift):
         raise CannotCopy(f"claims {groups} row groups in a footer of {len(footer.thrift)} bytes")
+
+
+# Whether a file has the Parquet schema that an output would be given: columns, field ids, types, nullability (pure).
+#
+# Levels and values lie in pages as the schema says, so every difference that changes their meaning counts.  What two
+# writers may say differently of the same type does not: older writers annotate with ``converted_type`` alone, some
+# annotate plain integers.
+
+_FIXED_LENGTH_TYPE = 7
+"""``Type.FIXED_LEN_BYTE_ARRAY``"""
+# FieldRepetitionType
+_REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
+_PLAIN_INTEGERS = (("integer", 32, True), ("integer", 64, True))
+# ConvertedType → what it says as a logical type; MAP_KEY_VALUE (2) says nothing that its place does not.
+_CONVERTED: Mapping[int, tuple[Any, ...]] = {
+    0: ("string",),
+    1: ("map",),
+    3: ("list",),
+    6: ("date",),
+    7: ("time", True, "millis"),
+    8: ("time", True, "micros"),
+    9: ("timestamp", True, "millis"),
+    10: ("timestamp", True, "micros"),
+    **{11 + i: ("integer", 8 << i, False) for i in range(4)},
+    **{15 + i: ("integer", 8 << i, True) for i in range(4)},
+}
+_DECIMAL = 5
+LINEAGE_COLUMNS = len(LINEAGE_NAMES)
+"""They are the last ones of a schema that has them."""
+
+
+class ParquetColumn(NamedTuple):
+    """A leaf column: the Iceberg column with its Parquet element and path, and its highest levels."""
+
+    leaf: LeafColumn
+    element: SchemaElement
+    path: list[bytes]
+    definition: int
+    repetition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSchema:
+    """The Parquet schema of outputs, and its leaf columns in order."""
+
+    elements: tuple[SchemaElement, ...]
+    columns: tuple[ParquetColumn, ...]
+
+    @property
+    def nullability(self) -> bytes:
+        """Which elements are required, optional or repeated; the levels in pages depend on it."""
+        return bytes([0, *(element.repetition_type or 0 for element in self.elements[1:])])
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether the last two columns are those of row lineage (rule 17)."""
+        return _has_lineage(self.elements)
+
+    @property
+    def data_leaves(self) -> list[LeafColumn]:
+        """The leaf columns without those of row lineage."""
+        leaves = [column.leaf for column in self.columns]
+        return leaves[:-LINEAGE_COLUMNS] if self.has_lineage else leaves
+
+    def without_lineage(self) -> ParquetSchema:
+        """The schema of files that lack these two columns."""
+        root = replace(self.elements[0], num_children=(self.elements[0].num_children or 0) - LINEAGE_COLUMNS)
+        return ParquetSchema((root, *self.elements[1:-LINEAGE_COLUMNS]), self.columns[:-LINEAGE_COLUMNS])
+
+    def with_nullability(self, wanted: bytes) -> ParquetSchema:
+        """The same schema with another nullability."""
+        if wanted == self.nullability:
+            return self
+        pairs = zip(self.elements[1:], wanted[1:], strict=True)
+        elements = [self.elements[0], *(replace(element, repetition_type=kind) for element, kind in pairs)]
+        return _with_columns(elements, [column.leaf for column in self.columns])
+
+
+def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
+    """The Parquet schema that rewritten files of an Iceberg schema have.
+
+    Raises:
+        TableUnsupported: a column type is not rewritten by this version.
+    """
+    sink = pa.BufferOutputStream()
+    arrow = arrow_schema(schema)
+    pq.ParquetWriter(sink, arrow, store_schema=False, store_decimal_as_integer=True).close()
+    data = sink.getvalue().to_pybytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    elements = read_struct(FileMetaData, data[-8 - length : -8])[0].schema
+    return _with_columns(elements, leaf_columns(schema))
+
+
+def _with_columns(elements: Sequence[SchemaElement], leaves: Sequence[LeafColumn]) -> ParquetSchema:
+    found = zip(leaves, _leaf_paths(iter(elements), ()), strict=True)
+    return ParquetSchema(tuple(elements), tuple(_column(leaf, path) for leaf, path in found))
+
+
+def _column(leaf: LeafColumn, path: Sequence[SchemaElement]) -> ParquetColumn:
+    kinds = [element.repetition_type for element in path]
+    levels = sum(kind != _REQUIRED for kind in kinds), kinds.count(_REPEATED)
+    return ParquetColumn(leaf, path[-1], [element.name for element in path], *levels)
+
+
+def _leaf_paths(
+    elements: Iterator[SchemaElement], above: tuple[SchemaElement, ...]
+) -> Iterator[tuple[SchemaElement, ...]]:
+    """What leads to every leaf below the next element, which is the root at first and then in no path."""
+    element = next(elements)
+    path = (*above, element)
+    if element.num_children is None:
+        yield path[1:]
+    for _ in range(element.num_children or 0):
+        yield from _leaf_paths(elements, path)
+
+
+def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> ParquetSchema:
+    """The wanted schema with the nullability that a file has; only columns of row lineage may be missing in the file.
+
+    A column that the table lets be null may be required in a file: Spark writes so what cannot be null in a query.
+
+    Raises:
+        CannotCopy: the file has another schema; the message names the first column that differs.
+    """
+    expected = wanted
+    if wanted.has_lineage and not _has_lineage(found):
+        expected = wanted.without_lineage()
+    if not found or found[0].num_children != expected.elements[0].num_children:
+        raise CannotCopy("does not have the table's current columns")
+    for theirs, ours in zip_longest(found[1:], expected.elements[1:]):
+        if theirs is None or ours is None or not _fits(theirs, ours):
+            name = (theirs or ours).name.decode(errors="replace")
+            raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {_first(theirs, ours)}")
+    nullability = bytes([0, *(element.repetition_type or 0 for element in found[1:])])
+    return wanted.with_nullability(nullability + wanted.nullability[len(nullability) :])
+
+
+def _has_lineage(elements: Sequence[SchemaElement]) -> bool:
+    last = [element.field_id for element in elements[-LINEAGE_COLUMNS:]]
+    return last == [ROW_ID_ID, LAST_UPDATED_ID]
+
+
+def _fits(theirs: SchemaElement, ours: SchemaElement) -> bool:
+    if (theirs.repetition_type, ours.repetition_type) == (_REQUIRED, _OPTIONAL):
+        theirs = replace(theirs, repetition_type=_OPTIONAL)
+    return _meaning(theirs) == _meaning(ours)
+
+
+_FACETS = ("name", "field id", "nullability", "children", "type", "length", "annotation")
+
+
+def _first(theirs: SchemaElement | None, ours: SchemaElement | None) -> str:
+    if theirs is None or ours is None:
+        return "there are more columns in one of them"
+    pairs = zip(_FACETS, _meaning(theirs), _meaning(ours), strict=True)
+    return next(f"another {facet}" for facet, a, b in pairs if a != b)
+
+
+def _meaning(element: SchemaElement) -> tuple[Any, ...]:
+    """What of an element says how its pages are read and which column they are; in the order of the facets."""
+    length = element.type_length if element.type == _FIXED_LENGTH_TYPE else None
+    children = element.num_children or 0
+    return (
+        *(element.name, element.field_id, element.repetition_type, children, element.type, length),
+        _annotation(element),
+    )
+
+
+def _annotation(element: SchemaElement) -> tuple[Any, ...] | None:
+    logical = element.logical_type
+    found: tuple[Any, ...] | None = None
+    if logical is not None:
+        found = _logical(logical)
+    elif element.converted_type == _DECIMAL:
+        found = ("decimal", element.precision, element.scale or 0)
+    elif element.converted_type is not None:
+        found = _CONVERTED.get(element.converted_type)
+    return None if found in _PLAIN_INTEGERS else found
+
+
+def _logical(logical: LogicalType) -> tuple[Any, ...]:
+    if logical.decimal is not None:
+        return "decimal", logical.decimal.precision, logical.decimal.scale
+    if logical.integer is not None:
+        return "integer", logical.integer.bit_width, logical.integer.is_signed
+    if logical.time is not None:
+        return "time", *_time(logical.time)
+    if logical.timestamp is not None:
+        return "timestamp", *_time(logical.timestamp)
+    return tuple(name for name in ("string", "map", "list", "date", "uuid") if getattr(logical, name) is not None)
+
+
+def _time(kind: TimeType) -> tuple[bool, str]:
+    unit = kind.unit
+    return kind.is_adjusted_to_utc, next((n for n in ("millis", "micros", "nanos") if getattr(unit, n)), "")
+
+
+# Where the bytes of column chunks lie by a footer, and whether that can be true (pure).
+
+# Type of the format → bytes of a value; texts and binaries have any length.
+_WIDTHS = {0: 1, 1: 4, 2: 8, 4: 4, 5: 8}
+_BYTE_ARRAY, _FIXED_LENGTH = 6, 7
+
+
+class Piece(NamedTuple):
+    """Bytes of a file from ``start`` to before ``end``."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def data_pages(meta: ColumnMetaData) -> Piece:
+    """The pages of a column chunk, its dictionary page included."""
+    start = meta.dictionary_page_offset or meta.data_page_offset
+    return Piece(start, start + meta.total_compressed_size)
+
+
+def bloom_filter(meta: ColumnMetaData) -> Piece | None:
+    """The Bloom filter of a column chunk."""
+    return _piece(meta.bloom_filter_offset, meta.bloom_filter_length, "a Bloom filter")
+
+
+def column_index(chunk: ColumnChunk) -> Piece | None:
+    """The bounds of a column chunk's pages."""
+    return _piece(chunk.column_index_offset, chunk.column_index_length, "a column index")
+
+
+def offset_index(chunk: ColumnChunk) -> Piece | None:
+    """The places of a column chunk's pages."""
+    return _piece(chunk.offset_index_offset, chunk.offset_index_length, "an offset index")
+
+
+def _piece(offset: int | None, length: int | None, what: str) -> Piece | None:
+    if offset is None and length is None:
+        return None
+    if offset is None or length is None:
+        raise CannotCopy(f"has {what} of which it does not say where it begins and ends")
+    if length <= 0:
+        raise CannotCopy(f"claims {what} of {length} bytes")
+    return Piece(offset, offset + length)
+
+
+def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, codec: int) -> None:
+    """Check what a footer says of one column chunk of a row group with rows.
+
+    Raises:
+        CannotCopy: it contradicts itself, the schema or the wanted codec.
+    """
+    meta = chunk.meta_data
+    name = column.leaf.name
+    if meta.type != column.element.type or meta.path_in_schema != column.path:
+        raise CannotCopy(f"has another column chunk where that of column {name} belongs")
+    if meta.codec != codec:
+        raise CannotCopy(f"has column {name} compressed otherwise than the table asks for")
+    enough = meta.num_values >= group.num_rows if column.leaf.repeated else meta.num_values == group.num_rows
+    if not enough:
+        raise CannotCopy(f"claims {meta.num_values} values of column {name} in a row group of {group.num_rows} rows")
+    nulls = None if meta.statistics is None else meta.statistics.null_count
+    if nulls is not None and not 0 <= nulls <= meta.num_values:
+        raise CannotCopy(f"claims {nulls} nulls among {meta.num_values} values of column {name}")
+    if meta.total_compressed_size <= 0 or meta.total_uncompressed_size < 0:
+        raise CannotCopy(f"claims a column chunk of {meta.total_compressed_size} bytes for column {name}")
+    if meta.index_page_offset or (meta.dictionary_page_offset or 0) < 0:
+        raise CannotCopy(f"has pages of column {name} that no reader looks for")
+    if not data_pages(meta).start <= meta.data_page_offset < data_pages(meta).end:
+        raise CannotCopy(f"claims data pages of column {name} outside of its column chunk")
+
+
+def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
+    """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others
+    (platform 45).
+
+    Raises:
+        CannotCopy: they do not.
+    """
+    name, kind = column.leaf.name, column.element.type or 0
+    found, sizes = meta.statistics, meta.size_statistics
+    width = column.element.type_length if kind == _FIXED_LENGTH else _WIDTHS.get(kind)
+    if found is not None and width is not None:
+        for bound in (found.min, found.max, found.min_value, found.max_value):
+            if bound is not None and len(bound) != width:
+                raise CannotCopy(f"has a bound of {len(bound)} bytes for column {name}, whose values have {width}")
+    if sizes is None:
+        return
+    levels = (
+        (sizes.definition_level_histogram, column.definition),
+        (sizes.repetition_level_histogram, column.repetition),
+    )
+    if any(histogram and len(histogram) != highest + 1 for histogram, highest in levels) or (
+        sizes.unencoded_byte_array_data_bytes is not None and kind != _BYTE_ARRAY
+    ):
+        raise CannotCopy(f"has sizes of column {name} that its type does not have")
+
+
+def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:
+    """Ascending pieces as fewer ones: those with at most ``gap`` bytes between them become one."""
+    current: Piece | None = None
+    for piece in pieces:
+        if current is None:
+            current = piece
+        elif piece.start - current.end <= gap:
+            current = Piece(current.start, max(current.end, piece.end))
+        else:
+            yield current
+            current = piece
+    if current is not None:
+        yield current
+
+
+def check_apart(pieces: list[Piece], first: int, end: int) -> None:
+    """Check that pieces, ascending, lie from ``first`` to before ``end`` and have no byte in common.
+
+    Raises:
+        CannotCopy: they do not.
+    """
+    if pieces and (pieces[0].start < first or pieces[-1].end > end):
+        raise CannotCopy("claims column chunks outside of itself")
+    for before, after in pairwise(pieces):
+        if after.start < before.end:
+            raise CannotCopy(f"claims two things at byte {after.start}")
+
+
+# Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims (rule 129).
+#
+# Where a page has a checksum, it is that of the bytes behind its header as they are compressed, in pages of every kind
+# and version (apache/parquet-format, "Checksumming") (rule 247).
+
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+_USUAL_HEADER = 512
+_LONGEST_HEADER = 1024 * 1024
+"""Headers may hold the least and greatest value of their page."""
+
+
+class PageWalk:
+    """Takes the bytes of one column chunk in order, in parts of any size; ``pages`` are the data pages so far."""
+
+    def __init__(self, meta: ColumnMetaData, *, verify_checksums: bool = True) -> None:
+        self.pages: list[Piece] = []
+        self._meta = meta
+        self._chunk = data_pages(meta)
+        self._position = self._chunk.start
+        self._body = 0
+        """How many bytes are left of the page that has begun."""
+        self._head = b""
+        """The beginning of a header that has not ended."""
+        self._values = 0
+        self._verify_checksums = verify_checksums
+        self._promised: int | None = None
+        """The checksum of the page that has begun; ``None``: it has none that matters."""
+        self._crc = 0
+
+    def feed(self, part: memoryview) -> None:
+        """The next bytes.
+
+        Raises:
+            CannotCopy: they are no pages, or not those that the footer describes.
+            DamagedPage: a page has another checksum than its bytes.
+        """
+        while len(part):
+            if self._body:
+                step = min(self._body, len(part))
+                self._body -= step
+                if self._promised is not None:
+                    self._crc = zlib.crc32(part[:step], self._crc)
+                    if not self._body:
+                        self._check()
+                part = part[step:]
+                continue
+            header = self._header(part)
+            if header is None:
+                return
+            found, taken = header
+            part = part[taken - len(self._head) :]
+            self._head = b""
+            self._begin(found, taken)
+
+    def end(self) -> None:
+        """Check that the bytes ended with a page, and were what the footer says.
+
+        Raises:
+            CannotCopy: they were not.
+        """
+        name = self._name
+        if self._body or self._head:
+            raise CannotCopy(f"claims a column chunk of column {name} that ends within a page")
+        if self._values != self._meta.num_values:
+            raise CannotCopy(f"claims {self._meta.num_values} values of column {name}, its pages hold {self._values}")
+
+    def _check(self) -> None:
+        if self._crc != self._promised:
+            raise DamagedPage(f"a page of column {self._name} has another checksum than its bytes")
+
+    @property
+    def _name(self) -> str:
+        return b".".join(self._meta.path_in_schema).decode(errors="replace")
+
+    def _header(self, part: memoryview) -> tuple[PageHeader, int] | None:
+        """The header at this place and its size; ``None``: more bytes are needed."""
+        for most in (_USUAL_HEADER, _LONGEST_HEADER):
+            seen = self._head + bytes(part[: max(0, most - len(self._head))])
+            # An error that is kept would keep this frame, and with it the block that ``part`` lies in.
+            with suppress(CannotCopy):
+                return read_struct(PageHeader, seen)
+        if len(seen) >= _LONGEST_HEADER:
+            raise CannotCopy(f"has no page of column {self._name} where one should begin")
+        self._head = seen
+        return None
+
+    def _begin(self, header: PageHeader, size: int) -> None:
+        start = self._position
+        self._body = header.compressed_page_size
+        self._position += size + self._body
+        if self._body < 0 or self._position > self._chunk.end:
+            raise CannotCopy(f"has a page of column {self._name} that does not lie in its column chunk")
+        described = header.data_page_header if header.type == _DATA_PAGE else header.data_page_header_v2
+        if header.type == _DICTIONARY_PAGE:
+            if start != self._meta.dictionary_page_offset:
+                raise CannotCopy(f"has a dictionary of column {self._name} where the footer names none")
+        elif header.type not in (_DATA_PAGE, _DATA_PAGE_V2) or described is None or described.num_values < 0:
+            raise CannotCopy(f"has a page of column {self._name} of a kind that is not copied")
+        else:
+            if not self.pages and start != self._meta.data_page_offset:
+                raise CannotCopy(f"claims the first data page of column {self._name} elsewhere than it is")
+            self.pages.append(Piece(start, self._position))
+            self._values += described.num_values
+        # Thrift has no unsigned numbers.
+        is_checked = self._verify_checksums and header.crc is not None
+        self._promised, self._crc = (header.crc or 0) & 0xFFFFFFFF if is_checked else None, 0
+        if is_checked and not self._body:
+            self._check()
+
+
+# Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure) (rule 131).
+#
+# A footer that claims a chunk to end before its last page does is read well where the rest of the page follows all the
+# same, and not in a copy, where something else follows.  So what ends a chunk must be certain: an offset index whose
+# pages fill it, or something else that begins there.
+
+
+def ends_are_certain(groups: Sequence[RowGroup], footer_start: int) -> bool:
+    """Whether every column chunk without an offset index ends where something else begins."""
+    chunks = [chunk for group in groups for chunk in group.columns]
+    begins = {footer_start}
+    for chunk in chunks:
+        others = bloom_filter(chunk.meta_data), column_index(chunk), offset_index(chunk)
+        begins.update(piece.start for piece in (data_pages(chunk.meta_data), *others) if piece is not None)
+    return all(offset_index(chunk) is not None or data_pages(chunk.meta_data).end in begins for chunk in chunks)
+
+
+def claimed_pages(groups: Sequence[RowGroup], indexes: Mapping[Piece, bytes]) -> dict[Piece, list[Piece]]:
+    """The data pages of the column chunks that have an offset index, by their chunk.
+
+    Raises:
+        CannotCopy: the pages do not fill their chunk.
+    """
+    found = {}
+    for group in groups:
+        for chunk in group.columns:
+            places = offset_index(chunk)
+            if places is not None:
+                found[data_pages(chunk.meta_data)] = _pages(chunk, indexes[places])
+    return found
+
+
+def _pages(chunk: ColumnChunk, data: bytes) -> list[Piece]:
+    meta = chunk.meta_data
+    locations = read_exactly(OffsetIndex, data).page_locations
+    pages = [Piece(place.offset, place.offset + place.compressed_page_size) for place in locations]
+    if (
+        not pages
+        or pages[0].start != meta.data_page_offset
+        or pages[-1].end != data_pages(meta).end
+        or any(page.size <= 0 for page in pages)
+        or any(before.end != after.start for before, after in pairwise(pages))
+    ):
+        raise CannotCopy("has an offset index whose pages do not fill their column chunk")
+    return pages

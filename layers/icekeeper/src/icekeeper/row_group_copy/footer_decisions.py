@@ -1,22 +1,20 @@
-"""What a copied footer says of every optional field: one decision for each, for all row groups of a file (rule 200).
-
-Writers have habits: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Readers written
-in Rust refuse a file of which only some row groups follow a habit, or take what some row groups state for the whole
-file (platform 100).  So a new footer speaks with one voice: a field is given to all, dropped from all, or kept only
-where all inputs of the file have it.  :data:`DECISIONS` is that list, for the structures of ``parquet.thrift``
-(apache/parquet-format); a field that is not in it fails a test.  Everything here is pure.
-"""
+"""What a copied footer says of every optional field, and files whose footer mixes writers."""
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from icekeeper.row_group_copy.chunk_checks import Piece, column_index, offset_index
+import pyarrow.parquet as pq
+
+from icekeeper.row_group_copy.footer import ParquetColumn, Piece, column_index, offset_index
 from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
     ColumnChunk,
     ColumnMetaData,
     FileMetaData,
@@ -24,23 +22,15 @@ from icekeeper.row_group_copy.footer_structs import (
     SizeStatistics,
     Statistics,
 )
-from icekeeper.row_group_copy.refusal import CannotCopy
-from icekeeper.row_group_copy.schema_fit import ParquetColumn
 from icekeeper.rows.arrow_schema import LeafColumn
 
-__all__ = [
-    "DECISIONS",
-    "NOTHING_LACKS",
-    "Decision",
-    "Lacks",
-    "agree",
-    "hides_bounds",
-    "kept_column_index",
-    "lacks_of",
-    "refuse",
-    "settle",
-    "states_bounds",
-]
+# What a copied footer says of every optional field: one decision for each, for all row groups of a file (rule 200).
+#
+# Writers have habits: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Readers
+# written in Rust refuse a file of which only some row groups follow a habit, or take what some row groups state for the
+# whole file (platform 100).  So a new footer speaks with one voice: a field is given to all, dropped from all, or kept
+# only where all inputs of the file have it.  :data:`DECISIONS` is that list, for the structures of ``parquet.thrift``
+# (apache/parquet-format); a field that is not in it fails a test.  Everything here is pure.
 
 
 class Decision(Enum):
@@ -247,3 +237,135 @@ def _are_misread(least: bytes | None, most: bytes | None, may_be_nan: bool) -> b
     kind = "<f" if len(least) == 4 else "<d"
     low, high = struct.unpack(kind, least)[0], struct.unpack(kind, most)[0]
     return not low < high and (may_be_nan or low != high or low == 0)
+
+
+# What is known of the column chunks of a file by its bytes and by Arrow, to be compared before and after a copy.
+#
+# The proof must not be circular: our own code reads the footers of inputs and writes that of the output.  So Arrow
+# reads both, too, and says where the chunks lie and what is in them; the bytes of each chunk are hashed as they are
+# read from the input, and again as they are read back from the output.
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupFacts:
+    """A row group as Arrow sees it: its rows, and for every column chunk the place, the values, how many are null
+    (``None``: not told), and a number for all that is said of it, good within this process."""
+
+    rows: int
+    pieces: tuple[Piece, ...]
+    values: tuple[int, ...]
+    nulls: tuple[int | None, ...]
+    said: tuple[int, ...]
+
+    def columns(self, count: int) -> RowGroupFacts:
+        """The same of the first ``count`` columns."""
+        return RowGroupFacts(self.rows, self.pieces[:count], self.values[:count], self.nulls[:count], self.said[:count])
+
+    def and_columns(self, more: RowGroupFacts) -> RowGroupFacts:
+        """The same with more columns of the same rows."""
+        return RowGroupFacts(
+            self.rows,
+            self.pieces + more.pieces,
+            self.values + more.values,
+            self.nulls + more.nulls,
+            self.said + more.said,
+        )
+
+
+def row_group_facts(
+    footer: pq.FileMetaData, numbers: Iterable[int] | None = None, lacks: Lacks = NOTHING_LACKS
+) -> Iterator[RowGroupFacts]:
+    """The facts of every row group that has rows, or of those with these numbers.
+
+    ``said`` is what is said where a footer lacks this: nothing is left of it.
+    """
+    for number in range(footer.num_row_groups) if numbers is None else numbers:
+        group = footer.row_group(number)
+        if group.num_rows:
+            chunks = [group.column(i) for i in range(group.num_columns)]
+            statistics = [chunk.statistics for chunk in chunks]
+            yield RowGroupFacts(
+                rows=group.num_rows,
+                pieces=tuple(map(_piece, chunks)),
+                values=tuple(chunk.num_values for chunk in chunks),
+                nulls=tuple(map(_nulls, statistics)),
+                said=tuple(
+                    _said(chunk, told, i, lacks) for i, (chunk, told) in enumerate(zip(chunks, statistics, strict=True))
+                ),
+            )
+
+
+def checksum(data: Any, before: int = 0) -> int:
+    """The CRC-32 of bytes that follow those with the checksum ``before``."""
+    return zlib.crc32(data, before)
+
+
+def _piece(chunk: Any) -> Piece:
+    start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    return Piece(start, start + chunk.total_compressed_size)
+
+
+def _nulls(statistics: Any) -> int | None:
+    return statistics.null_count if statistics is not None and statistics.has_null_count else None
+
+
+def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
+    """A number for all that must be the same in the copy."""
+    sizes = chunk.num_values, chunk.total_compressed_size, chunk.total_uncompressed_size
+    kinds = chunk.path_in_schema, chunk.physical_type, chunk.compression, chunk.encodings, chunk.has_dictionary_page
+    nulls = _nulls(statistics) if lacks.has_null_count(column) else None
+    if statistics is None or not statistics.has_min_max or not lacks.has_bounds(column):
+        return hash((sizes, kinds, nulls))
+    return hash((sizes, kinds, nulls, _text(statistics.min_raw), _text(statistics.max_raw)))
+
+
+def _text(bound: Any) -> Any:
+    """A bound that equals itself: no two NaN do."""
+    return repr(bound) if isinstance(bound, float) else bound
+
+
+# Of which writers pages and statistics may stand in a file under another writer's name (pure).
+#
+# Readers know versions that wrote wrong statistics or pages by ``created_by``, and work around them.  A file has one
+# such name for all its row groups, so what needs a workaround is never copied.  Whoever gives no version is distrusted,
+# too: parquet-mr then ignores bounds of text, and under another name it would not.
+#
+# Sources: parquet-mr's ``CorruptStatistics`` and ``CorruptDeltaByteArrays`` (PARQUET-251, PARQUET-246); Arrow's
+# ``ApplicationVersion`` (statistics before parquet-mr 1.10.0 and parquet-cpp 1.3.0, PARQUET-816; ARROW-10353: before
+# 3.0.0 compressed pages were marked as not compressed).
+
+# Longer ones, which nobody has, would be searched again from every blank in them.
+_LONGEST = 200
+_NAME = re.compile(r"(\S.*?)\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?.*", re.DOTALL)
+# Application → its first version that needs no workaround; None: there is none under that name.
+_FIRST_RIGHT: dict[str, tuple[int, int, int] | None] = {
+    "parquet-mr": (1, 10, 0),
+    "parquet-cpp": None,  # its successor is parquet-cpp-arrow
+    "parquet-cpp-arrow": (3, 0, 0),
+}
+_OURS = b"icekeeper version 1.0.0 (build copied row groups of several writers)"
+
+
+def check_writer(created_by: bytes | None) -> None:
+    """Check who wrote a file.
+
+    Raises:
+        CannotCopy: readers work around that version, or it is not known.
+    """
+    text = (created_by or b"").decode(errors="replace")
+    found = _NAME.fullmatch(text[:_LONGEST])
+    if found is None:
+        raise CannotCopy(
+            f"was written by '{text[:80]}', which names no version" if text else "does not name its writer"
+        )
+    application = found[1].lower()
+    if application not in _FIRST_RIGHT:
+        return
+    right = _FIRST_RIGHT[application]
+    if right is None or (int(found[2]), int(found[3]), int(found[4] or 0)) < right:
+        raise CannotCopy(f"was written by '{text[:80]}', a version with faults that readers work around by its name")
+
+
+def common_writer(names: set[bytes]) -> bytes:
+    """The name for row groups of these writers in one file."""
+    return next(iter(names)) if len(names) == 1 else _OURS

@@ -1,31 +1,406 @@
-"""Writes the new file: ranges of every input as they are read, and what follows them (:mod:`.write_tail`)."""
+"""Writes the new file: streams ranges of every input, or has the store copy them (rule 131)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 from icekeeper.errors import FileUnreadable
-from icekeeper.row_group_copy.chunk_checks import data_pages
-from icekeeper.row_group_copy.copied_input import (
-    CopiedInput,
-    CopiedRowGroup,
-    WrittenCopy,
-    agreed_facts,
-    stored_lineage,
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.row_group_copy.copyable import CopyableFile, Layout, Placement, stored_bounds
+from icekeeper.row_group_copy.footer import (
+    LINEAGE_COLUMNS,
+    MAGIC,
+    Footer,
+    PageWalk,
+    ParquetSchema,
+    Piece,
+    claimed_pages,
+    data_pages,
+    ends_are_certain,
+    framed,
+    joined,
 )
-from icekeeper.row_group_copy.footer import MAGIC
-from icekeeper.row_group_copy.footer_decisions import Lacks
-from icekeeper.row_group_copy.input_streams import OpenInput, input_streams
-from icekeeper.row_group_copy.layout import Layout, Placement
-from icekeeper.row_group_copy.new_row_groups import column_indexes_of, indexes_of
-from icekeeper.row_group_copy.refusal import CannotCopy, DamagedPage, NotCopyable
-from icekeeper.row_group_copy.schema_fit import ParquetSchema
-from icekeeper.row_group_copy.stream import copy_ranges, read_pieces
-from icekeeper.row_group_copy.write_tail import write_tail
+from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, checksum, row_group_facts
+from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DamagedPage, NotCopyable, RowGroup
+from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage, spliced, write_lineage
+from icekeeper.row_group_copy.new_footer import (
+    IndexStarts,
+    MovedRowGroups,
+    column_indexes_of,
+    footer_bytes,
+    indexes_of,
+    move_row_groups,
+)
+from icekeeper.storage.part_plan import Content, CopiedRange, OwnBytes, Part, plan_parts, sent_bytes
 from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
+from icekeeper.storage.read_ahead import (
+    RangedStream,
+    Read,
+    ReadRange,
+    beside_known,
+    can_read_ahead,
+    direct_reads,
+    reading_ahead,
+)
+from icekeeper.storage.s3_ranges import ObjectChanged
 from icekeeper.storage.storage import Storage
 
-__all__ = ["write_copy"]
+# What was copied of one input: its row groups as they were read, and where they come to lie.
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRowGroup:
+    """A row group as it was read: what Arrow says of it, and the checksum of every column chunk."""
+
+    source: str
+    facts: RowGroupFacts
+    checksums: tuple[int, ...]
+    """Empty where the store copied the bytes, and nobody read them."""
+    lineage: LineageFacts | None = None
+    """What its columns of row lineage hold, if it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCopy:
+    """A new file, and what was read for it."""
+
+    path: str
+    size: int
+    row_groups: tuple[CopiedRowGroup, ...]
+    split_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedInput:
+    """What was copied of one input, what is known of its pages, and the lineage columns written for it."""
+
+    placement: Placement
+    row_groups: tuple[CopiedRowGroup, ...]
+    column_index_bytes: int
+    """Of the column indexes that are carried over, without those of new lineage columns."""
+    indexes: dict[Piece, bytes]
+    """Its page indexes, as bytes."""
+    pages: dict[Piece, list[Piece]]
+    """The data pages of every column chunk."""
+    lineage: tuple[WrittenLineage | None, ...] = ()
+
+    @property
+    def complete_row_groups(self) -> list[CopiedRowGroup]:
+        """The row groups with what is known of their new lineage columns."""
+        return [
+            group
+            if new is None
+            else CopiedRowGroup(
+                group.source,
+                group.facts.and_columns(new.chunks.facts),
+                group.checksums + new.chunks.checksums,
+                new.chunks.lineage,
+            )
+            for group, new in zip(self.row_groups, self.lineage, strict=True)
+        ]
+
+
+def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
+    """What Arrow says of what is copied, if it sees the same column chunks in the same places.
+
+    ``lacks`` is what the new footer does not say of it.
+
+    Raises:
+        CannotCopy: it does not.
+    """
+    numbers = [group.number for group in file.groups]
+    found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
+    facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
+    pieces = [[data_pages(chunk.meta_data) for chunk in group.columns] for group in groups]
+    if [list(one.pieces) for one in facts] != pieces:
+        raise CannotCopy("has column chunks elsewhere for Arrow than by its footer")
+    return facts
+
+
+def stored_lineage(group: RowGroup, schema: ParquetSchema) -> LineageFacts | None:
+    """What the lineage columns hold that are copied."""
+    bounds = stored_bounds(group) if schema.has_lineage and len(group.columns) == len(schema.columns) else None
+    return None if bounds is None else LineageFacts(bounds)
+
+
+# Streams the ranges of one input into the new file, a block at a time, and looks at the bytes as they pass.
+
+BLOCK_BYTES = 8 * 1024 * 1024
+"""What one request asks of a store; large enough that requests cost little."""
+_NEAR = 64 * 1024
+"""Pieces this near to each other are read with one request."""
+
+
+def cuts(piece: Piece) -> Iterator[Piece]:
+    """The blocks in which a piece is read."""
+    for start in range(piece.start, piece.end, BLOCK_BYTES):
+        yield Piece(start, min(start + BLOCK_BYTES, piece.end))
+
+
+def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
+    """The bytes of a piece in order.  A caller that lets go of a block has its memory back before the next one is read.
+
+    Raises:
+        CannotCopy: the file has become shorter, or is another one.
+    """
+    stream.seek(piece.start)
+    for cut in cuts(piece):
+        missing = cut.size
+        while missing:
+            found = [_block(stream, missing)]
+            missing -= len(found[0])
+            yield found.pop()
+
+
+def _block(stream: Any, size: int) -> memoryview:
+    try:
+        block = memoryview(stream.read_buffer(size))
+    except ObjectChanged as error:
+        raise CannotCopy("changed after its footer was read") from error
+    if not len(block):
+        raise CannotCopy("became shorter while it was read")
+    return block
+
+
+def copy_ranges(
+    stream: Any,
+    sink: Any,
+    ranges: Iterable[Piece],
+    chunks: Mapping[Piece, ColumnMetaData],
+    *,
+    verify_checksums: bool = True,
+) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
+    """Write the ranges to ``sink``; the checksum of each column chunk, and the data pages found in it.
+
+    Raises:
+        CannotCopy: a column chunk does not hold the pages that its footer describes.
+        DamagedPage: with ``verify_checksums`` a page has another checksum than its bytes.
+    """
+    todo = sorted(chunks)
+    watched = iter(todo)
+    current = next(watched, None)
+    walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+    found: dict[Piece, int] = {}
+    pages: dict[Piece, list[Piece]] = {}
+    crc = 0
+    for piece in ranges:
+        position = piece.start
+        for block in blocks(stream, piece):
+            sink.write(block)
+            end = position + len(block)
+            while current is not None and walk is not None and current.start < end:
+                crc = _watched(block[max(current.start, position) - position : current.end - position], walk, crc)
+                if current.end > end:
+                    break
+                walk.end()
+                found[current], pages[current] = crc, walk.pages
+                crc = 0
+                current = next(watched, None)
+                walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+            position = end
+            del block
+    return found, pages
+
+
+def _watched(part: memoryview, walk: PageWalk, crc: int) -> int:
+    walk.feed(part)
+    return checksum(part, crc)
+
+
+def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
+    """The checksum of every piece, as read in ascending order; pieces have no byte in common.
+
+    Raises:
+        CannotCopy: the file is too short.
+    """
+    ordered = sorted(pieces)
+    waiting = iter(ordered)
+    current = next(waiting, None)
+    found: dict[Piece, int] = {}
+    crc = 0
+    for run in joined(ordered):
+        position = run.start
+        for block in blocks(stream, run):
+            end = position + len(block)
+            while current is not None and current.start < end:
+                crc = checksum(block[max(current.start, position) - position : current.end - position], crc)
+                if current.end > end:
+                    break
+                found[current] = crc
+                crc = 0
+                current = next(waiting, None)
+            position = end
+            del block
+    return found
+
+
+def read_pieces(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, bytes]:
+    """The bytes of small pieces; those near each other are read together.
+
+    Raises:
+        CannotCopy: the file has become shorter.
+    """
+    ordered = sorted(pieces)
+    found: dict[Piece, bytes] = {}
+    waiting = iter(ordered)
+    current = next(waiting, None)
+    for run in joined(ordered, _NEAR):
+        data = b"".join(blocks(stream, run))
+        while current is not None and current.end <= run.end:
+            found[current] = data[current.start - run.start : current.end - run.start]
+            current = next(waiting, None)
+    return found
+
+
+# Opens the inputs of a copy one after the other; those on S3 are read ahead, across the ends of files.
+
+_STEP_BYTES = 1024 * 1024
+
+OpenInput: TypeAlias = Callable[[CopyableFile], Any]
+"""Gives a stream that reads a file, as a context manager."""
+
+
+@contextmanager
+def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
+    """What opens these files, which are to be read in this order.
+
+    Raises:
+        BotoCoreError: there are no credentials.
+    """
+    if not all(can_read_ahead(file.path) for file in files):
+        yield lambda file: _in_steps(storage, file.path)
+        return
+    announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
+    with reading_ahead(storage, announced) as reads:
+        yield lambda file: ranged_stream(file.footer, reads)
+
+
+def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
+    """A stream of that footer's file on S3, which reads nothing again that came with the footer."""
+    if footer.before:
+        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
+        reads = beside_known(reads, known, footer.before)
+    return RangedStream(reads, footer.path, footer.etag)
+
+
+@contextmanager
+def stream_of_pieces(
+    stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
+) -> Iterator[Any]:
+    """A stream that reads these pieces of an open file ahead, or the one that is open where its store is another."""
+    if not can_read_ahead(path):
+        yield _Steps(stream)
+        return
+    with reading_ahead(storage, _reads(path, etag, pieces)) as reads:
+        yield RangedStream(reads, path, etag)
+
+
+@contextmanager
+def _in_steps(storage: Storage, path: str) -> Iterator[_Steps]:
+    with storage.open_input(path) as stream:
+        yield _Steps(stream)
+
+
+class _Steps:
+    """An open file, of which one call reads no more than stays in the processor's caches (platform 74)."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def seek(self, position: int) -> None:
+        """Where the next read begins."""
+        self._stream.seek(position)
+
+    def read_buffer(self, size: int) -> Any:
+        """So many bytes or fewer; none at the end of the file."""
+        return self._stream.read_buffer(min(size, _STEP_BYTES))
+
+
+def _expected(file: CopyableFile) -> Iterator[Piece]:
+    """What is going to be read: the page indexes, unless they came with the footer, then the data.
+
+    Where the indexes lie, only the understood footer says; as a rule, they are the most that is not copied.
+    """
+    bounds = [Piece(0, len(MAGIC)), *file.ranges, Piece(file.footer.start, file.footer.start)]
+    widest = max((Piece(a.end, b.start) for a, b in pairwise(bounds)), key=lambda gap: gap.size)
+    if file.column_index_bytes <= widest.size <= BLOCK_BYTES and file.column_index_bytes and not file.footer.before:
+        yield widest
+    yield from file.ranges
+
+
+def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Read]:
+    for piece in pieces:
+        for cut in cuts(piece):
+            yield Read(path, etag, cut.start, cut.end)
+
+
+# Writes what follows the copied bytes: new lineage columns, the page indexes, the footer.
+
+
+def write_tail(
+    sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
+) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
+    """Write the end of the new file to ``sink``, which is at the end of the data.
+
+    Returns:
+        The inputs with their new lineage columns, and where each row group begins in the new file.
+
+    Raises:
+        StorageError: row ids of an input cannot be read, or the file not written.
+    """
+    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
+    parts: list[MovedRowGroups] = []
+    current = copied[0]
+    try:
+        for number, current in enumerate(inputs):
+            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
+            copied[number] = replace(current, lineage=lineage)
+            start += sum(new.chunks.place.size for new in lineage if new is not None)
+        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
+        for current in copied:
+            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
+            start += len(parts[-1].column_indexes)
+            offset_indexes += len(parts[-1].offset_indexes)
+        _write_end(sink, copied, parts, schema)
+    except CannotCopy as error:
+        return NotCopyable(current.placement.file.path, str(error))
+    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
+
+
+def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
+    first = len(schema.columns) - LINEAGE_COLUMNS
+    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
+    return copied.column_index_bytes + sum(new)
+
+
+def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
+    """The row groups of an input in the new file, with their new lineage columns."""
+    groups = copied.placement.file.carried()
+    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
+    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
+
+
+def _write_end(
+    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
+) -> None:
+    for part in parts:
+        sink.write(part.column_indexes)
+    for part in parts:
+        sink.write(part.offset_indexes)
+    files = [one.placement.file for one in copied]
+    row_groups = [group for part in parts for group in part.row_groups]
+    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
+    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))
+
+
+# Writes the new file: ranges of every input as they are read, and what follows them (:mod:`.write_tail`).
 
 
 def write_copy(
@@ -80,3 +455,121 @@ def _copy_input(
     )
     index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
     return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
+
+
+# Has a store assemble the new file: it copies the ranges of the inputs, we send page indexes and the footer.
+#
+# What we read are the inputs' page indexes, and what is too short to be a part of its own.  So no page is looked at
+# (:mod:`.pages`); :mod:`.unread_chunks` says what is checked instead, and where that is not enough the bytes are
+# streamed, as they are where the store copies no ranges.  Both ways write the same bytes.
+
+_MOST_SENT = 1 / 3
+"""Of the file: what files of 16 MB come to when a few bytes of our own between them make a part of 5 MiB."""
+_READ_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """A new file whose row groups have no checksums, for nobody read them."""
+
+    written: WrittenCopy
+    made: AssembledObject
+    parts: tuple[Part, ...]
+
+
+def copy_in_store(
+    layout: Layout, path: str, schema: ParquetSchema, storage: Storage
+) -> StoredCopy | NotCopyable | None:
+    """Have the file assembled; ``None``, and no file, where its bytes are to be streamed.
+
+    Raises:
+        StorageError: page indexes of an input cannot be read.
+    """
+    if not may_copy_ranges(storage, path) or not _is_worth_it(layout):
+        return None
+    with storage.translated(path):
+        reads = direct_reads(storage)
+    inputs = _inputs(layout, schema, storage, reads)
+    if not isinstance(inputs, list):
+        return inputs
+    end = BytesIO()
+    tail = write_tail(end, layout, inputs, schema, storage)
+    if isinstance(tail, NotCopyable):
+        return tail
+    planned = plan_parts([*_data(layout), OwnBytes(end.getvalue())])
+    if planned is None:
+        return None
+    made = assemble(storage, path, planned)
+    if isinstance(made, NotAssembled):
+        return NotCopyable(made.path, made.reason) if made.source_changed else None
+    complete, split_offsets = tail
+    row_groups = tuple(group for one in complete for group in one.complete_row_groups)
+    return StoredCopy(WrittenCopy(path, made.size, row_groups, split_offsets), made, planned)
+
+
+def _is_worth_it(layout: Layout) -> bool:
+    files = [placement.file for placement in layout.placements]
+    if not all(can_read_ahead(file.path) and file.footer.etag for file in files):
+        return False
+    parts = plan_parts(_data(layout))
+    if parts is None:
+        return False
+    # Nobody knows yet how large the end is; offset indexes are seldom larger than column indexes.
+    end = sum(2 * file.column_index_bytes + len(file.footer.thrift) for file in files)
+    size = sum(part.size for part in parts) + end
+    return sent_bytes(parts) + end <= _MOST_SENT * size
+
+
+def _data(layout: Layout) -> Iterator[Content]:
+    """Magic and data of the new file."""
+    ranges = [
+        CopiedRange(file.path, file.footer.etag or "", piece.start, piece.end)
+        for file in (placement.file for placement in layout.placements)
+        for piece in file.ranges
+    ]
+    # The first input begins with the magic as well; sent, it would be a part of 5 MiB.
+    if ranges and ranges[0].start == len(MAGIC):
+        yield replace(ranges[0], start=0)
+    else:
+        yield OwnBytes(MAGIC)
+        yield from ranges[:1]
+    yield from ranges[1:]
+
+
+def _inputs(
+    layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
+) -> list[CopiedInput] | NotCopyable | None:
+    """What is said of every input; ``None``: where a chunk of one ends is not certain."""
+    found: list[CopiedInput] = []
+    read = partial(_read, schema=schema, lacks=layout.lacks, storage=storage, reads=reads)
+    with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
+        for first in range(0, len(layout.placements), _READ_AT_ONCE):
+            some = layout.placements[first : first + _READ_AT_ONCE]
+            for placement, running in [(one, pool.submit(read, one)) for one in some]:
+                try:
+                    known = running.result()
+                except CannotCopy as error:
+                    return NotCopyable(placement.file.path, str(error))
+                if known is None:
+                    return None
+                found.append(known)
+    return found
+
+
+def _read(
+    placement: Placement, schema: ParquetSchema, lacks: Lacks, storage: Storage, reads: ReadRange
+) -> CopiedInput | None:
+    file = placement.file
+    groups = file.carried()
+    if not ends_are_certain([one for one in file.footer.metadata().row_groups if one.num_rows], file.footer.start):
+        return None
+    facts = agreed_facts(file, groups, lacks)
+    wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
+    with storage.translated(file.path):
+        indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
+    copied = (
+        CopiedRowGroup(file.path, one, (), stored_lineage(group, schema))
+        for one, group in zip(facts, groups, strict=True)
+    )
+    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
+    return CopiedInput(placement, tuple(copied), index_bytes, indexes, claimed_pages(groups, indexes))

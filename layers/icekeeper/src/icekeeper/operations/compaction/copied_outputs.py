@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from icekeeper.operations.compaction.rewrite_task import Copying
-from icekeeper.row_group_copy.copyable_file import CopyableFile, counted_bytes
+from icekeeper.row_group_copy.copyable import CopyableFile, counted_bytes
 from icekeeper.rows.read_task import InputFile
 
 # Assigns inputs to outputs when whole files are copied: outputs are cut between files, not between rows (pure).

@@ -23,10 +23,9 @@ from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.values import RewriteReason
-from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
-from icekeeper.row_group_copy.copyable_file import CopyableFile, CopyableRowGroup
-from icekeeper.row_group_copy.merge import copyable_file, copyable_part, merge_files
-from icekeeper.row_group_copy.refusal import CannotCopy, NotCopyable
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyableRowGroup, CopyTarget, copy_target
+from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.file_rows import reading

@@ -13,13 +13,27 @@ import pyarrow.parquet as pq
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.row_group_copy.chunk_checks import Piece, bloom_filter, column_index, data_pages, offset_index
-from icekeeper.row_group_copy.footer import FRAME, MAGIC, Footer, framed
-from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, RowGroup
+from icekeeper.row_group_copy.footer import (
+    FRAME,
+    MAGIC,
+    Footer,
+    Piece,
+    bloom_filter,
+    column_index,
+    data_pages,
+    framed,
+    offset_index,
+)
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    FileMetaData,
+    OffsetIndex,
+    RowGroup,
+    read_exactly,
+    write_struct,
+)
 from icekeeper.row_group_copy.new_footer import with_one_voice, with_row_groups
-from icekeeper.row_group_copy.page_structs import OffsetIndex
-from icekeeper.row_group_copy.refusal import CannotCopy
-from icekeeper.row_group_copy.thrift_bytes import read_exactly, write_struct
 
 # Cuts the columns of a row group into runs of neighbours, which are encoded at the same time (pure).
 

@@ -1,0 +1,332 @@
+"""Encodes the columns of row lineage for row groups whose other columns are copied (rule 130)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icekeeper.row_group_copy.copyable import CODECS, CopyableFile, Placement, stored_bounds
+from icekeeper.row_group_copy.footer import (
+    FRAME,
+    LINEAGE_COLUMNS,
+    MAGIC,
+    Footer,
+    PageWalk,
+    ParquetColumn,
+    ParquetSchema,
+    Piece,
+    column_index,
+    data_pages,
+    offset_index,
+)
+from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, checksum, row_group_facts
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    OffsetIndex,
+    RowGroup,
+    read_exactly,
+    write_struct,
+)
+from icekeeper.rows.lineage import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID, InheritedLineage, resolved_lineage
+from icekeeper.storage.failures import failed_by_store
+from icekeeper.storage.storage import Storage
+
+# What is known of the lineage columns of a row group, to be compared with what a new file decodes to (pure).
+
+NOTHING = (0, 0)
+"""The checksums of no values."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineageFacts:
+    """What ``_row_id`` and ``_last_updated_sequence_number`` of a row group hold: a value for every row."""
+
+    bounds: tuple[tuple[int, int], ...]
+    """The least and the greatest value of each."""
+    inherited: InheritedLineage | None = None
+    """Known where all values are what the rows inherit."""
+    checksums: tuple[int, int] | None = None
+    """Of all values of each, where both were encoded of stored values."""
+
+
+def values_checksum(batch: pa.RecordBatch, before: tuple[int, int]) -> tuple[int, int]:
+    """The checksums of the values of both columns, which are not null, after those of the rows before."""
+    first, second = (checksum(_bytes(column), crc) for column, crc in zip(batch.columns, before, strict=True))
+    return first, second
+
+
+def _bytes(column: pa.Array) -> memoryview:
+    start, end = column.offset * 8, (column.offset + len(column)) * 8
+    return memoryview(column.buffers()[1])[start:end]
+
+
+# Encodes the two columns of row lineage for a row group of which the other columns are copied (rule 130).
+#
+# Arrow encodes them as a small Parquet file in memory, whose column chunks and page indexes are taken out of it.  Row
+# ids are not put into a dictionary, for no two are the same; nor are they encoded as differences: these would take
+# hardly any bytes, but Iceberg's vectorized readers refused them for long (apache/iceberg, pull request 13391).
+
+_CODEC_NAMES = {number: name for name, number in CODECS.items() if name != "lz4_raw"} | {0: "none"}
+_OPTIONAL = 1
+_ROWS = 128 * 1024
+"""So many are resolved at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineageChunks:
+    """Both column chunks of one row group, in a small file of which only they and what describes them are kept."""
+
+    footer: Footer
+    pages: tuple[tuple[Piece, ...], ...]
+    """Where the data pages of each column chunk lie in the small file."""
+    column_indexes: tuple[tuple[Piece, bytes], ...]
+    offset_indexes: tuple[tuple[Piece, bytes], ...]
+    """Its page indexes, and where they lie in the small file."""
+    facts: RowGroupFacts
+    checksums: tuple[int, ...]
+    lineage: LineageFacts
+
+    @property
+    def created_by(self) -> bytes:
+        return self.footer.metadata().created_by or b""
+
+    @property
+    def place(self) -> Piece:
+        """Where the column chunks lie in the small file, dictionary page included."""
+        return Piece(len(MAGIC), self.facts.pieces[-1].end)
+
+    def indexes_kept(self, first: int, lacks: Lacks) -> Iterator[Piece]:
+        """The column indexes that are carried over; ``first`` is the number of the first of both columns."""
+        for number, (piece, _) in enumerate(self.column_indexes, first):
+            if lacks.has_column_index(number):
+                yield piece
+
+    def columns(self) -> list[ColumnChunk]:
+        """The column chunks as the small file's footer describes them; the answer may be changed."""
+        return self.footer.metadata().row_groups[0].columns
+
+
+def encoded_lineage(
+    group: RowGroup, inherited: InheritedLineage, stored: pa.Table | None, schema: ParquetSchema, page_index: bool
+) -> tuple[LineageChunks, memoryview]:
+    """Column chunks for a row group, in its codec, with or without page indexes; and their bytes.
+
+    ``inherited`` is what the rows of this row group inherit, ``stored`` what they hold in columns of their own.
+
+    Raises:
+        CannotCopy: the row group has other rows than its columns, or too many.
+    """
+    columns = schema.columns[-LINEAGE_COLUMNS:]
+    table = _resolved(group.num_rows, inherited, stored, _arrow_schema(columns))
+    data = _encoded(table, group, page_index)
+    start = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
+    footer = Footer("the row ids", len(data), start, bytes(data[start:-FRAME]))
+    if len(footer.metadata().row_groups) != 1:
+        raise CannotCopy(f"has a row group of {group.num_rows} rows, more than Arrow writes into one")
+    (found,) = footer.metadata().row_groups
+    (facts,) = row_group_facts(footer.seen_by_arrow())
+    bounds = stored_bounds(found)
+    if bounds is None:
+        raise CannotCopy("has row ids that cannot be encoded without nulls")
+    checksums = None
+    if stored is not None:
+        checksums = reduce(lambda before, batch: values_checksum(batch, before), table.to_batches(), NOTHING)
+    chunks = LineageChunks(
+        footer=footer,
+        pages=tuple(_pages(chunk, data) for chunk in found.columns),
+        column_indexes=_pieces(map(column_index, found.columns), data),
+        offset_indexes=_pieces(map(offset_index, found.columns), data),
+        facts=facts,
+        checksums=tuple(checksum(data[piece.start : piece.end]) for piece in facts.pieces),
+        lineage=LineageFacts(bounds, inherited if stored is None else None, checksums),
+    )
+    return chunks, data[chunks.place.start : chunks.place.end]
+
+
+def _resolved(rows: int, inherited: InheritedLineage, stored: pa.Table | None, schema: pa.Schema) -> pa.Table:
+    """What a reader finds in both columns: what is stored, else what is inherited."""
+    found = _nulls(rows) if stored is None else (batch for batch in stored.to_batches(_ROWS) if batch.num_rows)
+    batches, first_row = [], 0
+    for batch in found:
+        batch = resolved_lineage(batch, (ROW_ID_ID, LAST_UPDATED_ID), inherited, first_row)
+        batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        first_row += batch.num_rows
+    if first_row != rows:
+        raise CannotCopy(f"has row ids of {first_row} rows in a row group of {rows}")
+    return pa.Table.from_batches(batches, schema)
+
+
+def _arrow_schema(columns: Sequence[ParquetColumn]) -> pa.Schema:
+    fields = (pa.field(c.leaf.name, pa.int64(), nullable=c.element.repetition_type == _OPTIONAL) for c in columns)
+    return pa.schema(fields)
+
+
+def _pieces(found: Iterable[Piece | None], data: memoryview) -> tuple[tuple[Piece, bytes], ...]:
+    return tuple((piece, bytes(data[piece.start : piece.end])) for piece in found if piece is not None)
+
+
+def _nulls(rows: int) -> Iterator[pa.RecordBatch]:
+    for first_row in range(0, rows, _ROWS):
+        nulls = pa.nulls(min(_ROWS, rows - first_row), pa.int64())
+        yield pa.RecordBatch.from_arrays([nulls] * LINEAGE_COLUMNS, names=list(LINEAGE_NAMES))
+
+
+def _encoded(table: pa.Table, group: RowGroup, page_index: bool) -> memoryview:
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=table.num_rows,
+        compression=_CODEC_NAMES[group.columns[0].meta_data.codec],
+        use_dictionary=[LINEAGE_NAMES[1]],
+        write_page_index=page_index,
+        store_schema=False,
+        write_page_checksum=True,
+    )
+    return memoryview(sink.getvalue())
+
+
+def _pages(chunk: ColumnChunk, data: memoryview) -> tuple[Piece, ...]:
+    here = data_pages(chunk.meta_data)
+    walk = PageWalk(chunk.meta_data)
+    walk.feed(data[here.start : here.end])
+    walk.end()
+    return tuple(walk.pages)
+
+
+# Puts new lineage columns into the row groups of an input, as if they had been in the input (pure).
+#
+# The column chunks of a small file (:mod:`.new_lineage`) get places behind the end of the input, where nothing lies;
+# the input's placement then says where these places come to lie in the new file, as it does for all others.
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLineage:
+    """The new column chunks of a row group, and where in the new file they begin."""
+
+    chunks: LineageChunks
+    start: int
+
+
+def spliced(
+    placement: Placement, groups: Sequence[RowGroup], written: Sequence[WrittenLineage | None]
+) -> tuple[Placement, dict[Piece, bytes], dict[Piece, list[Piece]]]:
+    """Give the row groups that are copied of an input their new lineage columns.
+
+    Returns:
+        The placement of the input with these columns, their page indexes and their pages, each by its place.
+
+    ``written`` has the new columns of each of them, ``None`` where the row group is copied whole.
+    """
+    ranges, starts = list(placement.file.ranges), list(placement.starts)
+    indexes: dict[Piece, bytes] = {}
+    pages: dict[Piece, list[Piece]] = {}
+    base = placement.file.footer.file_size
+    for group, one in zip(groups, written, strict=True):
+        if one is None:
+            continue
+        new = one.chunks
+        columns = new.columns()
+        for chunk, found in zip(columns, new.pages, strict=True):
+            _shift(chunk, base)
+            pages[data_pages(chunk.meta_data)] = [_moved(piece, base) for piece in found]
+        indexes.update((_moved(piece, base), data) for piece, data in new.column_indexes)
+        indexes.update((_moved(piece, base), _moved_index(data, base)) for piece, data in new.offset_indexes)
+        ranges.append(_moved(new.place, base))
+        starts.append(one.start)
+        _add(group, columns)
+        base += new.footer.file_size
+    file = replace(placement.file, ranges=tuple(ranges))
+    return replace(placement, file=file, starts=tuple(starts)), indexes, pages
+
+
+def _moved(piece: Piece, by: int) -> Piece:
+    return Piece(piece.start + by, piece.end + by)
+
+
+def _moved_index(data: bytes, by: int) -> bytes:
+    index = read_exactly(OffsetIndex, data)
+    moved = [replace(place, offset=place.offset + by) for place in index.page_locations]
+    return write_struct(replace(index, page_locations=moved))
+
+
+def _shift(chunk: ColumnChunk, by: int) -> None:
+    meta = chunk.meta_data
+    meta.data_page_offset += by
+    if meta.dictionary_page_offset:
+        meta.dictionary_page_offset += by
+    if column_index(chunk) is not None:
+        chunk.column_index_offset = (chunk.column_index_offset or 0) + by
+    if offset_index(chunk) is not None:
+        chunk.offset_index_offset = (chunk.offset_index_offset or 0) + by
+
+
+def _add(group: RowGroup, columns: list[ColumnChunk]) -> None:
+    group.columns = [*group.columns, *columns]
+    group.total_byte_size += sum(chunk.meta_data.total_uncompressed_size for chunk in columns)
+
+
+# Writes the lineage columns of an input whose row groups cannot keep theirs, one row group after the other.
+
+
+def write_lineage(
+    file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, lacks: Lacks, storage: Storage
+) -> tuple[WrittenLineage | None, ...]:
+    """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``; in their order,
+    ``None`` for a row group that needs none.
+
+    They have page indexes unless the new file has none (``lacks``).  Only the values of one row group are in memory,
+    and of its columns only these two are decoded, where it has them.
+
+    Raises:
+        StorageError: the file cannot be read.
+        CannotCopy: the columns that it has cannot be decoded.
+    """
+    inherited = file.lineage
+    wanted = [group.columns < len(schema.columns) for group in file.groups]
+    if inherited is None or not any(wanted):
+        return tuple(None for _ in wanted)
+    with storage.translated(file.path), _opened(file, storage) as stored:
+        found: list[WrittenLineage | None] = []
+        for one, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
+            if not is_wanted:
+                found.append(None)
+                continue
+            values = None if stored is None else _stored_values(stored, one.number)
+            chunks, data = encoded_lineage(
+                group, inherited.after(one.first_row), values, schema, not lacks.offset_index
+            )
+            sink.write(data)
+            found.append(WrittenLineage(chunks, start))
+            start += len(data)
+    return tuple(found)
+
+
+@contextmanager
+def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | None]:
+    """The file, if it has lineage columns of its own."""
+    if not file.stores_lineage:
+        yield None
+        return
+    with (
+        storage.open_input(file.path) as stream,
+        pq.ParquetFile(stream, metadata=file.footer.seen_by_arrow(), page_checksum_verification=True) as opened,
+    ):
+        yield opened
+
+
+def _stored_values(file: pq.ParquetFile, number: int) -> pa.Table:
+    try:
+        return file.read_row_group(number, columns=list(LINEAGE_NAMES), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        if failed_by_store(error):
+            raise
+        problem = str(error).splitlines()[0]
+        raise CannotCopy(f"has row ids in row group {number} that cannot be read: {problem}") from error
