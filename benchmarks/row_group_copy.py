@@ -32,7 +32,7 @@ from icekeeper.row_group_copy.copyable import copy_target
 from icekeeper.row_group_copy.footer_structs import NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
 
 _BLOCK = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_un
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.rows.make_read_task import _name_mapping
+from icekeeper.rows.read_task import _name_mapping
 from icekeeper.storage.storage import Storage
 from support.hostile.avro import NULLS, avro_file, avro_long, records_of
 from support.hostile.metadata import DOCUMENT

@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import FileContent
-from icekeeper.rows.equality import EqualityLookup, deleted_rows
+from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
 from support.deletes import commit_deletes, compacted
 from support.maintained_table import maintained_table
 from support.readers import duckdb_rows

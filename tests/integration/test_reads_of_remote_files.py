@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import StorageError
-from icekeeper.rows import file_rows, opened_inputs
+from icekeeper.rows import file_rows
+from icekeeper.rows import read as opened_inputs
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage

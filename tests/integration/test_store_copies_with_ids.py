@@ -12,7 +12,7 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.merge_files import copyable_file
-from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
 from support.copied import target_of
 from support.stored import FLAT, large_file, merged, requests_of, stored_entry

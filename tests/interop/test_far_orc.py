@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.rows.readable import why_unreadable
+from icekeeper.rows.file_rows import why_unreadable
 from support.java_writer import JavaTables
 from support.maintained_table import registered_table
 from support.outcomes import outcome_of

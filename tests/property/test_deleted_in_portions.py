@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.model import FileContent
-from icekeeper.rows import equality, parts
-from icekeeper.rows.equality import EqualityLookup, deleted_rows
-from icekeeper.rows.positions import live_at
+from icekeeper.rows import apply_deletes as parts
+from icekeeper.rows import equality_deletes as equality
+from icekeeper.rows.apply_deletes import live_at
+from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile
 from icekeeper.storage.storage import Storage

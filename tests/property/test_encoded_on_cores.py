@@ -26,7 +26,7 @@ from icekeeper.operations.compaction.side_by_side import column_runs, encoded_co
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
-from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
 from support.examples import examples
 from support.mixed_footers import mixed_fields

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.rows.equality import EqualityLookup, deleted_rows
+from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
 
 NUMBERS = st.sampled_from([None, 1.0, 2.0, 0.0, -0.0, float("nan")])
 TEXTS = st.sampled_from([None, "", "a", "b", "ü"])

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from icekeeper.operations.compaction.copy_row_groups import column_ranges, worth_a_look
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
-from icekeeper.rows.equality import EqualityLookup
-from icekeeper.rows.key_ranges import keys_within
+from icekeeper.rows.equality_deletes import EqualityLookup, keys_within
 from support.examples import examples
 from support.rewrites import struct
 

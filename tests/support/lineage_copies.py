@@ -14,7 +14,7 @@ from icekeeper.row_group_copy.copyable import CopyTarget
 from icekeeper.row_group_copy.footer_structs import NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import arrow_schema
-from icekeeper.rows.lineage import with_lineage
+from icekeeper.rows.read_task import with_lineage
 from support.copied import MIXED, STORAGE, entry_of, mixed_rows, parquet_file, target_of
 
 __all__ = ["LINEAGE", "Input", "lineage_file", "lineage_target", "merged", "plain_file", "resolved", "row_ids"]

@@ -18,10 +18,10 @@ import pytest
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction import write_file as write
 from icekeeper.operations.compaction.clustering import work as sorted_files
-from icekeeper.rows import parquet_reader
+from icekeeper.rows import file_rows as parquet_reader
 from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.file_rows import open_rows
-from icekeeper.rows.opened_inputs import opened_inputs
+from icekeeper.rows.read import opened_inputs
 from icekeeper.rows.read_task import DeleteFile, InputFile
 from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage

@@ -11,8 +11,7 @@ import pytest
 
 from icekeeper.operations.compaction.copy_row_groups import column_ranges
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.equality import EqualityLookup
-from icekeeper.rows.key_ranges import ColumnRange, keys_within
+from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
 from support.rewrites import struct
 
 

@@ -25,8 +25,7 @@ from icekeeper.row_group_copy.footer_structs import (
     read_exactly,
 )
 from icekeeper.row_group_copy.merge_files import copyable_file
-from icekeeper.rows.lineage import with_lineage
-from icekeeper.rows.read_task import InputFile
+from icekeeper.rows.read_task import InputFile, with_lineage
 from support.copied import STORAGE, copied, entry_of, mixed_rows, parquet_file, with_metadata
 from support.lineage_copies import (
     Input,

@@ -14,7 +14,7 @@ import pytest
 from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.machine.resources import on_cores
 from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.rows import decoded_ahead as decoding
+from icekeeper.rows import read as decoding
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.storage import Storage

@@ -20,7 +20,7 @@ from icekeeper.row_group_copy.footer_decisions import hides_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, Statistics
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.key_ranges import ColumnRange
+from icekeeper.rows.equality_deletes import ColumnRange
 from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from icekeeper.errors import StorageError
-from icekeeper.rows.parquet_footer import read_parquet_footer
+from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.s3_reads import ObjectEnd
 from icekeeper.storage.storage import Storage
 

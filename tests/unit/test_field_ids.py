@@ -11,8 +11,8 @@ import pytest
 from icekeeper.errors import StorageError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operations.compaction.candidates import Candidate
-from icekeeper.rows.make_read_task import make_read_task
 from icekeeper.rows.project import Projection
+from icekeeper.rows.read_task import make_read_task
 from support.plans import data_file, live_file
 from support.rewrites import struct
 from support.tables import new_document

@@ -8,7 +8,7 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
 from icekeeper.operations.compaction.candidates import well_spelled
-from icekeeper.rows.other_spellings import SpelledFiles
+from icekeeper.rows.apply_deletes import SpelledFiles
 
 PAIRS = [
     ("s3a://b/t/f", "s3://b/t/f"),

@@ -16,8 +16,8 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.row_group_copy.footer import PageWalk
 from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DataPageHeader, PageHeader, write_struct
+from icekeeper.rows.apply_deletes import position_rows
 from icekeeper.rows.file_rows import projected_rows
-from icekeeper.rows.position_rows import position_rows
 from icekeeper.rows.read_task import InputFile, ReadableFile
 from support.copied import MIXED, STORAGE, copied, flipped, mixed_rows, pages, parquet_file
 from support.rewrites import input_file, rewritten, task

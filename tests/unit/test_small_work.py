@@ -10,10 +10,9 @@ import pytest
 
 from icekeeper.engines.engine import total_input_bytes
 from icekeeper.engines.local_engine import SMALL_WORK_BYTES
-from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns, same_argument
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import InputFile, ReadTask
-from icekeeper.rows.same_argument import same_argument
 
 SCHEMA: Mapping[str, Any] = {
     "fields": [

@@ -16,7 +16,7 @@ from icekeeper.row_group_copy.footer_decisions import RowGroupFacts, row_group_f
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.lineage import NOTHING, LineageFacts, values_checksum
 from icekeeper.row_group_copy.write_copy import CopiedRowGroup, StoredCopy, WrittenCopy, checksums, stream_of_pieces
-from icekeeper.rows.lineage import LINEAGE_NAMES, InheritedLineage
+from icekeeper.rows.read_task import LINEAGE_NAMES, InheritedLineage
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.part_etags import etag_problem
 from icekeeper.storage.part_plan import CopiedRange

@@ -38,8 +38,8 @@ from icekeeper.row_group_copy.footer_structs import (
     NotCopyable,
     RowGroup,
 )
-from icekeeper.rows.lineage import InheritedLineage
-from icekeeper.rows.row_memory import value_bytes
+from icekeeper.rows.arrow_schema import value_bytes
+from icekeeper.rows.read_task import InheritedLineage
 
 # A file whose row groups can be copied, and each of these row groups (pure).
 

@@ -15,7 +15,7 @@ from icekeeper.row_group_copy.footer_decisions import RowGroupFacts
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.lineage import LineageFacts
 from icekeeper.rows.arrow_schema import LeafColumn
-from icekeeper.rows.lineage import LAST_UPDATED_ID, ROW_ID_ID
+from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID
 
 # The metrics of a copy's manifest entry, from the entries of its inputs and their footers (rule 25) (pure).
 #

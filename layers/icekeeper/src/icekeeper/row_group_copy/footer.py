@@ -29,7 +29,7 @@ from icekeeper.row_group_copy.footer_structs import (
     read_struct,
 )
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
-from icekeeper.rows.lineage import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
+from icekeeper.rows.read_task import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 

@@ -34,7 +34,7 @@ from icekeeper.row_group_copy.footer_structs import (
     read_exactly,
     write_struct,
 )
-from icekeeper.rows.lineage import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID, InheritedLineage, resolved_lineage
+from icekeeper.rows.read_task import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID, InheritedLineage, resolved_lineage
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 

@@ -26,9 +26,8 @@ from icekeeper.row_group_copy.footer import ParquetSchema, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable, RowGroup
 from icekeeper.row_group_copy.write_copy import StoredCopy, WrittenCopy, copy_in_store, write_copy
 from icekeeper.rows.arrow_schema import LeafColumn
-from icekeeper.rows.file_rows import BATCH_ROWS
-from icekeeper.rows.lineage import InheritedLineage
-from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
+from icekeeper.rows.file_rows import BATCH_ROWS, ParquetRows, open_parquet
+from icekeeper.rows.read_task import InheritedLineage
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage

@@ -1,39 +1,201 @@
-"""Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
-
-Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
-Delete files are read once per task and streamed.  If a task has more equality keys than its memory holds, they are
-taken in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory
-stays bounded (rule 171).  Rows are looked up several batches at a time: a call costs as much as the keys are many.
-"""
+"""Finds the deleted rows of a task's inputs while they are read, position deletes included."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupported
+from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
-from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns
-from icekeeper.rows.equality import EqualityLookup, deleted_rows
-from icekeeper.rows.file_rows import projected_rows
-from icekeeper.rows.key_ranges import ColumnRange, keys_within
-from icekeeper.rows.other_spellings import SpelledFiles
-from icekeeper.rows.parts import Part, portions
-from icekeeper.rows.position_rows import position_rows, vector_positions
-from icekeeper.rows.positions import live_at
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns, likely_row_bytes
+from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, deleted_rows, keys_within
+from icekeeper.rows.file_rows import open_rows, projected_rows, reading
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
-from icekeeper.rows.row_memory import likely_row_bytes
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DeletedRows", "deleted_rows_of", "null_means_two_things", "read_schema"]
+# Position deletes that name their data file in another spelling than its manifest does: they are refused (rule 177).
+#
+# Readers compare the text, as the specification has it, so that such a delete deletes nothing for them.  Its writer
+# meant rows that are there: merged or dropped as dangling, it would be lost for good.
+
+
+class SpelledFiles:
+    """Data files as their manifests spell them."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._by_name: defaultdict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            self._by_name[_name(path)].append(path)
+
+    def refuse(self, delete: str, named: str) -> None:
+        """Raise MetadataUnreadable if a path that a delete names is none of the files, but another spelling of one."""
+        for path in self._by_name.get(_name(named), ()):
+            if path != named and normalise(path) == normalise(named):
+                raise misspelled(delete, named, path)
+
+
+def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
+    """The error about a delete file that names a data file in another spelling."""
+    return MetadataUnreadable(
+        f"{delete} deletes rows of {named}, which the manifests spell {path}: readers do not apply it, and whether the "
+        "rows are to be deleted is not known; commit the delete anew with the manifests' spelling, or remove it"
+    )
+
+
+def other_spellings(path: str) -> frozenset[str]:
+    """The spellings of a path that writers mix, without its own (platform 26) (pure)."""
+    parts = split_path(path)
+    keys = {parts.key, unquote(parts.key), "/".join(part for part in parts.key.split("/") if part)}
+    if parts.scheme in LOCAL_SCHEMES:
+        bare = {f"/{key.lstrip('/')}" for key in keys}
+        found = {f"{scheme}{key}" for scheme in ("", "file:", "file://") for key in bare}
+    else:
+        schemes = S3_SCHEMES if parts.scheme in S3_SCHEMES else {parts.scheme}
+        found = {f"{scheme}://{parts.authority}/{key}" for scheme in schemes for key in keys}
+    return frozenset(found - {path})
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# Batches of input files on their way to the lookup of their deletes, several of them at a time.
+
+# Arrow bytes that may wait at once.
+_HELD_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of an input file."""
+
+    source: InputFile
+    first_row: int
+    """The position of the first row in the file."""
+    batch: pa.RecordBatch
+
+
+def portions(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
+    """The parts in their order, so many at a time that they have ``rows`` rows or fill the memory that they may.
+
+    Whoever gets a list may empty it.
+    """
+    held: list[Part] = []
+    held_rows = held_bytes = 0
+    for part in parts:
+        held.append(part)
+        held_rows += part.batch.num_rows
+        if held_rows < rows:
+            held_bytes += part.batch.nbytes
+        if held_rows >= rows or held_bytes >= _HELD_BYTES:
+            yield held
+            held, held_rows, held_bytes = [], 0, 0
+    if held:
+        yield held
+
+
+# Reads the rows of a position delete file, grouped by the data file that they name, and deletion vectors.
+
+# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
+_COLUMNS = ("file_path", "pos")
+# A vector of more bytes may be asked for only where the file has them: memory for them is taken before they are read.
+_USUAL_VECTOR = 64 * 1024 * 1024
+_LARGEST_OFFSET = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRows:
+    """The rows of one batch of a position delete file."""
+
+    count: int
+    """How many rows the batch has, also those without path or position."""
+    by_path: tuple[tuple[str, pa.Array], ...]
+    """Data file path → deleted positions."""
+
+
+def position_rows(
+    path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
+) -> Iterator[PositionRows]:
+    """Stream the file; a row with a null path or position deletes nothing.
+
+    ``verify_checksums``: as in :class:`.ReadableFile`.
+
+    Raises:
+        FileUnreadable: it is missing, damaged, no position delete file, or deletes a row before the first.
+        StorageError: the store failed.
+    """
+    with reading(path, storage), storage.open_input(path) as stream:
+        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
+        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
+        for batch in rows.batches(_COLUMNS):
+            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
+            least = pc.min(table["pos"]).as_py()
+            if least is not None and least < 0:
+                # Bitmaps have no such position, and which row was meant is not known (rule 11).
+                raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
+            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
+            found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
+            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
+
+
+def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:
+    """The positions of a deletion vector that lies in a Puffin file where its manifest entry says.
+
+    Raises:
+        FileUnreadable: it does not lie there, or holds another number of positions than its entry says.
+        StorageError: the store failed.
+    """
+    # How large the file is costs a request of its own, and no vector of these sizes needs it.
+    is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
+    with reading(path, storage):
+        with storage.open_input(path) as stream:
+            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
+                raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
+            blob = stream.read_at(size, offset)
+        return decode_deletion_vector(blob, path, cardinality)
+
+
+# Turns deleted positions into a mask over the rows of a batch.
+
+
+def live_at(deleted: pa.Array, length: int) -> pa.Array:
+    """A mask of ``length`` rows: false at the deleted positions, which ascend, each of them once, at least one.
+
+    Positions of neighbours are runs, and the mask is decoded from the ends of runs: no row is looked up.
+    """
+    gaps = pc.pairwise_diff(deleted)
+    starts = deleted.filter(pc.fill_null(pc.not_equal(gaps, 1), True))
+    ends = pc.add(deleted, 1).filter(pa.concat_arrays([pc.not_equal(gaps.slice(1), 1), pa.array([True])]))
+    # Live and deleted runs take turns, so their ends are all these in order; a file may begin or end with either.
+    turns = pa.concat_arrays([starts, ends])
+    turns = turns.take(pc.array_sort_indices(turns)).cast(pa.int32())
+    is_live = turns[0].as_py() > 0
+    if not is_live:
+        turns = turns.slice(1)
+    if turns[-1].as_py() < length:
+        turns = pa.concat_arrays([turns, pa.array([length], pa.int32())])
+    odd = pc.equal(pc.bit_wise_and(pa.arange(0, len(turns)), 1), 1)
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(turns, pc.xor(odd, is_live)))
+
+
+# Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
+#
+# Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
+# Delete files are read once per task and streamed.  If a task has more equality keys than its memory holds, they are
+# taken in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory
+# stays bounded (rule 171).  Rows are looked up several batches at a time: a call costs as much as the keys are many.
 
 # What a key takes besides its own bytes while it is sorted, or while Arrow hashes it to look rows up.
 KEY_BYTES = 48

@@ -1,34 +1,57 @@
-"""Translates Iceberg schemas into Arrow schemas, and lists their leaf columns in Parquet's order.
-
-Source: specification, "Parquet" data type mappings.  Strings stay 32-bit Arrow strings: batches are small, and the
-Parquet reader delivers them so.
-"""
+"""Iceberg schemas as Arrow schemas: leaf columns, raw values as columns, and memory per row."""
 
 from __future__ import annotations
 
+import decimal
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.rows.same_argument import same_argument
+from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.model import PartitionValue
 
-__all__ = [
-    "FIELD_ID_KEY",
-    "LeafColumn",
-    "arrow_schema",
-    "arrow_type",
-    "column_at",
-    "column_path",
-    "field_id_of",
-    "fields_with",
-    "leaf_columns",
-    "stored_schema",
-]
+# Remembers what pure functions made of the mappings that they were last given.
+#
+# A group of small files asks for the Arrow schema and the leaf columns of one and the same Iceberg schema ten times,
+# and the next group of the table asks again: of 2,000 columns each takes milliseconds.
+
+Result = TypeVar("Result")
+# The schema of the table, that of one reading of it with fewer columns, and those of some threads' tables.
+_REMEMBERED = 8
+
+
+def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[Mapping[str, Any]], Result]:
+    """The function, which is not called again for a mapping that it was called with lately: the object itself, not an
+    equal one, because comparing schemas takes as long.
+
+    Only for mappings that nobody changes, and results that nobody changes either.
+    """
+    # The mapping is kept beside the result, so that no other one can take its place in memory.
+    lately: deque[tuple[Mapping[str, Any], Result]] = deque(maxlen=_REMEMBERED)
+
+    @wraps(function)
+    def remembering(argument: Mapping[str, Any]) -> Result:
+        for known, result in tuple(lately):
+            if known is argument:
+                return result
+        result = function(argument)
+        lately.append((argument, result))
+        return result
+
+    return remembering
+
+
+# Translates Iceberg schemas into Arrow schemas, and lists their leaf columns in Parquet's order.
+#
+# Source: specification, "Parquet" data type mappings.  Strings stay 32-bit Arrow strings: batches are small, and the
+# Parquet reader delivers them so.
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 ORC_FIELD_ID_KEY = b"iceberg.id"
@@ -229,3 +252,81 @@ def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: 
     for part in parts:
         below = f"{name}.{part}", f"{path}.{group}.{part}"
         yield from _leaves(below, iceberg_type[f"{part}-id"], iceberg_type[part], True)
+
+
+# Walks the leaf columns of Arrow arrays, through structs, lists and maps.
+
+
+def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
+    """Every leaf column with its values, the elements of all rows in one array; a value in a null struct is null.
+
+    ``leaves`` are those of the array, and of the columns after it.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for child in array.flatten():
+            yield from leaf_values(child, leaves)
+    elif pa.types.is_map(kind) or pa.types.is_list(kind):
+        yield from leaf_values(as_list(array).flatten(), leaves)
+    else:
+        yield next(leaves), array
+
+
+def as_list(array: pa.Array) -> pa.Array:
+    """Maps as lists of their entries, since Arrow's list functions take lists only; lists as they are."""
+    return array.view(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
+
+
+# Makes Arrow columns of raw values, as metadata has them (specification, appendix D; see :mod:`icekeeper.model`).
+
+# Arrow decimals have up to 38 digits; Python's default context would round to 28.
+_DECIMAL_CONTEXT = decimal.Context(prec=76)
+
+
+def raw_column(values: Sequence[PartitionValue], iceberg_type: str) -> pa.Array:
+    """A column of raw values of a primitive type; ``None`` becomes null.
+
+    Raises:
+        TableUnsupported: a value is not of that type.
+    """
+    if iceberg_type == "unknown":
+        return pa.nulls(len(values))
+    target = arrow_type(iceberg_type)
+    if isinstance(target, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(target, pa.array(values, target.storage_type))
+    if pa.types.is_decimal(target):
+        return pa.array([_decimal(value, target.scale) for value in values], target)
+    if pa.types.is_temporal(target):
+        return pa.array(values, pa.int32() if pa.types.is_date(target) else pa.int64()).cast(target)
+    return pa.array(values, target)
+
+
+def _decimal(value: PartitionValue, scale: int) -> decimal.Decimal | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | bytes):
+        raise TableUnsupported(f"partition value {value!r} is not a decimal")
+    return decimal.Decimal(decimal_unscaled(value)).scaleb(-scale, _DECIMAL_CONTEXT)
+
+
+# How much memory rows take as Arrow has them, as far as types and sizes tell (pure).
+
+_OFFSET_BYTES = 4
+"""Of a text or binary value beside its bytes."""
+_LIKELY_TEXT_BYTES = 64
+_TEXTS = frozenset({"string", "binary"})
+
+
+@cache
+def value_bytes(iceberg_type: str) -> float:
+    """Bytes of one value of a primitive type; of texts and binary values what they take besides their own bytes."""
+    try:
+        kind = arrow_type(iceberg_type)
+        return float(getattr(kind, "storage_type", kind).bit_width) / 8
+    except (TableUnsupported, ValueError):  # a type without a width, or one that is not rewritten
+        return _OFFSET_BYTES
+
+
+def likely_row_bytes(iceberg_types: Iterable[str]) -> int:
+    """About the bytes of a row with one value of each of these types; how long texts are, no manifest tells."""
+    return int(sum(value_bytes(kind) + _LIKELY_TEXT_BYTES * (kind in _TEXTS) for kind in iceberg_types))

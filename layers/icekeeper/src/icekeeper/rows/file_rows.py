@@ -1,29 +1,160 @@
-"""Reads a data or delete file of any format as Arrow batches with field ids.
-
-Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
-``iceberg.id``).
-"""
+"""Opens data and delete files of any format, and reads them as Arrow batches with field ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import orc
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError, TableUnsupported
+from icekeeper.machine.resources import task_cores
+from icekeeper.metadata.single_value import decode
+from icekeeper.model import DataFile, ManifestEntry
 from icekeeper.rows.avro_rows import AvroRows
-from icekeeper.rows.parquet_reader import ParquetRows, open_parquet
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-__all__ = ["BATCH_ROWS", "READABLE_FORMATS", "FileRows", "open_rows", "projected_rows", "reading"]
+# Arrow's own threads inside a task, never more of them than the cores that the task was given (rule 134).
+
+
+def arrow_threads() -> bool:
+    """What this task passes to Arrow as ``use_threads``.
+
+    Arrow has one pool of threads for the whole process, as large as the machine has cores.  A worker runs one task at a
+    time, so the pool is made as large as the task's share.
+    """
+    cores = task_cores()
+    if cores > 1 and pa.cpu_count() != cores:
+        pa.set_cpu_count(cores)
+    return cores > 1
+
+
+# Reads the footer of a Parquet file with one request, unless it is unusually large; a size is not asked for.
+#
+# Source: apache/parquet-format, "File format": a file ends with the footer, its length in four bytes and the magic
+# bytes.
+
+_MAGIC = b"PAR1"
+_FRAME = 8
+_FIRST_READ = 64 * 1024
+
+
+def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
+    """The footer of a file, as Arrow understands it.
+
+    Raises:
+        StorageError: the file does not exist, or the store failed.
+        pa.ArrowException: it is no Parquet file, or damaged.
+    """
+    end, size, _ = storage.read_end(path, _FIRST_READ)
+    wanted = int.from_bytes(end[-_FRAME:-4], "little") + _FRAME
+    if len(end) < wanted <= size:
+        end = storage.read_end(path, wanted).data
+    # Arrow finds the footer from the end, and wants the beginning of a file before it.
+    return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
+
+
+# Opens Parquet files so that what is read of a row group is in memory by pieces, however large it is.
+#
+# Arrow reads a column chunk whole unless it is told how much of it to buffer (platform 75).
+
+_SMALL_BYTES = 4 * 1024 * 1024
+"""A file of so many bytes is read as Arrow does, without a look at its row groups."""
+_THREADS_PAY_BYTES = 512 * 1024
+"""Below, it takes longer to hand columns to threads and to wait for them than to decode them here."""
+_BUFFER_BYTES = 256 * 1024
+"""Of a column chunk on this machine."""
+_AT_ONCE_BYTES = 32 * 1024 * 1024
+"""What is read with few requests may be so large: all of it is in memory before any of it is decoded."""
+_BATCH_BYTES = 16 * 1024 * 1024
+"""Of the encoded values of a batch, before compression: rows that are wide come fewer at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """An open file; ``portions`` are the row groups that are read together, ``None``: all of them.
+
+    ``threads``: threads of Arrow's may decode it.
+    """
+
+    file: pq.ParquetFile
+    portions: tuple[list[int] | None, ...]
+    batch_rows: int
+    threads: bool
+
+
+def open_parquet(
+    stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int, verify_checksums: bool = True
+) -> ParquetRows:
+    """A file whose rows are read in batches of ``batch_rows``, or of fewer if they are wide; of one row group, or all.
+
+    ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
+    ``verify_checksums``: reading a page whose checksum is not that of its bytes raises an error (rule 247), which Arrow
+    does only when it is asked to (platform 118).
+
+    Raises:
+        pa.ArrowException, OSError: the file is damaged.
+    """
+    options: dict[str, Any] = {
+        "coerce_int96_timestamp_unit": "us",
+        "page_checksum_verification": verify_checksums,
+    }
+    size, share = int(stream.size()), 1.0
+    if size > _SMALL_BYTES:
+        footer = pq.read_metadata(stream)
+        encoded = max(1, sum(_encoded_bytes(footer)))
+        # About how many bytes of the file one encoded byte takes; a footer sums up the latter only.
+        share = size / encoded
+        options |= {"metadata": footer, "buffer_size": _buffer_bytes(footer, share, few_reads)}
+        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // encoded))
+    file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
+    threads = size >= _THREADS_PAY_BYTES and arrow_threads()
+    if row_group is not None:
+        return ParquetRows(file, ([row_group],), batch_rows, threads)
+    portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
+    return ParquetRows(file, portions, batch_rows, threads)
+
+
+def _encoded_bytes(footer: pq.FileMetaData) -> Iterator[int]:
+    return (footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+
+
+def _buffer_bytes(footer: pq.FileMetaData, share: float, few_reads: bool) -> int:
+    """How much of a column chunk is buffered; 0: chunks are read whole, for they are small enough."""
+    largest = max(_encoded_bytes(footer), default=0) * share
+    wanted = _BUFFER_BYTES
+    if few_reads:
+        if largest <= _AT_ONCE_BYTES:
+            return 0
+        wanted = max(_BUFFER_BYTES, _AT_ONCE_BYTES // footer.num_columns)
+    return wanted if wanted * footer.num_columns < largest else 0
+
+
+def _portions(footer: pq.FileMetaData, share: float, batch_rows: int) -> Iterator[list[int]]:
+    """Row groups that together have the rows of a batch, or as many bytes as may be fetched at once."""
+    portion: list[int] = []
+    rows, size = 0, 0.0
+    for number, encoded in enumerate(_encoded_bytes(footer)):
+        portion.append(number)
+        rows += footer.row_group(number).num_rows
+        size += encoded * share
+        if rows >= batch_rows or size >= _AT_ONCE_BYTES or number == footer.num_row_groups - 1:
+            yield portion
+            portion, rows, size = [], 0, 0.0
+
+
+# Reads a data or delete file of any format as Arrow batches with field ids.
+#
+# Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
+# ``iceberg.id``).
 
 # Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
 BATCH_ROWS = 128 * 1024
@@ -156,3 +287,38 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
         if isinstance(error, FileUnreadable) or not storage.shows_missing(path, error):
             raise
         raise FileUnreadable(str(error), path=path) from error
+
+
+# Tells by its manifest entry alone whether this version can read a data file (pure).
+
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform 40): some moments from 1677 to 2262.
+_MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
+_MICRO_TIMES = ("timestamp", "timestamptz")
+
+
+def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapping[int, str]) -> str | None:
+    """Why a data file must be left alone, as the end of a sentence; ``None`` where it can be read.
+
+    ``deletes`` are the delete files that apply to it, ``types`` those of the columns that are wanted, by field id.
+    """
+    if file.key_metadata is not None:
+        return "is encrypted"
+    for delete in deletes:
+        if delete.file.key_metadata is not None:
+            return f"needs delete file {delete.file.file_path}, which is encrypted"
+    kind = file.file_format.upper()
+    if kind not in READABLE_FORMATS:
+        return f"is {kind}, which is not read"
+    if kind == "ORC" and _has_far_times(file, types):
+        return "is ORC with timestamps before 1678 or after 2261, which are not read"
+    return None
+
+
+def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
+    """Whether a bound lies outside of what Arrow can read; where a file has no bounds, only reading it will tell."""
+    for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
+        for field_id, value in bounds.items():
+            # A bound of four bytes is a day: the column was a date when the file was written.
+            if types.get(field_id) in _MICRO_TIMES and len(value) == 8 and decode("timestamp", value) not in _MICROS:
+                return True
+    return False

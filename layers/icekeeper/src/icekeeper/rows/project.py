@@ -1,9 +1,4 @@
-"""Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
-
-Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  A file without ids gets those of the
-name mapping or, without one, of its columns' positions (rule 218).  Converters are made once per file; a column that
-needs none is passed on as it is.
-"""
+"""Converts rows of any file into rows of the current schema; columns are matched by field id."""
 
 from __future__ import annotations
 
@@ -13,14 +8,125 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.single_value import raw_from_json
 from icekeeper.model import PartitionValue
-from icekeeper.rows.absent_column import Constant, absent_column
-from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of
-from icekeeper.rows.same_values import has_same_values
+from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of, raw_column
 
-__all__ = ["Projection"]
+# Fills in a column that a file lacks: with the identity partition value, the initial default, or null.
+#
+# Source: specification, "Column Projection", "Default values" (rule 21).
+
+Constant: TypeAlias = Callable[[int], pa.Array]
+"""Makes a column of so many rows, all of which hold the same value."""
+
+
+def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
+    """How to make the column of a field that a file lacks; ``name`` is its full name for messages.
+
+    ``identity_values`` are raw partition values by column id; null is a value, too.
+
+    Raises:
+        TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
+    """
+    kind = field["type"]
+    if isinstance(kind, str) and field["id"] in identity_values:
+        value = identity_values[field["id"]]
+        return lambda length: _constant(value, kind, length)
+    default = field.get("initial-default")
+    if default is not None:
+        return _default(kind, default, name)
+    if field["required"]:
+        raise TableUnsupported(f"a file lacks the required column {name}, which has no default")
+    return lambda length: _constant(None, kind, length)
+
+
+def _default(kind: Any, default: Any, name: str) -> Constant:
+    if isinstance(kind, str):
+        value = raw_from_json(kind, default)
+        return lambda length: _constant(value, kind, length)
+    target = arrow_type(kind)
+    if kind["type"] == "struct" and isinstance(default, Mapping):
+        # A field that the struct's default leaves out has its own default.
+        fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
+        children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
+        return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))
+    if default in ([], {"keys": [], "values": []}):
+        return lambda length: pa.array([[]] * length, target)
+    raise TableUnsupported(f"column {name} has the default {default!r}, which this version of Icekeeper cannot fill in")
+
+
+def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
+    """A column of one raw value, or of nulls."""
+    target = arrow_type(iceberg_type)
+    if value is None and not isinstance(target, pa.BaseExtensionType):
+        return pa.nulls(length, target)
+    one = raw_column([value], iceberg_type)
+    if isinstance(one, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(target, pa.repeat(one.storage[0], length))
+    return pa.repeat(one[0], length)
+
+
+# Tells whether values of a file's type are the same values in a table's type (pure) (rule 181).
+#
+# Arrow casts far more than Iceberg promotes: text to the number that it spells, ``true`` to 1, a moment to its time of
+# day, a double to the nearest float.  Engines do not, or do otherwise.
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Texts and bytes of any length: some writers do not say which of them they are."""
+    return any(
+        is_it(kind)
+        for is_it in (
+            *(types.is_string, types.is_large_string, types.is_string_view),
+            *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+        )
+    )
+
+
+_FAMILIES: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "boolean": types.is_boolean,
+    "integer": types.is_integer,
+    "float": types.is_floating,
+    "decimal": types.is_decimal,
+    "text": _is_text,
+    "date": types.is_date,
+    "time": types.is_time,
+    "timestamp": types.is_timestamp,
+    "null": types.is_null,
+}
+# Besides their own: a date may have become a timestamp, and Avro and old writers give times as integers alone.
+_MORE = {("integer", "date"), ("integer", "time"), ("integer", "timestamp"), ("date", "timestamp")}
+
+
+def has_same_values(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a column of one Arrow type may be cast to that of a table; ``target`` is a primitive Iceberg type's.
+
+    The cast itself still refuses single values, such as those out of range.
+    """
+    here, there = _family(_plain(source)), _family(_plain(target))
+    if here == there == "float":
+        return bool(source.bit_width <= target.bit_width)
+    return here is not None and (here in (there, "null") or (here, there) in _MORE)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    return _plain(kind.value_type) if types.is_dictionary(kind) else kind
+
+
+def _family(kind: pa.DataType) -> str | None:
+    return next((name for name, is_of_it in _FAMILIES.items() if is_of_it(kind)), None)
+
+
+# Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
+#
+# Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  A file without ids gets those of
+# the name mapping or, without one, of its columns' positions (rule 218).  Converters are made once per file; a column
+# that needs none is passed on as it is.
 
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 

@@ -29,10 +29,9 @@ from icekeeper.operations.compaction.output_partition import Destination, Output
 from icekeeper.operations.compaction.recipe import has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.values import OutputSpec, RewriteReason
-from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.other_spellings import misspelled, other_spellings
-from icekeeper.rows.readable import why_unreadable
-from icekeeper.rows.row_memory import likely_row_bytes
+from icekeeper.rows.apply_deletes import misspelled, other_spellings
+from icekeeper.rows.arrow_schema import leaf_columns, likely_row_bytes
+from icekeeper.rows.file_rows import why_unreadable
 
 # How many rows of data files delete files delete, as far as manifests tell (pure).
 

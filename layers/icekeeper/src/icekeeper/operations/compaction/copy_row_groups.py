@@ -28,8 +28,8 @@ from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import LeafColumn
+from icekeeper.rows.equality_deletes import ColumnRange
 from icekeeper.rows.file_rows import reading
-from icekeeper.rows.key_ranges import ColumnRange
 from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage

@@ -17,10 +17,8 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.write_properties import row_group_bytes
 from icekeeper.rows.apply_deletes import DeletedRows
-from icekeeper.rows.arrow_schema import fields_with, leaf_columns
-from icekeeper.rows.file_rows import projected_rows
-from icekeeper.rows.leaf_values import as_list, leaf_values
-from icekeeper.rows.parquet_footer import read_parquet_footer
+from icekeeper.rows.arrow_schema import as_list, fields_with, leaf_columns, leaf_values
+from icekeeper.rows.file_rows import projected_rows, read_parquet_footer
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store

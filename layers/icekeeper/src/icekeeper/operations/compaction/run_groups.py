@@ -35,9 +35,7 @@ from icekeeper.operations.compaction.write_properties import misread_columns, ou
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns, stored_schema
-from icekeeper.rows.lineage import with_lineage
-from icekeeper.rows.make_read_task import make_read_task
-from icekeeper.rows.read_task import OPEN_FILE_BYTES
+from icekeeper.rows.read_task import OPEN_FILE_BYTES, make_read_task, with_lineage
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 

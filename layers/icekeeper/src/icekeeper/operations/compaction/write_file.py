@@ -25,8 +25,7 @@ from icekeeper.operations.compaction.write_properties import (
     row_group_bytes,
     writer_options,
 )
-from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
-from icekeeper.rows.leaf_values import leaf_values
+from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns, leaf_values
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.uploads import WriteOnly
 

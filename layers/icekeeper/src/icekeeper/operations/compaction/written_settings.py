@@ -19,7 +19,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.operations.compaction.write_properties import writer_options
 from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.parquet_footer import read_parquet_footer
+from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.storage import Storage
 
 __all__ = ["BY_FOOTER", "WantedSettings", "files_lacking", "wanted_settings"]

@@ -13,10 +13,9 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent, PartitionValue
+from icekeeper.rows.apply_deletes import PositionRows, SpelledFiles, position_rows, vector_positions
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.file_rows import BATCH_ROWS
-from icekeeper.rows.other_spellings import SpelledFiles
-from icekeeper.rows.position_rows import PositionRows, position_rows, vector_positions
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
 from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.storage import Storage

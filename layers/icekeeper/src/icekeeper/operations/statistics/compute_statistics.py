@@ -55,7 +55,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, failed, skipped, succeeded
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.rows.readable import why_unreadable
+from icekeeper.rows.file_rows import why_unreadable
 from icekeeper.storage.storage import Storage
 
 # Reads from manifests the data files whose rows are counted, with the deletes that reach them.

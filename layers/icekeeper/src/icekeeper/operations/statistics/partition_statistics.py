@@ -18,8 +18,7 @@ from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, part
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable, decimal_unscaled
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue
-from icekeeper.rows.arrow_schema import arrow_schema, arrow_type
-from icekeeper.rows.raw_column import raw_column
+from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, raw_column
 
 # What each partition of a snapshot holds, counted from manifest entries alone (rule 110) (pure).
 #

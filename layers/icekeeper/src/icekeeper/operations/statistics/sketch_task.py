@@ -13,9 +13,8 @@ from icekeeper.metadata.statistics import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan_statistics import Reading, RowFile
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
-from icekeeper.rows.make_read_task import make_read_task
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
-from icekeeper.rows.read_task import ReadTask
+from icekeeper.rows.read_task import ReadTask, make_read_task
 from icekeeper.storage.storage import Storage
 
 # About so many bytes of files make one task: enough to be worth a worker.

@@ -1,26 +1,27 @@
-"""Finds the rows that equality deletes remove, by one lookup for many delete files.
-
-Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become one
-number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if that is
-higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete
-Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares, but for NaN of other bits (rule 180).
-
-Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
-order, and only those between the least and the greatest value that is looked up are hashed.
-"""
+"""Finds the rows that equality deletes remove, and counts the keys they may match (rule 151)."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["EqualityLookup", "deleted_rows"]
+# Finds the rows that equality deletes remove, by one lookup for many delete files.
+#
+# Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become
+# one number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if
+# that is higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification,
+# "Equality Delete Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares, but for NaN of other
+# bits (rule 180).
+#
+# Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
+# order, and only those between the least and the greatest value that is looked up are hashed.
 
 # Fewer values are hashed faster than it takes to find out which of them are needed.
 _FEW = 1000
@@ -162,3 +163,65 @@ def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:
 
 def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
     return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
+
+
+# Counts the deleted keys that rows may have of which only the ranges of their columns are known (rule 151) (pure).
+#
+# A row group's statistics tell such ranges.  A bound only says that no value lies beyond it: it need not occur, so it
+# may have been cut.  Nobody's bounds contain NaN, and the zeros of either sign are one value to them.
+
+_EXACT = Context(prec=76)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """What is known of the values of a column in some rows; by itself: nothing.
+
+    Bounds are raw values: dates and times as integers, decimals unscaled, texts as their bytes.
+    """
+
+    least: Any = None
+    """No value is less; ``None``: not known."""
+    most: Any = None
+    """No value is greater; ``None``: not known."""
+    may_be_null: bool = True
+    may_have_values: bool = True
+    """Whether any row may have a value that is not null."""
+
+
+_ANYTHING = ColumnRange()
+
+
+def keys_within(lookup: EqualityLookup, ranges: Mapping[int, ColumnRange], sequence_number: int) -> int:
+    """How many deleted keys rows of a data file with that sequence number may have; ``ranges`` are by field id."""
+    mask = pc.greater(lookup.newest, sequence_number)
+    for field_id, values, places in zip(lookup.field_ids, lookup.values, lookup.places(), strict=True):
+        if not pc.any(mask).as_py():
+            return 0
+        mask = pc.and_(mask, _may_be_among(values, ranges.get(field_id, _ANYTHING)).take(places))
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def _may_be_among(values: pa.Array, known: ColumnRange) -> pa.Array:
+    """Per value whether it may be one of the range's."""
+    among = pa.repeat(pa.scalar(known.may_have_values), len(values))
+    if known.may_have_values:
+        for bound, inside in ((known.least, pc.greater_equal), (known.most, pc.less_equal)):
+            limit = None if bound is None else _scalar(bound, values.type)
+            if limit is not None:
+                among = pc.and_(among, inside(values, limit))
+        if pa.types.is_floating(values.type):
+            among = pc.or_(among, pc.is_nan(values))
+    return pc.if_else(pc.is_null(values), known.may_be_null, among)
+
+
+def _scalar(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """A bound as a scalar of the lookup's type; ``None``: it is no value of that type, and bounds nothing."""
+    if pa.types.is_decimal(kind):
+        bound = Decimal(bound).scaleb(-kind.scale, _EXACT)
+    elif pa.types.is_floating(kind) and bound != bound:
+        return None
+    try:
+        return pa.scalar(bound, kind)
+    except (pa.ArrowException, OverflowError):
+        return None
