@@ -20,7 +20,7 @@ from pyiceberg.catalog import load_catalog
 from rich.console import Console
 
 from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, month_of
-from icekeeper.state.usage import HourOfUse
+from icekeeper.state.store import HourOfUse
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto
 from local_stack.stack import deployed

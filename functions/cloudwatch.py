@@ -26,7 +26,7 @@ from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report_table import TableReport
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import REQUESTS, Status
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from icekeeper.text import escaped
 from observability import SERVICE, logger
 from usage import note_metrics

@@ -33,8 +33,8 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 
 from icekeeper.errors import StorageError
-from icekeeper.state.address import parse_address
 from icekeeper.state.dynamodb.connect import open_table
+from icekeeper.state.identity import parse_address
 from observability import logger
 
 __all__ = ["once"]

@@ -20,7 +20,7 @@ from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state
-from icekeeper.state.usage import HourOfUse, hour_of
+from icekeeper.state.store import HourOfUse, hour_of
 from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas

@@ -15,8 +15,8 @@ from icekeeper.demo.measure import Contents, Figures
 from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.seaweedfs import running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable
+from icekeeper.state.leases import slot_keys
 from icekeeper.state.open import open_state
-from icekeeper.state.slots import slot_keys
 from icekeeper.state.store import PassRecord
 from local_stack.executions import Execution
 from local_stack.jobs import JobRun

@@ -12,9 +12,8 @@ from icekeeper.errors import LeaseHeld
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import OVERLAP_MS, LastSeen
+from icekeeper.state.store import OVERLAP_MS, LastSeen, MaintenanceRequest
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import IDENTITY, OpenStore
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.state.cut_offs import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
+from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
 from support.examples import examples
 from support.state_stores import OpenStore
 

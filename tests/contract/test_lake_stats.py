@@ -8,7 +8,7 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from support.state_stores import IDENTITY, OpenStore
 
 LISTED = {

@@ -15,8 +15,7 @@ from icekeeper.errors import LeaseHeld, LeaseLost
 from icekeeper.state import held_lease
 from icekeeper.state.held_lease import has_died, holder_name
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import Lease
-from icekeeper.state.slots import take_slot
+from icekeeper.state.leases import Lease, take_slot
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 KEY = IDENTITY.lease_key

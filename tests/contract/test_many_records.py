@@ -8,8 +8,7 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.policy.due import FIRST_SWEEP
 from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import LakeStats, ScheduleRun
 from local_stack.moto_server import MotoServer
 from support.state_stores import IDENTITY, OpenStore
 from support.state_tables import a_table

@@ -9,8 +9,8 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.pending_deletions import PendingDeletionStore
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import PendingDeletionStore
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.quarantine import Sighting
+from icekeeper.state.store import Sighting
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 

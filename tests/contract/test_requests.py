@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest, RequestStore
+from icekeeper.state.store import MaintenanceRequest, RequestStore
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 
 

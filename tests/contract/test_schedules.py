@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.state.store import LastSeen
+from icekeeper.state.store import LastSeen, ScheduleRun
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
 
 NIGHTLY = ScheduleRun(

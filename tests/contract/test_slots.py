@@ -8,8 +8,7 @@ from threading import Barrier
 import pytest
 
 from icekeeper.errors import LeaseHeld
-from icekeeper.state.leases import Lease
-from icekeeper.state.slots import held_slot, slot_keys, take_slot
+from icekeeper.state.leases import Lease, held_slot, slot_keys, take_slot
 from support.state_stores import OpenStore
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore
+from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad, StagingStore
 from icekeeper.state.table_memory import TableMemory
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 

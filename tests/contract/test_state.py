@@ -9,8 +9,7 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, LoadState, PassRecord, Pin, PinKind, StagedLoad
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
 
 BIG_SNAPSHOT_ID = 2**63 - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.state_stores import COPY, IDENTITY, OpenStore
 
 

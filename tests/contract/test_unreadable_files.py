@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.unreadable_files import RETRY_MS, UnreadableFile
+from icekeeper.state.store import RETRY_MS, UnreadableFile
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
 
 GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)

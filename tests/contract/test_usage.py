@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from icekeeper.state.usage import HourOfUse, hour_of
+from icekeeper.state.store import HourOfUse, hour_of
 from support.state_stores import OpenStore
 
 

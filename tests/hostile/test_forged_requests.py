@@ -13,8 +13,8 @@ import pytest
 
 from icekeeper.model import TableName
 from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.requests import MAX_SETTINGS, MaintenanceRequest, requested_table
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, requested_table
 from local_stack.moto_server import MotoServer
 from support.dynamodb_requests import stored
 from support.state_stores import IDENTITY

@@ -17,7 +17,7 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from icekeeper.state.unreadable_files import RETRY_MS
+from icekeeper.state.store import RETRY_MS
 from support.clustered_tables import column
 from support.copied import flipped, pages
 from support.maintained_table import NAME, MaintainedTable, new_table

@@ -11,9 +11,7 @@ from icekeeper.errors import StorageError
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import LastSeen, PassRecord
+from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord
 from local_stack.moto_server import MotoServer
 from support.dynamodb_requests import LOAD, PIN, stored
 from support.state_stores import IDENTITY

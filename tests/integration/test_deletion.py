@@ -20,8 +20,7 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.store import Pin, StagedLoad
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise

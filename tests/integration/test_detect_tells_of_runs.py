@@ -7,8 +7,8 @@ import os
 import pytest
 
 from icekeeper.machine.clock import system_clock
+from icekeeper.state.leases import take_slot
 from icekeeper.state.open import open_state
-from icekeeper.state.slots import take_slot
 from support.command import Command
 
 

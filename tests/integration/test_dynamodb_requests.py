@@ -13,8 +13,7 @@ from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.leases import Lease
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState, MaintenanceRequest
 from local_stack.moto_server import MotoServer
 from support.dynamodb_requests import LOAD, lost_answers, stored
 from support.state_stores import IDENTITY

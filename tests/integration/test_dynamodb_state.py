@@ -13,17 +13,13 @@ import pytest
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import TableName
-from icekeeper.state.address import TableAddress
 from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
 from icekeeper.state.dynamodb.connect import open_table
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
-from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import LastSeen, PassRecord
+from icekeeper.state.identity import TableAddress, TableIdentity
+from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord, StagedLoad
 from local_stack.moto_server import REGION, MotoServer
 from support.dynamodb_requests import LOAD, PIN, counted, stored
 from support.state_stores import IDENTITY

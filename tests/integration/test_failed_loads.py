@@ -16,7 +16,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.clocks import same_clock

@@ -13,7 +13,7 @@ from icekeeper.administration.pins import stage_load
 from icekeeper.model import TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from icekeeper.storage.paths import normalise
 from support.maintained_table import ID_AND_PART, NAME
 from support.moments import Moment, at

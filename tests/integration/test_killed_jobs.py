@@ -19,8 +19,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.staging import LoadState
-from icekeeper.state.store import PinKind
+from icekeeper.state.store import LoadState, PinKind
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

@@ -13,7 +13,7 @@ from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import LoadState, StagedLoad
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.aws_table_bucket import runtime_of_table_bucket

@@ -32,7 +32,7 @@ from icekeeper.operations.position_deletes.merge import MergeTask, PositionDelet
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from icekeeper.storage.attempt_names import PlannedFile
 from icekeeper.storage.path_set import PathSet
 from icekeeper.storage.paths import normalise

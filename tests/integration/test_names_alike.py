@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.state.cut_offs import CutOff, CutWork
+from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.open import open_state
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.readers import pyiceberg_rows

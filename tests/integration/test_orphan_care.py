@@ -16,8 +16,7 @@ from icekeeper.model import TableName
 from icekeeper.operations.orphans import orphan_rules as plan
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.store import LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
 from support.files_on_disk import DAY_S, grow_old
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table

@@ -7,9 +7,8 @@ import pytest
 from icekeeper.errors import FleetBusy, LeaseHeld
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease, renew_table_lease
-from icekeeper.state.detection_mark import is_scheduled
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.slots import slot_keys, take_slot
+from icekeeper.state.leases import is_scheduled, slot_keys, take_slot
+from icekeeper.state.store import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline
 
 

@@ -20,7 +20,7 @@ from icekeeper.pipeline.events import (
 )
 from icekeeper.pipeline.one_call import is_cut_off
 from icekeeper.pipeline.report_table import report_run
-from icekeeper.state.cut_offs import CutWork
+from icekeeper.state.claims import CutWork
 from support.pipeline_deployment import RUN, Pipeline
 
 

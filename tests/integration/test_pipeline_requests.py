@@ -9,7 +9,7 @@ import pytest
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline, broken
 
 

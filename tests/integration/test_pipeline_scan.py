@@ -15,7 +15,7 @@ from icekeeper.pipeline.events import (
 )
 from icekeeper.pipeline.report_table import report_run
 from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline
 
 

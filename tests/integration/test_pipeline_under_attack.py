@@ -27,8 +27,8 @@ from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.runtime import Runtime
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.slots import slot_keys
+from icekeeper.state.leases import slot_keys
+from icekeeper.state.store import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline, broken
 
 JOBS = Path(__file__).parents[2] / "glue_jobs"

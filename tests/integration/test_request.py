@@ -8,8 +8,8 @@ import pytest
 
 from icekeeper.cli.passes import NO_RUN
 from icekeeper.pipeline.request_pass import Waiting
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import MaintenanceRequest
 from support.command import Command, one_sentence
 
 

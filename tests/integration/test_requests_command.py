@@ -7,9 +7,9 @@ import os
 import pytest
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.state.detection_mark import note_detection
+from icekeeper.state.leases import note_detection
 from icekeeper.state.open import open_state
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from support.command import Command, one_sentence
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")

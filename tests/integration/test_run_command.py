@@ -26,9 +26,9 @@ from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.leases import slot_keys, take_slot
 from icekeeper.state.open import open_state
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.slots import slot_keys, take_slot
+from icekeeper.state.store import MaintenanceRequest
 from support.command import CATALOG, Command, supervised
 
 Task = TypeVar("Task")

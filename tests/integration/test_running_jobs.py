@@ -18,8 +18,7 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.sqlite.staging import SqliteStaging
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.state.store import Pin, PinKind
+from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad
 from icekeeper.storage.paths import normalise
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table

@@ -14,7 +14,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime, open_engine
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.aws_table_bucket import runtime_of_table_bucket

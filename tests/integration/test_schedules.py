@@ -16,7 +16,7 @@ from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lea
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.runtime import Runtime
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.clocks import same_clock
 from support.command import Command, one_sentence
 from support.deletes import commit_deletes, position_delete

@@ -24,8 +24,7 @@ from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.staging import LoadState
-from icekeeper.state.store import PinKind
+from icekeeper.state.store import LoadState, PinKind
 from icekeeper.storage.storage import Storage
 from support.scripted_catalog import ScriptedCatalog, once
 

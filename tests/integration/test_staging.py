@@ -11,8 +11,7 @@ from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.deletion.shared_references import HeldFiles
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.staging import LoadState
-from icekeeper.state.store import Pin
+from icekeeper.state.store import LoadState, Pin
 from icekeeper.storage.paths import normalise
 from support.moments import Moment, at
 from support.staged_table import StagedTable

@@ -12,7 +12,7 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.report.outcome import Status
-from icekeeper.state.unreadable_files import RETRY_MS
+from icekeeper.state.store import RETRY_MS
 from support.deletes import create_by_region, rows_of
 from support.files_on_disk import local_path
 from support.maintained_table import NAME, MaintainedTable, maintained_table

@@ -11,7 +11,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance.table_lease import Turn
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.report.outcome import OperationOutcome
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.pipeline_deployment import Pipeline
 

@@ -15,7 +15,7 @@ from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lea
 from icekeeper.policy.due import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from icekeeper.storage.paths import normalise
 from support.clocks import same_clock
 from support.command import CATALOG, Command

@@ -14,7 +14,7 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from support.files_on_disk import grow_old
 from support.maintained_table import NAME, MaintainedTable, new_table
 

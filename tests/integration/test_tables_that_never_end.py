@@ -18,7 +18,7 @@ from icekeeper.deletion import other_tables as limited_looks
 from icekeeper.machine.clock import in_limited_time, system_clock
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
-from icekeeper.state.cut_offs import CutWork, waiting_cuts
+from icekeeper.state.claims import CutWork, waiting_cuts
 from icekeeper.state.open import open_state
 from icekeeper.storage.storage import Storage
 from support.command import CATALOG, EVERYTHING_IS_OLD, Answer, Command, arguments_of, supervised

@@ -14,7 +14,7 @@ from icekeeper.pipeline import whole_pass
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 from support.pipeline_deployment import RUN, Pipeline
 
 ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]

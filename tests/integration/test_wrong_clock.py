@@ -23,7 +23,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import store_now_ms
 from support.clocks import ahead, same_clock, store_at

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icekeeper.policy import ALL_OPERATIONS, layers_for, resolve
 from icekeeper.policy.due import due_parts, in_one_pass, next_count_ms
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.examples import examples
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

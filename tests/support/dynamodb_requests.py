@@ -11,8 +11,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.table import DynamoTable
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.store import Pin, StagedLoad
 from support.state_stores import IDENTITY
 
 __all__ = ["LOAD", "PIN", "counted", "lost_answers", "stored"]

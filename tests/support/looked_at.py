@@ -10,7 +10,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from support.settings import MB, NOW_MS, policy, table
 
 __all__ = ["IDENTITY", "SUMMARY", "health", "of"]

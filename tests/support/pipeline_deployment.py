@@ -30,7 +30,7 @@ from icekeeper.pipeline.report_table import TableReport, report_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.slots import slot_keys
+from icekeeper.state.leases import slot_keys
 from support.clocks import same_clock
 from support.maintained_table import MaintainedTable
 

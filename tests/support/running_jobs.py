@@ -10,8 +10,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.store import Pin, StagedLoad
 from icekeeper.storage.paths import normalise
 from support.maintained_table import NAME, MaintainedTable
 from support.pass_settings import EAGER

@@ -14,9 +14,8 @@ from icekeeper.detection.scan import Scanner
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import Glance
+from icekeeper.state.store import Glance, MaintenanceRequest
 from support.prepared_catalog import PreparedCatalog
 from support.settings import NOW_MS, policy, resolved
 

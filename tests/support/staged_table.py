@@ -11,7 +11,7 @@ from icekeeper.administration.pins import declare_load, list_loads, stage_load
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome, StagedOutcome
-from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import LoadState, StagedLoad
 from support.clocks import same_clock
 from support.maintained_table import NAME, MaintainedTable, our_catalog
 

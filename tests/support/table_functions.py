@@ -9,7 +9,7 @@ from typing import Any
 
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
 from support.maintained_table import MaintainedTable
 

@@ -17,9 +17,8 @@ from icekeeper.model import TableName
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LastSeen, Pin
+from icekeeper.state.store import LastSeen, MaintenanceRequest, Pin
 from support.prepared_catalog import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 

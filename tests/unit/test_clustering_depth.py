@@ -13,7 +13,7 @@ from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from support.plans import MB, data_file
 
 LONG = struct.Struct("<q")

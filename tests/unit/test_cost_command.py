@@ -12,9 +12,8 @@ from icekeeper.cli.app import main
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.usage import HourOfUse, hour_of
+from icekeeper.state.store import HourOfUse, LakeStats, hour_of
 
 TEN_HOURS_AGO = 9 * HOUR_MS
 

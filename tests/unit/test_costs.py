@@ -11,7 +11,7 @@ import pytest
 from icekeeper.errors import PolicyError
 from icekeeper.machine.metering import Amount, Meter
 from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, Prices, month_of, priced_anew
-from icekeeper.state.usage import HourOfUse, hours_between
+from icekeeper.state.store import HourOfUse, hours_between
 
 NO_PRICES = ("month", "region", "glue_optimizer_mb_per_dpu_second")
 FREE = priced_anew(US_EAST_1, {name: "0" for name in US_EAST_1.__slots__ if name not in NO_PRICES})

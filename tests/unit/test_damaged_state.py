@@ -11,11 +11,8 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.state.claims import TableClaims
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import PassRecord, Pin
+from icekeeper.state.store import LakeStats, MaintenanceRequest, PassRecord, Pin, StagedLoad
 from support.state_stores import IDENTITY
 
 READS: dict[str, Callable[[SqliteStateStore], Any]] = {

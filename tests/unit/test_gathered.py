@@ -16,10 +16,10 @@ from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import StorageError
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy.due import FIRST_SWEEP
-from icekeeper.state import gathered
-from icekeeper.state.gathered import Gathered
+from icekeeper.state import store as gathered
 from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import Gathered
 from support.prepared_catalog import PreparedCatalog
 from support.scans import names, source, with_uuid
 from support.settings import MB, NOW_MS, small_files, table

@@ -10,7 +10,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.health.examine import lake_totals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestContent, ManifestFile
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 from support.looked_at import IDENTITY, SUMMARY, health, of
 from support.settings import MB, NOW_MS, policy, table
 

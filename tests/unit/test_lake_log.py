@@ -14,8 +14,8 @@ from icekeeper.errors import StorageError
 from icekeeper.health.lake_log import LakeLog
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
-from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import LakeStats
 from support.looked_at import IDENTITY, SUMMARY, health
 from support.settings import MB, NOW_MS
 

@@ -14,7 +14,7 @@ from icekeeper.deletion.other_tables import LimitedLooks
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.model import TableName
-from icekeeper.state.cut_offs import CutOff
+from icekeeper.state.claims import CutOff
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.prepared_catalog import PreparedCatalog
 

@@ -17,7 +17,7 @@ from icekeeper.policy.due import (
     next_count_ms,
     why_not_now,
 )
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.settings import NONE
 
 HOUR_MS = 3_600_000

@@ -22,9 +22,8 @@ from icekeeper.pipeline.request_pass import (
     start_pass,
 )
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LastSeen, PassRecord
+from icekeeper.state.store import LastSeen, MaintenanceRequest, PassRecord
 
 ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
 EXECUTION = "arn:aws:states:eu-west-1:123456789012:execution:m:request-1"

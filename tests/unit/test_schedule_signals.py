@@ -13,7 +13,7 @@ from icekeeper.detection.signals import Signal, is_known_idle, schedule_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.due import due_parts, forced_part
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.settings import NOW_MS, policy, table
 
 HOUR_MS = 3_600_000

@@ -13,12 +13,10 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
-from icekeeper.state.address import state_path
-from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.identity import TableIdentity, state_path
 from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import PassRecord, Pin
+from icekeeper.state.store import LakeStats, PassRecord, Pin
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 

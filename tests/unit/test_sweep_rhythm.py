@@ -20,7 +20,7 @@ from icekeeper.policy.due import (
     sweep_due_ms,
     why_no_sweep,
 )
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from support.settings import NOW_MS, policy, table
 
 HOUR_MS = 3_600_000

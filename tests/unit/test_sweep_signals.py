@@ -12,8 +12,8 @@ from icekeeper.detection.signals import Signal, sweep_signals
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
-from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import ScheduleRun
 from support.prepared_catalog import PreparedCatalog
 from support.scans import IDLE, names, scanned, with_uuid
 from support.settings import NOW_MS, refusal, table

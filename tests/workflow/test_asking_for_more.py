@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.policy.resolve import REQUESTS_MAY
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.stack import LocalStack
 from support.local_lake import LocalLake

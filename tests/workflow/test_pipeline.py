@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.state.slots import slot_keys, take_slot
+from icekeeper.state.leases import slot_keys, take_slot
 from local_stack.executions import Execution
 from local_stack.functions import Killed
 from local_stack.stack import LocalStack

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.cli import main
 from icekeeper.errors import PolicyError
 from icekeeper.pipeline import request_pass
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from local_stack.stack import LocalStack
 from support.command import Answer, one_sentence
 from support.local_lake import LocalLake

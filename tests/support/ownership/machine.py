@@ -17,7 +17,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.runtime import Runtime
-from icekeeper.state.staging import LoadState
+from icekeeper.state.store import LoadState
 from support.ownership.doors import DOORS, Door, Interruption, Moment
 from support.ownership.lake import CATALOGS, Lake
 from support.ownership.passing import Passing, table_name

@@ -23,11 +23,10 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
-from icekeeper.state.cut_offs import CutOff, CutWork, waiting_cuts
+from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
-from icekeeper.state.store import Glance, StateStore
+from icekeeper.state.store import Glance, LakeStats, StateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.storage.store_clock import StoreClock, store_now_ms
 

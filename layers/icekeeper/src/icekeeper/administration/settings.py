@@ -19,7 +19,7 @@ from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
 from icekeeper.report.outcome import MAX_INLINE_PATHS, ListingWriter
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory
 
 # Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).

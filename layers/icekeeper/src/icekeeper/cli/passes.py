@@ -41,15 +41,14 @@ from icekeeper.cli.console import (
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
-from icekeeper.state.detection_mark import SEEN_FOR_HOURS
+from icekeeper.state.leases import SEEN_FOR_HOURS
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from icekeeper.pipeline.request_pass import Answer
-    from icekeeper.state.requests import MaintenanceRequest
-    from icekeeper.state.store import PassRecord
+    from icekeeper.state.store import MaintenanceRequest, PassRecord
 
 
 # ``icekeeper history``: the passes over a table, from the journal.
@@ -262,7 +261,7 @@ def _goes_on(execution: str | None, *, is_scheduled: bool) -> str:
 
 def _profile() -> str | None:
     """The AWS profile of the state's address: table and state machine are of one stack."""
-    from icekeeper.state.address import parse_address
+    from icekeeper.state.identity import parse_address
 
     address = parse_address(os.environ)
     return None if address is None else address.profile
@@ -270,7 +269,7 @@ def _profile() -> str | None:
 
 def _is_scheduled() -> bool:
     from icekeeper.machine.clock import system_clock
-    from icekeeper.state.detection_mark import is_scheduled
+    from icekeeper.state.leases import is_scheduled
     from icekeeper.state.open import open_state
 
     return is_scheduled(open_state(os.environ).leases, now_ms=system_clock())
@@ -320,7 +319,7 @@ def requests_list(
 ) -> int:
     """Print the requests that are pending, oldest first: the order in which runs take them."""
     from icekeeper.machine.clock import system_clock
-    from icekeeper.state.detection_mark import SEEN_FOR_HOURS, is_scheduled
+    from icekeeper.state.leases import SEEN_FOR_HOURS, is_scheduled
     from icekeeper.state.open import open_state
 
     state = open_state(os.environ)

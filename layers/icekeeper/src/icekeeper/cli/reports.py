@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from icekeeper.report.costs import Bill
     from icekeeper.report.page import Page, TableOnPage
     from icekeeper.runtime import Runtime
-    from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
+    from icekeeper.state.store import LakeStats, LakeStatsStore
 
 
 # ``icekeeper advise``: what to change about a table's design, with the numbers that carry it.
@@ -134,7 +134,7 @@ def cost(
     from icekeeper.report.costs import US_EAST_1, month_of, priced_anew
     from icekeeper.report.terminal import print_bill
     from icekeeper.state.open import open_state
-    from icekeeper.state.usage import hour_of, hours_between
+    from icekeeper.state.store import hour_of, hours_between
 
     chosen = priced_anew(US_EAST_1, _given(prices or ()))
     now_ms = system_clock()

@@ -18,7 +18,7 @@ from typing import Any
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import AtWork, iso_utc, read_board, system_clock
 from icekeeper.report.outcome import PassOutcome, Status, in_plain_words
-from icekeeper.state.cut_offs import CutWork, cut_again
+from icekeeper.state.claims import CutWork, cut_again
 from icekeeper.state.open import open_state
 from icekeeper.storage.scratch_folder import scratch_folder
 from icekeeper.text import masked

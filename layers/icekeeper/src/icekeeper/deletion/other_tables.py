@@ -29,8 +29,21 @@ from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.state.claims import CatalogLook, Entry, TableClaims, UnseenEntry, folders_around, store_of, touches
-from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutWork, cut_again, look_reason, waiting_cuts
+from icekeeper.state.claims import (
+    LATEST_LOOK_S,
+    LEAST_LIMIT_S,
+    CatalogLook,
+    CutWork,
+    Entry,
+    TableClaims,
+    UnseenEntry,
+    cut_again,
+    folders_around,
+    look_reason,
+    store_of,
+    touches,
+    waiting_cuts,
+)
 from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.path_set import may_be_under

@@ -20,8 +20,7 @@ from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.due import FIRST_SWEEP, PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.state.store import Glance, StateStore
+from icekeeper.state.store import Glance, ScheduleRun, StateStore
 
 __all__ = [
     "Assessor",

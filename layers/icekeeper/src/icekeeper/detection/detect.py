@@ -15,9 +15,8 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.state.gathered import Gathered
-from icekeeper.state.slots import taken_slots
-from icekeeper.state.store import StateStore
+from icekeeper.state.leases import taken_slots
+from icekeeper.state.store import Gathered, StateStore
 
 __all__ = ["detect", "detect_catalog"]
 

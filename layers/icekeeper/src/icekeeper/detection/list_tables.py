@@ -16,7 +16,7 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.allowed_prefixes import bucket_name, matches
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 
 # Which buckets, namespaces and tables a deployment's filters let through (pure).
 

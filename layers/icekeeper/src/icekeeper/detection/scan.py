@@ -38,12 +38,21 @@ from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.due import has_former_table
 from icekeeper.report.activity import scan_finished, scan_started
-from icekeeper.state.claims import CatalogLook, Entry, TableClaims, UnseenEntry
-from icekeeper.state.cut_offs import LATEST_LOOK_S, LEAST_LIMIT_S, CutOff, CutWork, cut_again, look_reason, waiting_cuts
-from icekeeper.state.gathered import Gathered
+from icekeeper.state.claims import (
+    LATEST_LOOK_S,
+    LEAST_LIMIT_S,
+    CatalogLook,
+    CutOff,
+    CutWork,
+    Entry,
+    TableClaims,
+    UnseenEntry,
+    cut_again,
+    look_reason,
+    waiting_cuts,
+)
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import Glance, PassRecord, StateStore
+from icekeeper.state.store import Gathered, Glance, MaintenanceRequest, PassRecord, StateStore
 
 # Works on many items in several threads within a time budget, and reports which were begun.
 

@@ -28,7 +28,7 @@ from icekeeper.policy.due import (
 from icekeeper.policy.layers import interval_text
 from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from icekeeper.text import age_text, counted, size_text
 
 # Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).

@@ -14,10 +14,9 @@ from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.values import text_of
-from icekeeper.state.cut_offs import CutOff
+from icekeeper.state.claims import CutOff
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.state.store import LakeStats, UnreadableFile
 from icekeeper.text import counted, size_text
 
 # Counters of a table's files, snapshots and manifests, from its metadata document (pure).

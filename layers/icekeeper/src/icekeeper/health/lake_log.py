@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeAlias
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import AGE_COUNTER
 from icekeeper.model import TableName
-from icekeeper.state.gathered import Gathered
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats, LakeStatsStore
+from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore
 
 __all__ = ["LakeLog", "Twins"]
 

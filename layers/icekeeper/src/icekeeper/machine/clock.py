@@ -33,7 +33,7 @@ class AtWork:
     """One table that a process is at."""
 
     work: str
-    """A :class:`icekeeper.state.cut_offs.CutWork`."""
+    """A :class:`icekeeper.state.claims.CutWork`."""
     catalog: str
     warehouse: str
     table: str

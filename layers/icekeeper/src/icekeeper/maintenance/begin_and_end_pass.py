@@ -18,8 +18,7 @@ from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.due import FORMER_TABLES, SWEPT, TRIED, PolicyPart, next_count_ms, why_no_sweep
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, clock_warning
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.state.store import LastSeen, PassRecord, StateStore
+from icekeeper.state.store import LastSeen, PassRecord, ScheduleRun, StateStore
 
 # Begins a pass: loads the table, checks the policy against it, records where it has files.
 

@@ -44,11 +44,9 @@ from icekeeper.report.outcome import (
     request_metrics,
     skipped,
 )
-from icekeeper.state.address import STATE_VARIABLE
-from icekeeper.state.cut_offs import CutWork, forget_cut
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.schedules import ScheduleRun
-from icekeeper.state.store import StateStore
+from icekeeper.state.claims import CutWork, forget_cut
+from icekeeper.state.identity import STATE_VARIABLE
+from icekeeper.state.store import MaintenanceRequest, ScheduleRun, StateStore
 
 # A pass that a person interrupts: what of it landed, and what is left for a later pass to clean.
 

@@ -15,8 +15,7 @@ from icekeeper.report.outcome import PassOutcome, PassStatus
 from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease, LeaseStore
-from icekeeper.state.requests import MaintenanceRequest, RequestStore
-from icekeeper.state.store import StateStore
+from icekeeper.state.store import MaintenanceRequest, RequestStore, StateStore
 
 # The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
 #

@@ -32,8 +32,7 @@ from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
 from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.state.store import Pin, PinKind, StateStore
+from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.attempt_names import is_repeated
 from icekeeper.storage.sources import FileSource

@@ -21,8 +21,8 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
 from icekeeper.pipeline.one_call import assign_tables
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
-from icekeeper.state.detection_mark import note_detection
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.leases import note_detection
 
 __all__ = ["Detected", "detect_tables"]
 

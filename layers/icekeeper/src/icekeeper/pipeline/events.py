@@ -14,7 +14,7 @@ from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MAX_SETTINGS, requested_table
+from icekeeper.state.store import MAX_SETTINGS, requested_table
 
 # What fits into the payloads of the state machine, of which each holds 256 KB (platform 12).  Pure.
 

@@ -51,8 +51,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.activity import JsonLines, lines_about
 from icekeeper.report.outcome import failed, operation_document, refused
 from icekeeper.runtime import open_engine
-from icekeeper.state.address import STATE_VARIABLE, parse_address
-from icekeeper.state.cut_offs import CutWork, cut_again
+from icekeeper.state.claims import CutWork, cut_again
+from icekeeper.state.identity import STATE_VARIABLE, parse_address
 from icekeeper.text import escaped_lines, masked
 
 # Carry a wave out: one driver maintains many tables at once, whose groups share the workers of one engine.

@@ -30,7 +30,7 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, Status, failed, operation_document, skipped
 from icekeeper.runtime import Runtime
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import MaintenanceRequest
 
 # Where each step of a pass runs: in a function, or as a Glue job.  Pure.
 

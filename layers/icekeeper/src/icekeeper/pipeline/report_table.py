@@ -42,7 +42,7 @@ from icekeeper.report.outcome import (
     refused,
     staged_outcome,
 )
-from icekeeper.state.cut_offs import CutWork, cut_again, forget_cut
+from icekeeper.state.claims import CutWork, cut_again, forget_cut
 
 # The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered.
 

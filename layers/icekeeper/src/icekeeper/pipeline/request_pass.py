@@ -21,8 +21,7 @@ from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
-from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import PassRecord, StateStore
+from icekeeper.state.store import MaintenanceRequest, PassRecord, StateStore
 
 __all__ = [
     "Answer",

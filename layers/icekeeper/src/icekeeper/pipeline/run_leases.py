@@ -14,8 +14,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.policy import Policy
 from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.leases import Lease
-from icekeeper.state.slots import held_slot, take_slot
+from icekeeper.state.leases import Lease, held_slot, take_slot
 
 __all__ = ["acquire_table_lease", "held_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
 

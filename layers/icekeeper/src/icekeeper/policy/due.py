@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.layers import OVERRIDE_SOURCE
 from icekeeper.policy.values import did_you_mean, rounded_down, text_of
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 from icekeeper.text import age_text
 
 # Which parts of a policy a pass carries out: the schedules that are due, and what no schedule names (pure).

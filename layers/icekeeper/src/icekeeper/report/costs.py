@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.metering import Amount
-from icekeeper.state.usage import HourOfUse
+from icekeeper.state.store import HourOfUse
 
 # AWS's list prices, as of one month, for one region.
 

@@ -1,9 +1,4 @@
-"""Leases: which run may maintain a table (rule 112); what a store of leases does, and the rules that every one keeps.
-
-A lease is a time stamp that is written on a condition: a run that finds it free or expired writes its own, and of
-several runs only one succeeds.  The store's own expiry of items (DynamoDB's TTL comes up to days late) only removes old
-items and decides nothing.
-"""
+"""Leases (rule 112), slots for passes at once, and the mark of a scheduled detection (pure)."""
 
 from __future__ import annotations
 
@@ -14,15 +9,11 @@ from typing import Protocol
 from icekeeper.errors import LeaseHeld, LeaseLost
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 
-__all__ = [
-    "LONGEST_LEASE_MS",
-    "PROCESS_MARK",
-    "Lease",
-    "LeaseStore",
-    "lease_held",
-    "renewed_lease",
-    "taken_lease",
-]
+# Leases: which run may maintain a table (rule 112); what a store of leases does, and the rules that every one keeps.
+#
+# A lease is a time stamp that is written on a condition: a run that finds it free or expired writes its own, and of
+# several runs only one succeeds.  The store's own expiry of items (DynamoDB's TTL comes up to days late) only removes
+# old items and decides nothing.
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
 """No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody (rule 170)."""
@@ -133,3 +124,78 @@ def _lease_lost(lease: Lease, holder: str | None) -> LeaseLost:
 def _what(lease: Lease) -> str:
     """A table by its name, everything else by its key."""
     return lease.name or lease.key
+
+
+# Whether anything looks for requests on a schedule: each scheduled detection leaves a mark that runs out by itself.
+#
+# The mark is a lease that all of them share, so it needs no store of its own.
+
+SEEN_FOR_HOURS = 25
+"""So long after a detection another one is expected; long enough for a schedule that runs once a day."""
+_KEY = "schedule"
+
+
+def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> None:
+    """Leave the mark; ``interval_ms`` is the time until the next detection, where that is known.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    ttl_ms = min(LONGEST_LEASE_MS, max(SEEN_FOR_HOURS * HOUR_MS, 2 * interval_ms))
+    leases.acquire(_KEY, _KEY, now_ms=now_ms, ttl_ms=ttl_ms)
+
+
+def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
+    """Whether a detection has left a mark that has not run out.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    return leases.current(_KEY, now_ms=now_ms) is not None
+
+
+# Slots: how many tables are maintained at once over all runs that share a state (``max_concurrent_jobs``).
+#
+# A slot is a lease without a table.  A pass of a scheduled run takes one of as many as the deployment allows, so the
+# limit holds also over runs and processes that overlap (rule 127); the slot of one that was killed runs out.  A pass
+# that a person starts takes none.
+
+
+def slot_keys(limit: int) -> list[str]:
+    """The keys of the leases that stand for ``limit`` slots."""
+    return [f"slot-{number}" for number in range(1, limit + 1)]
+
+
+def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
+    """The slot that a holder has, ``None`` when it has none.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
+    return next((lease for lease in found if lease is not None and lease.holder == holder), None)
+
+
+def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
+    """How many of the slots are taken.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    return sum(leases.current(key, now_ms=now_ms) is not None for key in slot_keys(limit))
+
+
+def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_ms: int) -> Lease:
+    """Take a free slot; for its holder, prolong the one that it has.
+
+    Raises:
+        LeaseHeld: all are taken.
+        StorageError: the state does not answer.
+    """
+    own = held_slot(leases, holder, limit, now_ms=now_ms)
+    for key in slot_keys(limit) if own is None else [own.key]:
+        try:
+            return leases.acquire(key, holder, now_ms=now_ms, ttl_ms=ttl_ms)
+        except LeaseHeld:
+            continue
+    raise LeaseHeld(f"{limit} table(s) are maintained now, as many as max_concurrent_jobs allows at once")

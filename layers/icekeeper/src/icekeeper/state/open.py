@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icekeeper.errors import StorageError
-from icekeeper.state.address import STATE_VARIABLE, parse_address, state_path
+from icekeeper.state.identity import STATE_VARIABLE, parse_address, state_path
 from icekeeper.state.store import StateStore
 
 __all__ = ["open_state", "state_folder"]

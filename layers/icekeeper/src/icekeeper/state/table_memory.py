@@ -10,9 +10,7 @@ from itertools import chain, islice
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, StateStore
-from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.state.store import Pin, StagedLoad, StateStore, UnreadableFile
 
 __all__ = ["MOST_REMEMBERED", "TableMemory"]
 

@@ -44,8 +44,8 @@ from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.slack import Slack
+from icekeeper.state.store import UnreadableFile
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.state.unreadable_files import UnreadableFile
 from icekeeper.storage.storage import Storage
 
 # Names, in a dry run, the settings that a table's files lack, by a few footers, and what a rewrite would cost.

@@ -9,9 +9,9 @@ from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.state.address import STATE_VARIABLE, TableAddress
 from icekeeper.state.dynamodb.consumed import count_consumed
 from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.identity import STATE_VARIABLE, TableAddress
 
 __all__ = ["open_table"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.state.claims import Entry
-from icekeeper.state.cut_offs import CutOff, CutWork
+from icekeeper.state.claims import CutOff, CutWork, Entry
 from icekeeper.state.dynamodb.items import Item, catalog_key, sort_key, understood
 from icekeeper.state.dynamodb.table import DynamoTable
 
@@ -17,7 +16,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class DynamoCutOffs:
-    """A :class:`icekeeper.state.cut_offs.CutOffStore`."""
+    """A :class:`icekeeper.state.claims.CutOffStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

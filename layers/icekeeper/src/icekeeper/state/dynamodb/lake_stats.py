@@ -11,7 +11,7 @@ from icekeeper.state.dynamodb.batches import put_all
 from icekeeper.state.dynamodb.items import Item, catalog_key, json_text, sort_key, understood
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import LakeStats
 
 __all__ = ["DynamoLakeStats"]
 
@@ -20,7 +20,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class DynamoLakeStats:
-    """A :class:`icekeeper.state.lake_stats.LakeStatsStore`."""
+    """A :class:`icekeeper.state.store.LakeStatsStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

@@ -18,7 +18,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class DynamoPendingDeletions:
-    """A :class:`icekeeper.state.pending_deletions.PendingDeletionStore`."""
+    """A :class:`icekeeper.state.store.PendingDeletionStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

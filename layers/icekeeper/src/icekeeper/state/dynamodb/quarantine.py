@@ -15,7 +15,7 @@ from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
 from icekeeper.state.dynamodb.items import copy_key, sort_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.quarantine import Sighting
+from icekeeper.state.store import Sighting
 
 __all__ = ["DynamoQuarantine"]
 
@@ -25,7 +25,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class DynamoQuarantine:
-    """See :class:`icekeeper.state.quarantine.QuarantineLedger`."""
+    """See :class:`icekeeper.state.store.QuarantineLedger`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

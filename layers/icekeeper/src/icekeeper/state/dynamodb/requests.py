@@ -10,7 +10,7 @@ from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.items import REQUESTS, Item, damaged, json_text, sort_key
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest, stored_request
+from icekeeper.state.store import MaintenanceRequest, stored_request
 
 __all__ = ["DynamoRequests"]
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class DynamoRequests:
-    """A :class:`icekeeper.state.requests.RequestStore`."""
+    """A :class:`icekeeper.state.store.RequestStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

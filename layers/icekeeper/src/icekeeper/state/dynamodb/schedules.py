@@ -9,13 +9,13 @@ from icekeeper.state.dynamodb.batches import put_all
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
+from icekeeper.state.store import ScheduleRun
 
 __all__ = ["DynamoSchedules", "schedules_of"]
 
 
 class DynamoSchedules:
-    """A :class:`icekeeper.state.schedules.ScheduleStore`."""
+    """A :class:`icekeeper.state.store.ScheduleStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

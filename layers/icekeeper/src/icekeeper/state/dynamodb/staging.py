@@ -14,7 +14,7 @@ from icekeeper.state.dynamodb.items import Item, sort_key, table_key, understood
 from icekeeper.state.dynamodb.path_lists import delete_paths, new_list_id, read_paths, write_paths
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["LOADS", "DynamoStaging", "load_of"]
 
@@ -23,7 +23,7 @@ LOADS = "now#load#"
 
 
 class DynamoStaging:
-    """A :class:`icekeeper.state.staging.StagingStore`."""
+    """A :class:`icekeeper.state.store.StagingStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

@@ -30,8 +30,7 @@ from icekeeper.state.dynamodb.unreadable_files import DynamoUnreadableFiles, unr
 from icekeeper.state.dynamodb.usage import DynamoUsage
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
-from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind, StagedLoad
 
 __all__ = ["DynamoStateStore"]
 

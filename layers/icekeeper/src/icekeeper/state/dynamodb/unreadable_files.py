@@ -11,7 +11,7 @@ from icekeeper.state.dynamodb.batches import delete_all, put_all
 from icekeeper.state.dynamodb.items import Item, sort_key, table_key
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.state.store import UnreadableFile
 
 __all__ = ["DynamoUnreadableFiles", "unreadable_files_of"]
 
@@ -20,7 +20,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class DynamoUnreadableFiles:
-    """A :class:`icekeeper.state.unreadable_files.UnreadableFileStore`."""
+    """A :class:`icekeeper.state.store.UnreadableFileStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

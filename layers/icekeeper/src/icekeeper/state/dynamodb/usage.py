@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.dynamodb.table import DynamoTable
-from icekeeper.state.usage import HourOfUse
+from icekeeper.state.store import HourOfUse
 
 __all__ = ["DynamoUsage"]
 
@@ -15,7 +15,7 @@ _METRICS = "metric_names"
 
 
 class DynamoUsage:
-    """A :class:`icekeeper.state.usage.UsageStore`."""
+    """A :class:`icekeeper.state.store.UsageStore`."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table

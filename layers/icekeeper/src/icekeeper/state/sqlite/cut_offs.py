@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icekeeper.state.claims import Entry
-from icekeeper.state.cut_offs import CutOff, CutWork
+from icekeeper.state.claims import CutOff, CutWork, Entry
 from icekeeper.state.sqlite.file import SqliteFile
 
 __all__ = ["SqliteCutOffs"]
 
 
 class SqliteCutOffs:
-    """A :class:`icekeeper.state.cut_offs.CutOffStore`."""
+    """A :class:`icekeeper.state.claims.CutOffStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -8,8 +8,8 @@ from typing import Any
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.store import LakeStats
 
 __all__ = ["SqliteLakeStats"]
 
@@ -19,7 +19,7 @@ _COLUMNS = "observed_ms, snapshot_id, counters, warnings, policy"
 
 
 class SqliteLakeStats:
-    """A :class:`icekeeper.state.lake_stats.LakeStatsStore`."""
+    """A :class:`icekeeper.state.store.LakeStatsStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

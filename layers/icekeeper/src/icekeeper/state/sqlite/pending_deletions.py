@@ -14,7 +14,7 @@ _THIS_LIST = f"{THIS_COPY} AND name = ?"
 
 
 class SqlitePendingDeletions:
-    """A :class:`icekeeper.state.pending_deletions.PendingDeletionStore`."""
+    """A :class:`icekeeper.state.store.PendingDeletionStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

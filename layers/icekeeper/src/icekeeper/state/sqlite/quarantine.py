@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.quarantine import Sighting
 from icekeeper.state.sqlite.file import THIS_COPY, SqliteFile, copy_columns
+from icekeeper.state.store import Sighting
 
 __all__ = ["SqliteQuarantine"]
 
@@ -18,7 +18,7 @@ _QUESTION = 900
 
 
 class SqliteQuarantine:
-    """See :class:`icekeeper.state.quarantine.QuarantineLedger`."""
+    """See :class:`icekeeper.state.store.QuarantineLedger`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -9,8 +9,8 @@ from functools import partial
 from operator import eq
 from typing import Any
 
-from icekeeper.state.requests import MaintenanceRequest, stored_request
 from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.store import MaintenanceRequest, stored_request
 
 __all__ = ["SqliteRequests"]
 
@@ -20,7 +20,7 @@ _FIELDS = ("catalog", "warehouse", "table_name", "uuid", "location", "requested_
 
 
 class SqliteRequests:
-    """A :class:`icekeeper.state.requests.RequestStore`."""
+    """A :class:`icekeeper.state.store.RequestStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.schedules import ScheduleRun
 from icekeeper.state.sqlite.file import THIS_COPY, Read, SqliteFile, copy_columns
+from icekeeper.state.store import ScheduleRun
 
 __all__ = ["SqliteSchedules", "read_schedules"]
 
 
 class SqliteSchedules:
-    """A :class:`icekeeper.state.schedules.ScheduleStore`."""
+    """A :class:`icekeeper.state.store.ScheduleStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

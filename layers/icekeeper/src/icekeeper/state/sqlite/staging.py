@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.file import THIS_TABLE, Read, SqliteFile
 from icekeeper.state.sqlite.path_lists import read_paths, write_paths
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 
 __all__ = ["SqliteStaging", "read_loads"]
 
@@ -20,7 +20,7 @@ _UNCHANGED = f"{_THIS_LOAD} AND state = ? AND changed_ms = ? AND expires_ms IS ?
 
 
 class SqliteStaging:
-    """A :class:`icekeeper.state.staging.StagingStore`."""
+    """A :class:`icekeeper.state.store.StagingStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.file import THIS_COPY, Read, SqliteFile, copy_columns
-from icekeeper.state.unreadable_files import UnreadableFile
+from icekeeper.state.store import UnreadableFile
 
 __all__ = ["SqliteUnreadableFiles", "read_unreadable_files"]
 
 
 class SqliteUnreadableFiles:
-    """A :class:`icekeeper.state.unreadable_files.UnreadableFileStore`."""
+    """A :class:`icekeeper.state.store.UnreadableFileStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file

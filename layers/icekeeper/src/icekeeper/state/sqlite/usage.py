@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from icekeeper.state.sqlite.file import SqliteFile
-from icekeeper.state.usage import HourOfUse
+from icekeeper.state.store import HourOfUse
 
 __all__ = ["SqliteUsage"]
 
@@ -13,7 +13,7 @@ _METRIC = "metric:"
 
 
 class SqliteUsage:
-    """A :class:`icekeeper.state.usage.UsageStore`."""
+    """A :class:`icekeeper.state.store.UsageStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
