@@ -33,7 +33,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 )
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb.connect import open_table
+from icekeeper.state.dynamodb.table import open_table
 from icekeeper.state.identity import parse_address
 from observability import logger
 

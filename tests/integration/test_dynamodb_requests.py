@@ -9,9 +9,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb.batches import delete_all, get_all, put_all
 from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.dynamodb.table import DynamoTable, delete_all, get_all, put_all
 from icekeeper.state.leases import Lease
 from icekeeper.state.store import LoadState, MaintenanceRequest
 from local_stack.moto_server import MotoServer

@@ -13,11 +13,10 @@ import pytest
 from icekeeper.errors import LeaseHeld, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb import path_lists as dynamodb_path_lists
-from icekeeper.state.dynamodb.connect import open_table
+from icekeeper.state.dynamodb import table as dynamodb_path_lists
 from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity
 from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord, StagedLoad
 from local_stack.moto_server import REGION, MotoServer

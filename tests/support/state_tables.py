@@ -6,7 +6,7 @@ import itertools
 from functools import lru_cache
 from typing import Any
 
-from icekeeper.state.dynamodb.schema import create_table
+from icekeeper.state.dynamodb.items import create_table
 from icekeeper.state.dynamodb.table import DynamoTable
 from local_stack.moto_server import REGION, MotoServer
 

@@ -9,7 +9,7 @@ import pytest
 from botocore.stub import Stubber
 
 from icekeeper.machine.metering import Amount, Meter
-from icekeeper.state.dynamodb.consumed import count_consumed
+from icekeeper.state.dynamodb.table import count_consumed
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
 ACTION = {"Delete": {"TableName": "t", "Key": KEY}}

@@ -12,8 +12,7 @@ from botocore.exceptions import ClientError
 from icekeeper.catalogs.glue import GLUE
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
-from icekeeper.state.dynamodb.connect import open_table
-from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress
 from icekeeper.storage.part_upload import bounded_output
 from icekeeper.storage.storage import Storage

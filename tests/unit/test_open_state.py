@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.state.dynamodb.connect import open_table
 from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import open_table
 from icekeeper.state.identity import TableAddress, parse_address
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -13,7 +13,7 @@ import pytest
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
-from icekeeper.state.dynamodb.schema import TABLE_SCHEMA
+from icekeeper.state.dynamodb.items import TABLE_SCHEMA
 from support.cloudformation import strings
 from support.lambda_functions import give_up_package_logger
 from support.stack_template import (

@@ -123,9 +123,9 @@ def control_document(folder: Path) -> Any:
 
 
 def state_item(_: Path) -> Any:
-    from icekeeper.state.dynamodb.claims import _claims, _look
     from icekeeper.state.dynamodb.items import decoded
-    from icekeeper.state.dynamodb.path_lists import read_paths
+    from icekeeper.state.dynamodb.store import _claims, _look
+    from icekeeper.state.dynamodb.table import read_paths
 
     class Table:
         def __init__(self, item: Any) -> None:

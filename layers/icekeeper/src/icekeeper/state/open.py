@@ -33,8 +33,8 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
                 f"{STATE_VARIABLE}"
             )
         return SqliteStateStore(path)
-    from icekeeper.state.dynamodb.connect import open_table  # with boto3, which a file does not need
     from icekeeper.state.dynamodb.store import DynamoStateStore
+    from icekeeper.state.dynamodb.table import open_table  # with boto3, which a file does not need
 
     return DynamoStateStore(open_table(address))
 

@@ -1,34 +1,22 @@
-"""Items of the state table: plain values in, DynamoDB's attribute values out, and keys that fit its limits.
-
-Numbers are ints (DynamoDB keeps 38 digits); what holds fractions is stored as JSON text and comes back equal.
-"""
+"""Items of the state table: keys, attribute values, schema, and writes on a condition."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
+
+from botocore.exceptions import ClientError
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.identity import TableIdentity
 
-__all__ = [
-    "REQUESTS",
-    "Item",
-    "catalog_key",
-    "copy_key",
-    "damaged",
-    "decoded",
-    "encoded",
-    "json_text",
-    "named_key",
-    "seen_key",
-    "sort_key",
-    "table_key",
-    "understood",
-]
+# Items of the state table: plain values in, DynamoDB's attribute values out, and keys that fit its limits.
+#
+# Numbers are ints (DynamoDB keeps 38 digits); what holds fractions is stored as JSON text and comes back equal.
 
 Item: TypeAlias = dict[str, Any]
 
@@ -183,3 +171,158 @@ def _is_whole(number: str) -> bool:
 
 def _key_of(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
     return {name: next(iter(attributes[name].values())) for name in ("pk", "sk") if name in attributes}
+
+
+# Writes of single items on a condition, in a state table.
+#
+# When boto3 repeats a request whose answer was lost, the repetition must not be told that its condition failed because
+# the first one had landed; and one that lands late, behind its repetition, must do nothing (rule 159).  Items that are
+# written carry a version of their own, and DynamoDB tells with a failed condition what is there (platform 66): that is
+# enough where an item replaces another one.  Where one is made or removed nothing is left that could tell: these are
+# transactions of one item, whose token has repetitions answered like the first one (TransactWriteItems,
+# "ClientRequestToken"), and which cost twice as much.
+
+CONDITION_FAILED = "ConditionalCheckFailedException"
+_ATTEMPTS = 30
+# A transaction that met another one, or a throttle; see CancellationReasons in the API reference.
+_COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+_STILL_RUNNING = frozenset({"TransactionInProgressException"})
+# The same of a single write (API reference, PutItem, "Errors").
+_MET_OTHERS = frozenset(
+    {"TransactionConflictException", "ThrottlingException", "ProvisionedThroughputExceededException"}
+)
+
+
+class ConditionalWrites:
+    """Of one table; each method raises StorageError when the table cannot be used."""
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        translated: Callable[[], AbstractContextManager[None]],
+        pause: Callable[[int], None],
+    ) -> None:
+        """``translated`` makes StorageError of what boto3 raises; ``pause`` waits before a repetition."""
+        self._client, self._name, self._translated, self._pause = client, name, translated, pause
+
+    def put(self, item: Item, found: Item | None) -> bool:
+        """Write ``item``, with a new version, if the stored one is still ``found``; return whether it was written.
+
+        ``found`` is ``None`` where no item may be stored yet.
+        """
+        request = {"TableName": self._name, "Item": encoded(item), **_unless_changed(found)}
+        if found is None:
+            return self._transact([{"Put": request}])
+        is_written, there = self._sent(self._client.put_item, request)
+        return is_written or (there is not None and there["version"] == item["version"])
+
+    def delete(self, pk: str, sk: str, found: Item | None) -> bool:
+        """Remove an item if it is still as it was found; whether it was."""
+        key = encoded({"pk": pk, "sk": sk})
+        return self._transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
+
+    def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
+        """As :meth:`DynamoTable.set_where`."""
+        given = versioned(values)
+        request = {
+            "TableName": self._name,
+            "Key": encoded({"pk": pk, "sk": sk}),
+            "UpdateExpression": "SET " + ", ".join(f"{name} = :new_{name}" for name in given),
+            "ConditionExpression": condition,
+            "ExpressionAttributeValues": encoded({**{f":new_{k}": v for k, v in given.items()}, **compared}),
+            "ReturnValues": "ALL_NEW",
+        }
+        return self._sent(self._client.update_item, request)
+
+    def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
+        """Carry all actions out, or none when a condition does not hold; returns which."""
+        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._translated():
+                    self._client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
+                return True
+            except StorageError as error:
+                reasons = _reasons(error.__cause__)
+                if "ConditionalCheckFailed" in reasons:
+                    return False
+                if not reasons & _COLLISIONS and error_code(error.__cause__) not in _STILL_RUNNING:
+                    raise
+            self._pause(attempt)
+        raise StorageError(f"the state table {self._name} does not keep up: a write met others each time")
+
+    def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
+        """Send a conditional write of one item, again where it met others; whether it was written, and the item now."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._translated():
+                    answer = send(**request, ReturnValuesOnConditionCheckFailure="ALL_OLD")
+                return True, decoded(answer["Attributes"]) if "Attributes" in answer else None
+            except StorageError as error:
+                code = error_code(error.__cause__)
+                if code == CONDITION_FAILED and isinstance(error.__cause__, ClientError):
+                    kept: Any = error.__cause__.response
+                    return False, decoded(kept["Item"]) if "Item" in kept else None
+                if code not in _MET_OTHERS:
+                    raise
+            self._pause(attempt)
+        raise StorageError(f"the state table {self._name} does not keep up: a write met others each time")
+
+
+def _unless_changed(found: Item | None) -> dict[str, Any]:
+    """The condition that an item is as it was found."""
+    if found is None:
+        return {"ConditionExpression": "attribute_not_exists(pk)"}
+    version = encoded({":version": found["version"]})
+    return {"ConditionExpression": "version = :version", "ExpressionAttributeValues": version}
+
+
+def versioned(item: Item) -> Item:
+    """The item with a unique version, by which a change between reading and writing is noticed."""
+    return {**item, "version": uuid.uuid4().hex}
+
+
+def error_code(error: BaseException | None) -> str:
+    """DynamoDB's name of an error; empty where it is none of its own."""
+    return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
+
+
+def _reasons(error: BaseException | None) -> set[str]:
+    """Why a transaction was cancelled."""
+    reasons = error.response.get("CancellationReasons", ()) if isinstance(error, ClientError) else ()
+    return {str(reason.get("Code")) for reason in reasons}
+
+
+# The schema of the DynamoDB table that a fleet's state lives in.
+
+JOURNAL_INDEX = "newest"
+"""Local secondary index: the passes over one table by ``finished_ms``."""
+
+TABLE_SCHEMA: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": [
+        {"AttributeName": "pk", "AttributeType": "S"},
+        {"AttributeName": "sk", "AttributeType": "S"},
+        {"AttributeName": "finished_ms", "AttributeType": "N"},
+    ],
+    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    "LocalSecondaryIndexes": [
+        {
+            "IndexName": JOURNAL_INDEX,
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+    ],
+}
+"""Arguments of CreateTable; the stack's template must say the same."""
+
+
+def create_table(client: Any, name: str) -> None:
+    """Create the table as the stack's template does: for tests and a local stack.  In AWS the stack owns it."""
+    client.create_table(TableName=name, **TABLE_SCHEMA)
+    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
