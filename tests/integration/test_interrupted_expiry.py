@@ -15,7 +15,7 @@ from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
+from icekeeper.state.sqlite.records import SqlitePendingDeletions
 from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

@@ -17,7 +17,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.state.sqlite.staging import SqliteStaging
+from icekeeper.state.sqlite.records import SqliteStaging
 from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad
 from icekeeper.storage.paths import normalise
 from support.deletes import commit_deletes, create_by_region, position_delete

@@ -14,7 +14,7 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity, state_path
-from icekeeper.state.sqlite import lake_stats as sqlite_lake_stats
+from icekeeper.state.sqlite import records as sqlite_lake_stats
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LakeStats, PassRecord, Pin
 

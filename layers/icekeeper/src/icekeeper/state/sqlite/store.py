@@ -1,28 +1,171 @@
-"""The state store of one machine: a SQLite file, shared safely by every process of its user."""
+"""The state store of one machine: a SQLite file, with claims and what was cut off."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+from icekeeper.model import TableName
+from icekeeper.state.claims import CatalogLook, CutOff, CutWork, Entry, TableClaims, folders_around
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.slack import read_slack, slack_text
-from icekeeper.state.sqlite.claims import SqliteClaims
-from icekeeper.state.sqlite.cut_offs import SqliteCutOffs
 from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns
-from icekeeper.state.sqlite.lake_stats import SqliteLakeStats
-from icekeeper.state.sqlite.leases import SqliteLeases
-from icekeeper.state.sqlite.pending_deletions import SqlitePendingDeletions
-from icekeeper.state.sqlite.quarantine import SqliteQuarantine
-from icekeeper.state.sqlite.requests import SqliteRequests
-from icekeeper.state.sqlite.schedules import SqliteSchedules, read_schedules
-from icekeeper.state.sqlite.staging import SqliteStaging, read_loads
-from icekeeper.state.sqlite.unreadable_files import SqliteUnreadableFiles, read_unreadable_files
-from icekeeper.state.sqlite.usage import SqliteUsage
+from icekeeper.state.sqlite.records import (
+    SqliteLakeStats,
+    SqliteLeases,
+    SqlitePendingDeletions,
+    SqliteQuarantine,
+    SqliteRequests,
+    SqliteSchedules,
+    SqliteStaging,
+    SqliteUnreadableFiles,
+    SqliteUsage,
+    read_loads,
+    read_schedules,
+    read_unreadable_files,
+)
 from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 
-__all__ = ["SqliteStateStore"]
+# Claims in the SQLite state file: a row per catalog entry, and a row per folder by which entries are found.
+
+_NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": "", "hidden": []}'
+"""The look of a catalog that no run has looked at yet."""
+
+_CLAIM_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots, seen_sequence_number, seen_ms"
+_ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
+
+
+class SqliteClaims:
+    """A :class:`icekeeper.state.claims.ClaimStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
+        self.record_first_looks([claims])
+
+    def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
+        with self._file.transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, claims)
+            )
+            connection.executemany(f"DELETE FROM claimed_folders WHERE {_ENTRY}", [one.entry for one in claims])
+            connection.executemany(
+                "INSERT OR REPLACE INTO claimed_folders VALUES (?, ?, ?, ?)",
+                [(folder, *one.entry) for one in claims for folder in {one.location, *one.folders}],
+            )
+            connection.executemany(
+                "INSERT OR IGNORE INTO catalog_looks VALUES (?, ?, ?)",
+                {(one.catalog, one.warehouse, _NO_LOOK) for one in claims},
+            )
+
+    def looks(self) -> Sequence[CatalogLook]:
+        with self._file.reading() as read:
+            rows = read("SELECT catalog, warehouse, look FROM catalog_looks ORDER BY catalog, warehouse")
+            return [CatalogLook.from_json(catalog, warehouse, json.loads(look)) for catalog, warehouse, look in rows]
+
+    def record_look(self, look: CatalogLook) -> None:
+        self._file.write("INSERT OR REPLACE INTO catalog_looks VALUES (?, ?, ?)", *look.key, json.dumps(look.to_json()))
+
+    def of_entry(self, entry: Entry) -> TableClaims | None:
+        return next(self._found(f"SELECT {_CLAIM_COLUMNS} FROM claims WHERE {_ENTRY}", *entry), None)
+
+    def touching(self, folder: str) -> Iterator[TableClaims]:
+        around = folders_around(folder)
+        below = folder if folder.endswith("/") else f"{folder}/"
+        # "0" is the character after "/": everything that begins with the folder and a slash lies between the two.
+        return self._found(
+            f"SELECT DISTINCT {_CLAIM_COLUMNS} FROM claims JOIN claimed_folders USING (catalog, warehouse, table_name) "
+            f"WHERE folder IN ({', '.join('?' * len(around))}) OR (folder >= ? AND folder < ?) "
+            "ORDER BY catalog, warehouse, table_name",
+            *around,
+            below,
+            f"{below[:-1]}0",
+        )
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
+        return self._found(
+            f"SELECT {_CLAIM_COLUMNS} FROM claims WHERE catalog = ? AND warehouse = ? ORDER BY table_name",
+            catalog,
+            warehouse,
+        )
+
+    def forget(self, entry: Entry) -> None:
+        with self._file.transaction() as connection:
+            for table in ("claims", "claimed_folders"):
+                connection.execute(f"DELETE FROM {table} WHERE {_ENTRY}", entry)
+
+    def _found(self, statement: str, *values: str) -> Iterator[TableClaims]:
+        with self._file.reading() as read:
+            return iter([_claims(row) for row in read(statement, *values)])
+
+
+def _row(claims: TableClaims) -> tuple[str | int, ...]:
+    return (
+        *claims.entry,
+        claims.uuid,
+        claims.location,
+        _text(claims.folders),
+        _text(claims.data_roots),
+        claims.seen_sequence_number,
+        claims.seen_ms,
+    )
+
+
+def _text(folders: frozenset[str]) -> str:
+    return json.dumps(sorted(folders))
+
+
+def _claims(row: Sequence[Any]) -> TableClaims:
+    catalog, warehouse, table, uuid, location, folders, data_roots, seen_sequence_number, seen_ms = row
+    return TableClaims(
+        catalog=catalog,
+        warehouse=warehouse,
+        table=TableName.recorded(table),
+        uuid=uuid,
+        location=location,
+        folders=frozenset(json.loads(folders)),
+        data_roots=frozenset(json.loads(data_roots)),
+        seen_sequence_number=seen_sequence_number,
+        seen_ms=seen_ms,
+    )
+
+
+# What was cut off, in the SQLite state file.
+
+
+class SqliteCutOffs:
+    """A :class:`icekeeper.state.claims.CutOffStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def record(self, cut: CutOff) -> None:
+        row = (*cut.entry, cut.work.value, cut.times, cut.cut_ms, cut.why)
+        self._file.write("INSERT OR REPLACE INTO cut_offs VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
+        with self._file.reading() as read:
+            rows = read(
+                "SELECT table_name, work, times, cut_ms, why FROM cut_offs WHERE catalog = ? AND warehouse = ? "
+                "ORDER BY table_name, work",
+                catalog,
+                warehouse,
+            )
+            return [
+                CutOff(entry=(catalog, warehouse, table), work=CutWork(work), times=times, cut_ms=cut_ms, why=why)
+                for table, work, times, cut_ms, why in rows
+            ]
+
+    def forget(self, entry: Entry, work: CutWork) -> None:
+        statement = "DELETE FROM cut_offs WHERE catalog = ? AND warehouse = ? AND table_name = ? AND work = ?"
+        self._file.write(statement, *entry, work.value)
+
+
+# The state store of one machine: a SQLite file, shared safely by every process of its user.
 
 
 class SqliteStateStore:
