@@ -20,7 +20,7 @@ from icekeeper.engines.worker_processes import worker_pool
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.open import open_state
-from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice

@@ -9,7 +9,7 @@ import pytest
 from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.storage import listing as storage_listing
-from icekeeper.storage import s3_listing as storage_s3_listing
+from icekeeper.storage import s3_objects as storage_s3_listing
 from icekeeper.storage import storage as storage_storage
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer

@@ -11,8 +11,8 @@ import pytest
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.storage import listing as storage_listing
-from icekeeper.storage import local as storage_local
-from icekeeper.storage import s3_listing as storage_s3_listing
+from icekeeper.storage import local_files as storage_local
+from icekeeper.storage import s3_objects as storage_s3_listing
 from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.errors import LocationRefused
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage import local
+from icekeeper.storage import local_files as local
 from icekeeper.storage.storage import Storage
 from support.files_on_disk import grow_old
 from support.maintained_table import NAME, MaintainedTable, new_table

@@ -22,7 +22,7 @@ from icekeeper.deletion.table_claims import read_new_manifests
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation
-from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.arrow_files import read_s3_range
 from icekeeper.storage.s3_reads import read_beginning, read_end
 from icekeeper.storage.storage import Storage
 from support.hostile_store import Answer, HostileStore, StoreRequest, hostile_store, listed, listing
@@ -107,7 +107,7 @@ def test_a_folder_that_was_not_asked_for_is_not_looked_into(store: HostileStore,
 def test_a_listing_without_end_ends(
     store: HostileStore, page: Callable[[int], Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icekeeper.storage.s3_listing._MOST_EMPTY_PAGES", 20)
+    monkeypatch.setattr("icekeeper.storage.s3_objects._MOST_EMPTY_PAGES", 20)
     listings(store, page)
     with pytest.raises(StorageError, match=r"goes round and comes to no end|same next token was received twice"):
         list(Storage(store.properties).list_folder(AT))
@@ -161,7 +161,7 @@ def test_an_answer_that_is_no_object_ends(
     store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """boto3 would take an error of any length into memory: 3 GB in 3 s (rule 293)."""
-    monkeypatch.setattr("icekeeper.storage.s3_answers.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("icekeeper.storage.s3.MOST_BYTES", 1 << 20)
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
     store.script = lambda request: endless

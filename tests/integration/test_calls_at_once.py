@@ -6,7 +6,7 @@ from typing import Any
 
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import store_now_ms
 from support.moments import Moment, at
 from support.pipeline_deployment import Pipeline
 

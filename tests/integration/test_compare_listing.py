@@ -27,8 +27,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.sources import SourcePart
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import SourcePart, Storage
 from support.files_on_disk import grow_old
 from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at

@@ -22,8 +22,8 @@ from icekeeper.pass_context.context import operation_context
 from icekeeper.policy import resolve
 from icekeeper.state.store import Pin, StagedLoad
 from icekeeper.storage.allowed_locations import AllowedLocations
-from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog

@@ -15,7 +15,7 @@ from pyiceberg.types import IcebergType, LongType, TimestampType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import store_now_ms
 from support.maintained_table import MaintainedTable, new_table
 
 EXPIRE = Operation.EXPIRE_PARTITIONS

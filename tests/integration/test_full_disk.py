@@ -14,7 +14,7 @@ from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.storage.local_files import scratch_folder
 from support.clustered_tables import BY_ID, fill, limit_memory
 from support.maintained_table import maintained_table
 from support.small_disk import SmallDisk, small_disk

@@ -16,8 +16,8 @@ from icekeeper.errors import StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.records import SqlitePendingDeletions
-from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at

@@ -33,9 +33,7 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
 from icekeeper.state.store import LoadState
-from icekeeper.storage.attempt_names import PlannedFile
-from icekeeper.storage.path_set import PathSet
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import PathSet, PlannedFile, normalise
 from icekeeper.storage.storage import Storage
 from support.iceberg_java import IcebergJava
 from support.maintained_table import NAME, new_table

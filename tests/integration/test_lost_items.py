@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.spark import SparkEngine
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN
 from support.engine_work import digits, numbers
 
 

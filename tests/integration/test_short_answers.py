@@ -16,7 +16,7 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
-from icekeeper.storage import whole_reads
+from icekeeper.storage import arrow_files as whole_reads
 from icekeeper.storage.storage import Storage
 from support.local_server import served_by
 from support.rewrites import rows, struct

@@ -19,8 +19,8 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble
 from icekeeper.storage.part_plan import Part
-from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble
 from icekeeper.storage.storage import Storage
 from support.mixed_footers import mixed_fields
 from support.stored import answering, judged, large_file, merged, requests_of, stored_entry

@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage.delete_report import DeleteReport
+from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable, new_table
 from support.orphan_sweeps import sweep

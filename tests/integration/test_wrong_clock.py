@@ -24,8 +24,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LoadState
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import Storage, store_now_ms
 from support.clocks import ahead, same_clock, store_at
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog, once

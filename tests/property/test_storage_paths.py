@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import authority, is_under, leads_out, normalise, split_path
+from icekeeper.storage.paths import PathSet, authority, is_under, leads_out, may_be_under, normalise, split_path
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
 # The characters that mean something, so that they meet each other often.

@@ -247,7 +247,7 @@ PURE = (
     "icekeeper.row_group_copy.lineage",
     "icekeeper.row_group_copy.copyable",
     "icekeeper.row_group_copy.footer",
-    "icekeeper.storage.part_etags",
+    "icekeeper.storage.part_plan",
     "icekeeper.storage.part_plan",
     "icekeeper.state.leases",
     "icekeeper.state.slack",

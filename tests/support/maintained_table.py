@@ -30,8 +30,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.verification.findings import Verification
 from icekeeper.verification.verify import verify_table
 from support.clocks import same_clock

@@ -17,7 +17,7 @@ from icekeeper.operations.manifests import lanes
 from icekeeper.operations.manifests import rewrite_manifests as write_manifests
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan
 from icekeeper.operations.manifests.rewrite_manifests import PlannedRewrite, RewrittenManifests, write_planned
-from icekeeper.storage.path_set import PathSet
+from icekeeper.storage.paths import PathSet
 
 
 class MemoryStorage:

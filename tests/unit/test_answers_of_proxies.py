@@ -8,9 +8,8 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from icekeeper.storage import s3
-from icekeeper.storage.delete_objects import delete_objects
-from icekeeper.storage.delete_report import DeleteReport
-from icekeeper.storage.local import unlink
+from icekeeper.storage.local_files import unlink
+from icekeeper.storage.s3_objects import DeleteReport, delete_objects
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from icekeeper.storage import s3
-from icekeeper.storage.delete_objects import delete_objects
-from icekeeper.storage.local import unlink
+from icekeeper.storage.local_files import unlink
+from icekeeper.storage.s3_objects import delete_objects
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 

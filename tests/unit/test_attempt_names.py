@@ -12,16 +12,16 @@ from pyiceberg.table.locations import ObjectStoreLocationProvider
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
-from icekeeper.storage.attempt_names import (
+from icekeeper.storage.paths import (
     ATTEMPTS_PER_RUN,
     MAX_ATTEMPTS,
     RUNS,
+    PathSet,
     PlannedFile,
     is_repeated,
     planned_file,
     stem_of,
 )
-from icekeeper.storage.path_set import PathSet
 
 HOME = "s3://bucket/db/t/data"
 LAYOUTS = {

@@ -23,7 +23,7 @@ from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.file_rows import open_rows
 from icekeeper.rows.read import opened_inputs
 from icekeeper.rows.read_task import DeleteFile, InputFile
-from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from support.paper_s3 import PaperS3, storage_over
 from support.rewrites import task

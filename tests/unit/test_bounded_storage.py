@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import LocationRefused, StorageError
-from icekeeper.storage import local
+from icekeeper.storage import local_files as local
 from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
-from icekeeper.storage.part_upload import bounded_output
-from icekeeper.storage.range_copies import assemble
+from icekeeper.storage.multipart import assemble, bounded_output
 from icekeeper.storage.read_ahead import Read, direct_reads
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import Storage, store_now_ms
 
 METHODS: dict[str, Callable[[Storage, str], object]] = {
     "read": lambda s, path: s.read(path),

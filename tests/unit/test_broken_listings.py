@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import PaginationError
 from botocore.stub import Stubber
 
-from icekeeper.storage.s3_listing import list_s3
+from icekeeper.storage.s3_objects import list_s3
 
 
 def listed(*pages: dict[str, Any]) -> list[str]:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.operations.expiry.unreferenced import Candidates
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import authority, compared, is_under, normalise
+from icekeeper.storage.paths import PathSet, authority, compared, is_under, may_be_under, normalise
 
 PATHS = st.one_of(
     st.text(st.sampled_from("/.:%2Ffiles3a\\x"), max_size=20),

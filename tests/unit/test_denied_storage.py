@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
+from icekeeper.storage.s3_objects import can_delete_s3, can_list_s3, few_if_allowed
 
 
 class Refusing:

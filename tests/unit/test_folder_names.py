@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import FolderNames, normalise
 
 OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
 LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]

@@ -14,7 +14,7 @@ from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress
-from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}

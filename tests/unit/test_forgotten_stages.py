@@ -11,7 +11,7 @@ import pytest
 from icekeeper.engines import spark
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import StorageError
-from icekeeper.storage.attempt_names import RUNS
+from icekeeper.storage.paths import RUNS
 
 
 class Session:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.merged_spellings import merged_spelling, merged_spellings
-from icekeeper.storage.path_set import PathSet, may_be_under
+from icekeeper.storage.paths import FolderNames, PathSet, may_be_under, merged_spelling, merged_spellings
 
 HOME = "s3://b/t"
 COMPOSED, DECOMPOSED = "k=\u00e9", "k=e\u0301"

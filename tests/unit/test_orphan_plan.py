@@ -24,8 +24,7 @@ from icekeeper.operations.orphans.orphan_rules import (
     refuse_mass_deletion,
 )
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.path_set import PathSet
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import PathSet, normalise
 from support.tables import new_document, snapshot
 
 LIMIT_MS = 1_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.machine.resources import with_spare_bytes
-from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 

@@ -15,7 +15,7 @@ from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, named_file
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import PositionDeletePlan, Target, plan_position_deletes
-from icekeeper.storage.attempt_names import PlannedFile
+from icekeeper.storage.paths import PlannedFile
 from support.plans import HEAD, MB, data_file, manifest, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from icekeeper.storage.part_etags import PartEtag, etag_problem
-from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart
-from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
-from icekeeper.storage.s3_ranges import read_s3_range
+from icekeeper.storage.arrow_files import read_s3_range
+from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble, may_copy_ranges
+from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, PartEtag, SentPart, etag_problem
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.paper_s3 import PaperS3, failing, failure, storage_over

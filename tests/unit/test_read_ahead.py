@@ -13,8 +13,8 @@ import pytest
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.row_group_copy.write_copy import input_streams
+from icekeeper.storage.arrow_files import ObjectChanged
 from icekeeper.storage.read_ahead import RangedStream, Read, can_read_ahead, reading_ahead
-from icekeeper.storage.s3_ranges import ObjectChanged
 from icekeeper.storage.storage import Storage
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 

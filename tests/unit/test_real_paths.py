@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icekeeper.storage.real_paths import real_path
+from icekeeper.storage.paths import real_path
 
 
 def test_a_relative_folder_is_that_of_the_working_folder_of_now(

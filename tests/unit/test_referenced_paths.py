@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from icekeeper.deletion import referenced_paths
 from icekeeper.deletion.neighbours import without_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.storage.merged_spellings import merged_spelling
-from icekeeper.storage.paths import authority, normalise
+from icekeeper.storage.paths import authority, merged_spelling, normalise
 
 HOME = "s3://b/t"
 SEGMENTS = st.sampled_from(["data", "a b", "a%20b", "%41", "A", "..", ".", "", "é", "\udcff"])

@@ -9,8 +9,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import ServerClock, ahead_ms, system_clock
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import Storage, store_now_ms
 
 
 def test_a_date_header_tells_the_time_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.machine.resources import on_cores, task_cores
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN
 
 
 @dataclass(frozen=True)

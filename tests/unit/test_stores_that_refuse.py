@@ -9,7 +9,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from icekeeper.errors import StorageError
-from icekeeper.storage.part_upload import bounded_output
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}

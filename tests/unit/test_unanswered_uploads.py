@@ -8,8 +8,8 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
 from icekeeper.errors import StorageError
+from icekeeper.storage.multipart import NotAssembled, assemble, may_copy_ranges
 from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, SentPart
-from icekeeper.storage.range_copies import NotAssembled, assemble, may_copy_ranges
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
 TO = "s3://bucket/t/new"

@@ -21,7 +21,7 @@ from icekeeper.row_group_copy.write_copy import StoredCopy, write_copy
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store
-from icekeeper.storage.range_copies import AssembledObject
+from icekeeper.storage.multipart import AssembledObject
 from icekeeper.storage.storage import Storage
 from support.copied import MIXED, copied, mixed_rows, parquet_file
 from support.rewrites import input_file, rows, struct, task

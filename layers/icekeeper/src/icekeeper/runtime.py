@@ -27,8 +27,7 @@ from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.store import Glance, LakeStats, StateStore
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport

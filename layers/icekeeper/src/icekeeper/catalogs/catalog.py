@@ -48,7 +48,7 @@ class LoadedTable:
 
     def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
         """Whether rules of the operator fit this table and that of a catalog, and share no folder (rule 280)."""
-        from icekeeper.storage.path_set import may_be_under  # functions that delete nothing import this module
+        from icekeeper.storage.paths import may_be_under  # functions that delete nothing import this module
 
         mine = self.allowed
         theirs = allowed_prefixes(mine.rules, catalog, table.namespace) if mine.from_operator else None

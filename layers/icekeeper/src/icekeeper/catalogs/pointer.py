@@ -28,8 +28,7 @@ from icekeeper.metadata.document import TableMetadata, apply_updates, check_requ
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import store_now_ms
+from icekeeper.storage.storage import Storage, store_now_ms
 
 # Metadata files that a pass has read: one that its catalog's pointer still names is not read again.
 #

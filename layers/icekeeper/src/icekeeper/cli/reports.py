@@ -311,7 +311,7 @@ def _table(
 
 def _write(output: Path, text: str) -> None:
     """Raises PolicyError when it cannot be written; then nothing remains of it."""
-    from icekeeper.storage.local import write_whole
+    from icekeeper.storage.local_files import write_whole
 
     if output.exists() and not output.is_file():  # a device or a pipe would be replaced by the page
         raise PolicyError(f"--output {output} cannot be written: it is no ordinary file; choose another file")

@@ -20,7 +20,7 @@ from icekeeper.machine.clock import AtWork, iso_utc, read_board, system_clock
 from icekeeper.report.outcome import PassOutcome, Status, in_plain_words
 from icekeeper.state.claims import CutWork, cut_again
 from icekeeper.state.open import open_state
-from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.storage.local_files import scratch_folder
 from icekeeper.text import masked
 
 # What became of one table, in one line for people.

@@ -18,8 +18,8 @@ from icekeeper.commit.resolve_outcome import backoff_seconds
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 
 __all__ = ["Confirm", "DeletedFiles", "delete_unneeded", "still_old"]

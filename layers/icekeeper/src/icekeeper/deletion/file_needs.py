@@ -37,9 +37,7 @@ from icekeeper.pass_context.metadata_listing import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import compared, is_under, normalise
+from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, may_be_under, normalise
 
 __all__ = ["GC_DISABLED", "FileNeeds"]
 

@@ -11,8 +11,7 @@ from icekeeper.deletion.foreign_tables import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
-from icekeeper.storage.path_set import may_be_under
-from icekeeper.storage.paths import authority, is_under, leads_out, normalise
+from icekeeper.storage.paths import authority, is_under, leads_out, may_be_under, normalise
 
 # Which other tables may have files under a table's location (pure).
 #

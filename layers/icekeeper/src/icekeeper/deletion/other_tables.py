@@ -46,8 +46,7 @@ from icekeeper.state.claims import (
 )
 from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
-from icekeeper.storage.path_set import may_be_under
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import is_under, may_be_under, normalise
 
 # How long a pass may read another table: one that is never done with holds up nobody else's maintenance (rule 271).
 #

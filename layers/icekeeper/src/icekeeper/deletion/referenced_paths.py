@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.deletion.neighbours import behind_authority
-from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.merged_spellings import any_spelling, merged_spellings
-from icekeeper.storage.paths import authority
+from icekeeper.storage.paths import FolderNames, any_spelling, authority, merged_spellings
 
 __all__ = ["Hashes", "ReferencedPaths", "UnlistedPaths", "path_hash"]
 

@@ -31,11 +31,8 @@ from icekeeper.pass_context.stores import data_root
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LoadOrigin, Pin, StagedLoad
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.attempt_names import planned_file
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import PathSet, any_spelling, is_under, may_be_under, normalise, planned_file
 from icekeeper.storage.storage import Storage
 
 # Files that must stay although the table's newest state does not reference them: pinned and staged ones (rule 82).

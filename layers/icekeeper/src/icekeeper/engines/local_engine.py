@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from icekeeper.engines.engine import total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
 from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
-from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.storage.local_files import scratch_folder
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -27,7 +27,7 @@ from icekeeper.engines.engine import current_pool
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, RUNS
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
 
 # Work in a thread of its own, for whose result another one waits.
 

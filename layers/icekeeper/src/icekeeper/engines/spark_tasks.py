@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from icekeeper.machine.resources import on_cores
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, MAX_ATTEMPTS
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN, MAX_ATTEMPTS
 
 # Tells a task which attempt at it this is (pure).
 

@@ -42,12 +42,9 @@ from icekeeper.report.outcome import (
     succeeded,
 )
 from icekeeper.state.store import StateStore
-from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.path_set import may_be_under
-from icekeeper.storage.paths import normalise
-from icekeeper.storage.sources import FileSource, ListedLocation
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.paths import FolderNames, may_be_under, normalise
+from icekeeper.storage.storage import FileSource, ListedLocation, Storage
 
 __all__ = ["BucketSweep", "run_bucket_pass"]
 

@@ -21,8 +21,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
 from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
-from icekeeper.storage.path_set import PathSet
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import PathSet, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked
 

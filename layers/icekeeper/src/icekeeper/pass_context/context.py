@@ -34,10 +34,8 @@ from icekeeper.report.activity import Progress, silent
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.attempt_names import is_repeated
-from icekeeper.storage.sources import FileSource
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.storage.paths import is_repeated
+from icekeeper.storage.storage import FileSource, Storage, StoreClock, store_now_ms
 
 # An engine whose workers' requests are counted here: they come back with the results, from whatever machine.
 

@@ -26,10 +26,8 @@ from icekeeper.state.store import StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.listing import LISTING_THREADS
-from icekeeper.storage.path_set import may_be_under
-from icekeeper.storage.paths import authority, normalise
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.storage.paths import authority, may_be_under, normalise
+from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
 # Whether bytes look like a whole Avro container file, told by its ends alone.
 #

@@ -39,8 +39,7 @@ from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state
 from icekeeper.state.store import HourOfUse, StateStore, hour_of
-from icekeeper.storage.storage import Storage
-from icekeeper.storage.store_clock import StoreClock, store_now_ms
+from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 
 if TYPE_CHECKING:

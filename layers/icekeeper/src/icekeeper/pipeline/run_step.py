@@ -28,7 +28,7 @@ from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
 from icekeeper.policy import Operation
 from icekeeper.report.activity import Progress, operation_finished, operation_started, silent
 from icekeeper.report.outcome import OperationOutcome, Status, operation_document, refused_besides
-from icekeeper.storage.sources import KnownFiles
+from icekeeper.storage.storage import KnownFiles
 
 __all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
 

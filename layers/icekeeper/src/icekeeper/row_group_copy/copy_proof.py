@@ -17,13 +17,11 @@ from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.lineage import NOTHING, LineageFacts, values_checksum
 from icekeeper.row_group_copy.write_copy import CopiedRowGroup, StoredCopy, WrittenCopy, checksums, stream_of_pieces
 from icekeeper.rows.read_task import LINEAGE_NAMES, InheritedLineage
+from icekeeper.storage.arrow_files import ObjectChanged, etag_of
 from icekeeper.storage.failures import failed_by_store
-from icekeeper.storage.part_etags import etag_problem
-from icekeeper.storage.part_plan import CopiedRange
+from icekeeper.storage.part_plan import CopiedRange, etag_problem
 from icekeeper.storage.read_ahead import Read, direct_reads
-from icekeeper.storage.s3_ranges import ObjectChanged
 from icekeeper.storage.storage import Storage
-from icekeeper.storage.whole_reads import etag_of
 
 # Proof that the rows of a new file have the ids and last changes that a reader found before (rule 32).
 #

@@ -37,9 +37,9 @@ from icekeeper.row_group_copy.new_footer import (
     indexes_of,
     move_row_groups,
 )
+from icekeeper.storage.arrow_files import ObjectChanged
+from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble, bounded_output, may_copy_ranges
 from icekeeper.storage.part_plan import Content, CopiedRange, OwnBytes, Part, plan_parts, sent_bytes
-from icekeeper.storage.part_upload import bounded_output
-from icekeeper.storage.range_copies import AssembledObject, NotAssembled, assemble, may_copy_ranges
 from icekeeper.storage.read_ahead import (
     RangedStream,
     Read,
@@ -49,7 +49,6 @@ from icekeeper.storage.read_ahead import (
     direct_reads,
     reading_ahead,
 )
-from icekeeper.storage.s3_ranges import ObjectChanged
 from icekeeper.storage.storage import Storage
 
 # What was copied of one input: its row groups as they were read, and where they come to lie.

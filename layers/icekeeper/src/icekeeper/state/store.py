@@ -323,7 +323,7 @@ class StagedLoad:
     """The record of one load; its files, which may be very many, are asked for separately.
 
     A job's files are recorded before they are written: an entry is a path, or stands for the files of all attempts at a
-    task (``icekeeper.storage.attempt_names``).
+    task (``icekeeper.storage.paths``).
 
     ``name`` is unique per table.  Times are epoch milliseconds; ``changed_ms`` is when state or files last changed.
     """

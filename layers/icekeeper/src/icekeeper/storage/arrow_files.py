@@ -1,35 +1,342 @@
-"""Streams of PyArrow's file systems, which PyIceberg makes of properties, for objects of any store and local files.
-
-A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).  One for S3
-has the keys with which it was made for ever, and keys expire.  So boto3, which renews them, is asked for the current
-ones before each use, and others want a new file system (rule 137).  What is read goes on with it; what is being written
-ends with the keys it was begun with.
-"""
+"""Streams of PyArrow for any store: whole reads only, ranges of S3 objects, uploads counted."""
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO, PY_IO_IMPL, S3_RETRY_STRATEGY_IMPL
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.errors import StorageError
-from icekeeper.machine.metering import RequestKind, note_request
+from icekeeper.machine.metering import RequestKind, current_count, note_request
+from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage.uploads import counted_upload
-from icekeeper.storage.whole_reads import etag_of, whole_reads
+from icekeeper.storage.s3_reads import known_error, tells_other_etag
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from icekeeper.aws.session import Keys
 
-__all__ = ["ArrowFiles", "end_of"]
+
+# Counts the requests with which PyArrow uploads what is written to a stream (platform 50).
+
+UPLOAD_PART_BYTES = 10 * 1024 * 1024
+"""What is smaller is sent as one object, the rest as an upload of parts of this size."""
+
+
+def counted_upload(stream: pa.NativeFile) -> pa.NativeFile:
+    """The same stream, whose requests are counted when it is closed; nobody is told where nobody counts."""
+    return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
+
+
+def upload_requests(size: int) -> int:
+    """How many requests an object of ``size`` bytes takes: one, or those for the parts and two around them."""
+    return 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES)
+
+
+class WriteOnly:
+    """What Arrow asks a Python object before it writes to it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+class _CountedUpload(WriteOnly):
+    """The methods that :class:`pyarrow.PythonFile` calls on a file that is written."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._count = current_count()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        size = int(self._stream.tell())
+        try:
+            self._stream.close()
+        finally:
+            if self._count is not None:
+                self._count.add(RequestKind.PUT, upload_requests(size))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def write(self, data: Any) -> int:
+        self._stream.write(data)
+        return len(data)
+
+
+# Reads ranges of S3 objects, each with one request, and only while the object is the one that was seen.
+#
+# For code that knows where to read: Arrow's streams ask for the object's size first, and one stream reads one range at
+# a time.  And in place of Arrow's streams where the answer may be a redirect to anywhere, which Arrow follows
+# (platform 119): boto3 takes one for an error.
+
+_ATTEMPTS = 3
+
+
+class ObjectChanged(Exception):
+    """The object with this path has another ETag than the one that was seen, or too few bytes."""
+
+
+def is_of_another_object(error: ClientError) -> bool:
+    """Whether a request failed because its object is not the one whose ETag it names, or ends before the range."""
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (412, 416)
+
+
+def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None = None) -> bytes:
+    """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: whatever it has).
+
+    Raises:
+        OSError: the store answered with fewer bytes (rule 123), several times.
+        ObjectChanged: it has another ETag, or ends before ``start``.
+        ClientError: there is no such object, or the store refuses.
+        BotoCoreError: the store does not answer.
+    """
+    parts = split_path(path)
+    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={start}-{end - 1}"}
+    if etag is not None:
+        request["IfMatch"] = etag
+    for attempt in range(_ATTEMPTS):
+        try:
+            answer = client.get_object(**request)
+        except ClientError as error:
+            if is_of_another_object(error):
+                raise ObjectChanged(path) from error
+            raise
+        if etag is not None and tells_other_etag(answer, etag):
+            raise ObjectChanged(path)
+        try:
+            data: bytes = answer["Body"].read(end - start + 1)  # a longer answer is not taken into memory
+        except (HTTPClientError, IncompleteReadError):  # boto3 itself repeats only until an answer begins
+            if attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        if len(data) == end - start:
+            return data
+    raise ShortAnswer(f"the store answered with {len(data)} of the {end - start} bytes from {start} of {path}")
+
+
+class RangedObject:
+    """An object of S3 with the methods of a :class:`pyarrow.NativeFile` that is read; each read is one request."""
+
+    closed = False
+
+    def __init__(self, client: Any, path: str) -> None:
+        """Ask for the object's size.
+
+        Raises:
+            FileNotFoundError, PermissionError: as Arrow says it.
+            ClientError, BotoCoreError: the store failed.
+        """
+        parts = split_path(path)
+        try:
+            answer = client.head_object(Bucket=parts.authority, Key=parts.key)
+        except ClientError as error:
+            raise known_error(error, path) from error
+        self._client, self._path, self._position = client, path, 0
+        self._size, self._etag = int(answer["ContentLength"]), str(answer["ETag"])
+
+    def size(self) -> int:
+        return self._size
+
+    def metadata(self) -> dict[str, bytes]:
+        return {"ETag": self._etag.encode()}
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill the buffer as far as the object goes."""
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
+            return 0
+        try:
+            data = read_s3_range(self._client, self._path, self._position, end, self._etag)
+        except ObjectChanged as error:
+            raise ShortAnswer(f"{self._path} was replaced while it was read") from error
+        buffer[: len(data)] = data
+        self._position = end
+        return len(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def upload_at_close(client: Any, path: str) -> pa.NativeFile:
+    """A stream that creates the object with one request when it is closed; all of it is held until then."""
+    return pa.PythonFile(_UploadAtClose(client, path), mode="w")
+
+
+class _UploadAtClose(WriteOnly):
+    closed = False
+
+    def __init__(self, client: Any, path: str) -> None:
+        self._client, self._path, self._held = client, path, io.BytesIO()
+
+    def write(self, data: Any) -> int:
+        return self._held.write(data)
+
+    def tell(self) -> int:
+        return self._held.tell()
+
+    def flush(self) -> None:
+        """Nothing: what is written is there when all is."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            parts = split_path(self._path)
+            self._client.put_object(Bucket=parts.authority, Key=parts.key, Body=self._held.getvalue())
+
+
+# Reads that fail when a store answers with fewer bytes than it was asked for (rule 123, platform 39).
+#
+# Arrow 26 returns a buffer of the size that it asked for, also when a store or proxy answered with fewer bytes: the
+# rest is whatever was in memory.  So a random mark is written to the end of each buffer beforehand; if it is still
+# there, the answer was short.
+
+Opener: TypeAlias = Callable[[], pa.NativeFile | None]
+"""Gives a seekable stream when it is first called, and another one when that must not be used any more."""
+
+_MARK_BYTES = 8
+_READ_ATTEMPTS = 2
+
+
+def whole_reads(opener: Opener, path: str) -> pa.NativeFile:
+    """The stream that ``opener`` gives; a read that is answered short is repeated once, then raises ``OSError``.
+
+    Before each read the opener is asked whether there is another stream by now.
+    """
+    stream = opener()
+    assert stream is not None  # the first time there is one
+    opened = _Stream(_WholeReads(stream, path, opener), mode="r")
+    opened.etag = _told_etag(stream)
+    return opened
+
+
+def etag_of(stream: pa.NativeFile) -> str | None:
+    """The ETag that an S3 object had when it was opened; ``None``: the store is another one, or did not tell."""
+    return stream.etag if isinstance(stream, _Stream) else None
+
+
+def _told_etag(stream: pa.NativeFile) -> str | None:
+    found = stream.metadata() or {}
+    return found["ETag"].decode() if "ETag" in found else None
+
+
+class _Stream(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+    etag: str | None = None
+
+
+class _WholeReads:
+    """The methods that :class:`pyarrow.PythonFile` calls on a file."""
+
+    def __init__(self, stream: pa.NativeFile, path: str, opener: Opener) -> None:
+        self._stream = stream
+        self._opener = opener
+        self._path = path
+        self._size = int(stream.size())
+        self._count = current_count()  # Arrow may read in threads of its own
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def read(self, size: int = -1) -> pa.Buffer:
+        start = self.tell()
+        self._renew()
+        left = max(0, self._size - start)
+        size = left if size < 0 else min(size, left)
+        buffer = pa.allocate_buffer(size)
+        if size:
+            with memoryview(buffer).cast("B") as view:
+                if not any(self._filled(view, start) for _ in range(_READ_ATTEMPTS)):
+                    short = f"fewer than the {size} bytes from {start} of {self._path}"
+                    raise ShortAnswer(f"the store answered with {short}")
+        return buffer
+
+    def _renew(self) -> None:
+        """Go on with another stream of the same object, if there is one."""
+        stream = self._opener()
+        if stream is None:
+            return
+        before, self._stream = self._stream, stream
+        if (_told_etag(before), self._size) != (_told_etag(stream), int(stream.size())):
+            raise ShortAnswer(f"{self._path} was replaced while it was read")
+        before.close()
+
+    def _filled(self, view: memoryview, start: int) -> bool:
+        """Read from ``start`` into the view; returns whether the store sent enough bytes to fill it."""
+        mark = os.urandom(min(len(view), _MARK_BYTES))
+        self._fill(view, start, mark)
+        # By chance, one last byte in 256 equals that of the mark: then the end is read again with another mark.
+        return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
+
+    def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
+        if self._count is not None:
+            self._count.add(RequestKind.GET)
+        view[-len(mark) :] = mark
+        self._stream.seek(start)
+        self._stream.readinto(view)
+
+    def _is_end(self, found: memoryview, start: int) -> bool:
+        """Whether the store has these bytes at ``start``, read again with another mark."""
+        again = bytearray(len(found))
+        self._fill(memoryview(again), start, bytes(byte ^ 0xFF for byte in found))
+        return found == again
+
+
+# Streams of PyArrow's file systems, which PyIceberg makes of properties, for objects of any store and local files.
+#
+# A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).  One for
+# S3 has the keys with which it was made for ever, and keys expire.  So boto3, which renews them, is asked for the
+# current ones before each use, and others want a new file system (rule 137).  What is read goes on with it; what is
+# being written ends with the keys it was begun with.
 
 # Values of py-io-impl with which files are read and written by PyArrow's own file systems.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
@@ -56,8 +363,6 @@ class ArrowFiles:
         if is_local(path):
             return self._local.open_input_file(_local_path(path))
         if self._is_led(path):
-            from icekeeper.storage.s3_ranges import RangedObject
-
             note_request(RequestKind.GET)  # for the size
             opened: list[Any] = [RangedObject(self._s3, path)]
             return whole_reads(lambda: opened.pop() if opened else None, path)
@@ -74,8 +379,6 @@ class ArrowFiles:
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
         if self._is_led(path):
-            from icekeeper.storage.s3_ranges import upload_at_close
-
             return counted_upload(upload_at_close(self._s3, path))
         # A strategy for repetitions cannot be carried over.
         may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)

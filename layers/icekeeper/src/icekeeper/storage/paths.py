@@ -1,43 +1,170 @@
-"""How two spellings of one path are recognised, and when a path lies inside a location.
-
-Object stores' paths are compared as text.  Local ones are compared as the real paths behind all symbolic links, which
-costs a look at the file system; a file that is deleted by one name is gone under every other.
-
-Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some
-writers percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong
-answer has different costs (rule 85, platform 26):
-
-* *Could this be a file that something references?*  :func:`normalise`, and what :mod:`icekeeper.storage.path_set`
-  makes of it, say yes too often rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two
-  different objects can normalise alike: then a reference to one protects both, and less is deleted.
-* *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
-  only differences that cannot name another object are forgiven.
-
-Who asks several questions about one path asks them of a :class:`ComparedPath`: the file system is then looked at once
-for all of them.
-"""
+"""Spellings of paths, what lies inside a location, and the names of files that a task writes."""
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
+import stat
+import time
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from icekeeper.storage.real_paths import real_path
+from icekeeper.errors import StorageError
 
-__all__ = [
-    "LOCAL_SCHEMES",
-    "S3_SCHEMES",
-    "ComparedPath",
-    "SplitPath",
-    "authority",
-    "compared",
-    "is_local",
-    "is_under",
-    "leads_out",
-    "normalise",
-    "split_path",
-]
+# Names of the files that a task writes: every attempt at the task has files of its own (rule 33) (pure).
+#
+# An engine begins a task again when the worker that ran it seems dead.  That worker may only be slow: then two attempts
+# run at once, and the late one may fail after the other's files were committed.  So an attempt's number is part of the
+# name, ``STEM-a2.parquet``: no attempt overwrites or removes files of another one.
+#
+# The number of attempts is bounded (``icekeeper.engines`` sees to it), and one record stands for the names of all of
+# them, ``STEM-a[0-3].parquet``.  So the files of a dead job can be deleted by name, without a listing.
+
+# Spark's default of spark.task.maxFailures.
+ATTEMPTS_PER_RUN = 4
+RUNS = 2
+"""How often an engine runs tasks that read other tasks' output; within each run, attempts count from 0."""
+MAX_ATTEMPTS = RUNS * ATTEMPTS_PER_RUN
+_ANYWHERE = "/**/"
+# The stem is what precedes.  Because a number or a range follows it, no stem is the prefix of another stem's files.
+_OF_ATTEMPT = re.compile(r"-a(\d+)\.[A-Za-z0-9]+\Z")
+_OF_ALL = re.compile(r"-a\[0-(\d+)\]\.([A-Za-z0-9]+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file that some attempt at a task is going to write."""
+
+    stem: str
+    """Its path without attempt and ending; ``FOLDER/**/NAME`` where only the task finds out the folder below FOLDER."""
+    ending: str
+    attempts: int = ATTEMPTS_PER_RUN
+
+    @classmethod
+    def anywhere_below(cls, folder: str, name: str, ending: str) -> PlannedFile:
+        """A file with a unique name, in a folder below ``folder`` that is not known yet."""
+        return cls(f"{folder}{_ANYWHERE}{name}", ending)
+
+    @property
+    def record(self) -> str:
+        """The names of all attempts, as they are recorded before the work begins."""
+        return f"{self.stem}-a[0-{self.attempts - 1}].{self.ending}"
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths of all attempts; empty where the folder is not known."""
+        return () if _ANYWHERE in self.stem else [self.path(attempt) for attempt in range(self.attempts)]
+
+    def path(self, attempt: int) -> str:
+        """The file of one attempt.
+
+        Raises:
+            StorageError: there were more attempts than are recorded; nothing must be written.
+        """
+        if attempt >= self.attempts:
+            raise StorageError(
+                f"the task that writes {self.stem} was begun more than {self.attempts} times, and nobody would find "
+                "files of further attempts; see why workers die, then run the pass again"
+            )
+        return f"{self.stem}-a{attempt}.{self.ending}"
+
+
+def planned_file(record: str) -> PlannedFile | None:
+    """Parse a record; ``None`` when it is a plain path, as versions wrote it that did not number attempts."""
+    found = _OF_ALL.search(record)
+    return None if found is None else PlannedFile(record[: found.start()], found[2], int(found[1]) + 1)
+
+
+def stem_of(path: str) -> str | None:
+    """The stem of a file that an attempt wrote, whatever its number and ending; ``None`` for any other name."""
+    found = _OF_ATTEMPT.search(path)
+    return None if found is None else path[: found.start()]
+
+
+def is_repeated(paths: Iterable[str]) -> bool:
+    """Whether a later attempt than the first wrote one of these files, so that earlier ones may have left files."""
+    return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))
+
+
+# The real path of a local file or folder, with all symbolic links resolved (rule 87).
+#
+# A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
+# Callers ask for millions of paths in few folders, so real folders are remembered for a second, and only whether the
+# file itself is a link is looked up each time.
+
+# Links do not change while one comparison runs; a process that lives for days must see that one did.
+_REMEMBERED_S = 1.0
+_MOST_FOLDERS = 100_000
+
+
+class _RealFolders:
+    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice.
+
+    Relative ones are looked up each time, because the working folder changes what they mean.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._until_s = 0.0
+
+    def __getitem__(self, folder: str) -> str:
+        if not folder.startswith("/"):
+            return os.path.realpath(folder)
+        now_s = time.monotonic()
+        if now_s >= self._until_s or len(self._known) >= _MOST_FOLDERS:
+            self._known, self._until_s = {}, now_s + _REMEMBERED_S
+        found = self._known.get(folder)
+        if found is None:
+            found = self._known[folder] = os.path.realpath(folder)
+        return found
+
+
+_real_folders = _RealFolders()
+
+
+def real_path(path: str) -> str:
+    """The absolute path of a local file or folder without any symbolic link in it.
+
+    A file that is itself a link becomes its target, so that a reference to one protects the other.  The part of a path
+    that does not exist stays as it is, and so does text that cannot be a path.
+    """
+    try:
+        folder, slash, name = path.rpartition("/")
+        if not slash or name in ("", ".", ".."):
+            return os.path.realpath(path)
+        real = f"{_real_folders[folder or '/'].rstrip('/')}/{name}"
+        return os.path.realpath(real) if _is_link(real) else real
+    except (OSError, ValueError):  # no working directory, or a character that no path may hold
+        return os.path.normpath(path)
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:  # there is nothing, or nothing that may be seen
+        return False
+
+
+# How two spellings of one path are recognised, and when a path lies inside a location.
+#
+# Object stores' paths are compared as text.  Local ones are compared as the real paths behind all symbolic links, which
+# costs a look at the file system; a file that is deleted by one name is gone under every other.
+#
+# Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some writers
+# percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong answer
+# has different costs (rule 85, platform 26):
+#
+# * *Could this be a file that something references?*  :func:`normalise`, and what :mod:`icekeeper.storage.paths`
+#   makes of it, say yes too often rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two
+#   different objects can normalise alike: then a reference to one protects both, and less is deleted.
+# * *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
+#   only differences that cannot name another object are forgiven.
+#
+# Who asks several questions about one path asks them of a :class:`ComparedPath`: the file system is then looked at once
+# for all of them.
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 LOCAL_SCHEMES = ("", "file")
@@ -197,3 +324,174 @@ def leads_out(path: str, location: str) -> bool:
 
 def _has_dots(key: str) -> bool:
     return not {".", ".."}.isdisjoint(key.split("/"))
+
+
+# Normalises millions of paths of few folders: what a folder is called, and which links lie in it, is looked up once.
+#
+# :func:`~icekeeper.storage.paths.normalise` asks the file system about every single file.  Here a folder of many files
+# is listed, which tells its links for all of them (rule 87).
+
+# Listing a folder costs what is in it; of one of which few files are asked, each is looked at.
+_ASKED_FIRST = 8
+
+
+class FolderNames:
+    """Normalises the paths of one comparison, which expects no link to change; the next one makes another."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._known: dict[str, tuple[str, Collection[str]] | None] = {}
+
+    def normal(self, path: str) -> str:
+        """As :func:`~icekeeper.storage.paths.normalise`."""
+        if isinstance(path, ComparedPath):
+            return path.normal
+        folder, _, name = path.rpartition("/")
+        try:
+            known = self._known[folder]
+        except KeyError:
+            known = self._look(folder)
+        if known is None or "%" in name or name.startswith(".") or not name or name in known[1]:
+            return normalise(path)
+        return known[0] + name
+
+    def _look(self, folder: str) -> tuple[str, Collection[str]] | None:
+        """The normalised folder with a slash, and the names of the links in it; ``None``: files are to be looked at."""
+        if is_local(folder):
+            if len(self._asked) >= _MOST_FOLDERS:
+                self._asked.clear()
+            asked = self._asked[folder] = self._asked.get(folder, 0) + 1
+            if asked <= _ASKED_FIRST:
+                return None
+        if len(self._known) >= _MOST_FOLDERS:
+            self._known.clear()
+        known = self._known[folder] = _folder(folder)
+        return known
+
+
+def _folder(folder: str) -> tuple[str, Collection[str]] | None:
+    # A name behind an encoded character, a dot or no slash at all may belong to the folder's.
+    if not folder or "%" in folder or "/." in folder:
+        return None
+    if not is_local(folder):
+        return normalise(f"{folder}/x")[:-1], ()
+    if not folder.startswith("/") or "//" in folder or folder.endswith("/"):
+        return None
+    real = real_path(f"{folder}/.").rstrip("/")
+    if "%" in real:
+        return None
+    try:
+        with os.scandir(real or "/") as entries:
+            return f"{real}/", frozenset(entry.name for entry in entries if entry.is_symlink())
+    except FileNotFoundError:  # what is not there holds no link
+        return f"{real}/", ()
+    except (OSError, ValueError):
+        return None
+
+
+# Spellings that one store takes for one object and another for two; a reference in one protects the other (rule 85).
+#
+# SeaweedFS takes a backslash for a slash; macOS takes a letter with an accent for a letter and an accent behind it
+# (Unicode Standard Annex 15); Hadoop resolves ``.`` and ``..`` before it asks (RFC 3986, 5.2.4).  Only references are
+# compared so; keys of the state are not.
+
+
+def any_spelling(path: str) -> str:
+    """The same text for all spellings of a path: the key by which references are compared with what may be deleted."""
+    return merged_spelling(normalise(path))
+
+
+def merged_spelling(normal: str) -> str:
+    """The same text for all such spellings of a normalised path."""
+    scheme, separator, rest = normal.partition("://")
+    if separator and _may_be_folded(rest):
+        host, _, key = rest.partition("/")
+        key = posixpath.normpath(f"/{key}".replace("\\", "/")).lstrip("/")
+        normal = f"{scheme}://{host}/{key}"
+    return normal if normal.isascii() else unicodedata.normalize("NFC", normal)
+
+
+def merged_spellings(normals: Sequence[str]) -> Sequence[str]:
+    """As :func:`merged_spelling` of each; of paths as writers spell them the very same."""
+    together = "\n".join(normals)
+    if together.isascii() and not _may_be_folded(together):
+        return normals
+    return [merged_spelling(normal) for normal in normals]
+
+
+def _may_be_folded(text: str) -> bool:
+    return "\\" in text or "/." in text
+
+
+# Whether a path may lie inside a location, or inside one of many: the guard of what may belong to somebody else.
+#
+# Yes where any reader, client or store could take it so, in whichever spelling (rule 85).
+
+
+def may_be_under(path: str, location: str) -> bool:
+    """Whether some reader could take the path for one inside the location, or for the location itself."""
+    return any(_is_below(inner, outer) for inner in _spellings(path) for outer in _spellings(location))
+
+
+def _is_below(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
+
+
+def _spellings(path: str) -> Iterable[str]:
+    """The path as stores compare keys, and as those do that take two spellings for one object."""
+    normal = normalise(path)
+    merged = merged_spelling(normal)
+    return (normal,) if merged == normal else (normal, merged)
+
+
+def _spelling(path: str) -> Iterable[str]:
+    return (normalise(path),)
+
+
+class PathSet:
+    """A set of files and folders that answers whether a path :func:`may_be_under` any of them.
+
+    The time of an answer grows with the path's depth, not with the set.  A record of a planned file stands for the
+    files of all attempts (:mod:`icekeeper.storage.paths`).
+    """
+
+    def __init__(self, paths: Iterable[str] = (), *, protects: bool = True) -> None:
+        """``protects``: being in the set saves a file; a set of folders that may be swept tells spellings apart which
+        name two objects in most stores."""
+        self._spellings = _spellings if protects else _spelling
+        self._paths: set[str] = set()
+        self._stems: set[str] = set()
+        self.add(paths)
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Add files, folders and records of planned files."""
+        new = {spelled for path in paths for spelled in self._spellings(path)}
+        self._paths |= new
+        self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
+
+    def may_contain(self, path: str) -> bool:
+        """Whether the path could be taken for one of these, or for a file inside one of these."""
+        return bool(self._paths) and any(map(self._contains, self._spellings(path)))
+
+    def _contains(self, inner: str) -> bool:
+        if self._stems and self._is_planned(inner):
+            return True
+        if inner in self._paths or (inner.startswith("/") and "/" in self._paths):
+            return True
+        slash = inner.find("/")
+        while slash >= 0:
+            if inner[:slash] in self._paths:
+                return True
+            slash = inner.find("/", slash + 1)
+        return False
+
+    def _is_planned(self, inner: str) -> bool:
+        stem = stem_of(inner)
+        if stem is None or stem in self._stems:
+            return stem is not None
+        folder, _, name = stem.rpartition("/")
+        while folder:
+            if f"{folder}/**/{name}" in self._stems:
+                return True
+            folder = folder.rpartition("/")[0]
+        return False

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.storage.arrow_files import read_s3_range
 from icekeeper.storage.paths import S3_SCHEMES, split_path
-from icekeeper.storage.s3_ranges import read_s3_range
 from icekeeper.storage.storage import Storage
 
 __all__ = ["RangedStream", "Read", "ReadRange", "beside_known", "can_read_ahead", "direct_reads", "reading_ahead"]

@@ -1,21 +1,16 @@
-"""Object storage: read, write, list and delete objects, and find out what a store allows.
-
-Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
-PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
-S3 objects, which PyArrow does with two requests (platform 50).  Both are imported with the first object that is not on
-this machine.  Writes never ask whether a file exists: names are unique, and the question would list, which AWS table
-buckets refuse (platform 16).
-"""
+"""Object storage: read, write, list and delete objects, sources of listings, and the store's clock."""
 
 from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -27,12 +22,9 @@ from icekeeper.machine.clock import ServerClock
 from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, end_of
-from icekeeper.storage.capabilities import can_delete_s3, can_list_s3, few_if_allowed
-from icekeeper.storage.delete_objects import delete_objects
-from icekeeper.storage.delete_report import DeleteReport
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local import (
+from icekeeper.storage.local_files import (
     held,
     local_level,
     local_status,
@@ -44,7 +36,18 @@ from icekeeper.storage.local import (
     write_whole,
 )
 from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
-from icekeeper.storage.s3_listing import few_s3, list_s3, s3_directory, s3_level, s3_status
+from icekeeper.storage.s3_objects import (
+    DeleteReport,
+    can_delete_s3,
+    can_list_s3,
+    delete_objects,
+    few_if_allowed,
+    few_s3,
+    list_s3,
+    s3_directory,
+    s3_level,
+    s3_status,
+)
 from icekeeper.storage.s3_reads import (
     ONE_READ_BYTES,
     NoSuchObject,
@@ -56,7 +59,13 @@ from icekeeper.storage.s3_reads import (
 )
 from icekeeper.text import mask, remember_secrets
 
-__all__ = ["Storage"]
+# Object storage: read, write, list and delete objects, and find out what a store allows.
+#
+# Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
+# PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
+# S3 objects, which PyArrow does with two requests (platform 50).  Both are imported with the first object that is not
+# on this machine.  Writes never ask whether a file exists: names are unique, and the question would list, which AWS
+# table buckets refuse (platform 16).
 
 
 class Storage:
@@ -462,3 +471,146 @@ class Storage:
         self.require([path])
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
+
+
+# Sources of the files of a location: the store's own listing, or a list that was made of it before.
+
+SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
+"""Reads a share of the files; picklable, so that an engine's worker can call it."""
+
+
+class FileSource(Protocol):
+    """The files under one location, read from a listing or a list."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files are as the store has them now; else each orphan must be looked up before it is deleted."""
+        ...
+
+    def objects(self) -> Iterator[ListedObject]:
+        """All files, streamed.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        ...
+
+    def parts(self) -> Sequence[SourcePart]:
+        """The same files in shares.
+
+        Raises:
+            StorageError: as :meth:`objects`; the parts raise it when they are read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLocation:
+    """Lists the objects below ``location`` by asking the store, at the time of the call."""
+
+    storage: Storage
+    location: str
+    is_current: bool = True
+
+    def objects(self) -> Iterator[ListedObject]:
+        """See :class:`FileSource`."""
+        return self.storage.list(self.location)
+
+    def parts(self) -> Sequence[SourcePart]:
+        """See :class:`FileSource`."""
+        objects, folders = self.storage.divide(self.location)
+        return [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFiles:
+    """The files of several locations, none of which lies in another."""
+
+    sources: tuple[FileSource, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """See :class:`FileSource`."""
+        return all(source.is_current for source in self.sources)
+
+    def objects(self) -> Iterator[ListedObject]:
+        """See :class:`FileSource`."""
+        return chain.from_iterable(source.objects() for source in self.sources)
+
+    def parts(self) -> Sequence[SourcePart]:
+        """See :class:`FileSource`."""
+        return [part for source in self.sources for part in source.parts()]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFiles:
+    """Files that an earlier listing has found to be old orphans; each is looked up before it is deleted."""
+
+    paths: tuple[str, ...]
+    is_current: bool = False
+
+    def objects(self) -> Iterator[ListedObject]:
+        """See :class:`FileSource`; size and age are 0 here, and looked up for each file before it is deleted."""
+        return (ListedObject(path, 0, 0) for path in self.paths)
+
+    def parts(self) -> Sequence[SourcePart]:
+        """See :class:`FileSource`."""
+        return [partial(tuple, tuple(self.objects()))]
+
+
+# The time by a store's own clock, which also dates its files (rule 94).
+#
+# S3 tells its time with every answer.  A file system tells it by the time of a new file, which on a network file system
+# is the server's; where possible that file has no name and leaves no trace.
+
+StoreClock: TypeAlias = Callable[[Storage, str, bool], int | None]
+"""As :func:`store_now_ms`."""
+
+
+def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None:
+    """Epoch milliseconds by the clock of the store that a table's location is in; ``None`` where it is not known.
+
+    S3 gets a request only if it has answered none yet; that request asks whether files can be listed, which code that
+    deletes needs to know anyway.  ``may_write``: whether a named file may be created for a moment, where a nameless one
+    is impossible.
+    """
+    parts = split_path(location)
+    if not storage.allows(location):
+        return None
+    if is_local(location):
+        return _by_nameless_file(parts.key) or (_by_probe(os.path.join(parts.key, "metadata")) if may_write else None)
+    if parts.scheme not in S3_SCHEMES:
+        return None
+    if storage.s3_clock.now_ms() is None:
+        with suppress(StorageError):
+            storage.can_list(location)  # an answer that refuses has a date too
+    return storage.s3_clock.now_ms()
+
+
+def _by_nameless_file(folder: str) -> int | None:
+    """Linux, open(2), O_TMPFILE: gone as soon as it is closed, and its folder does not change."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    return _creation_ms(folder, os.O_TMPFILE | os.O_WRONLY)
+
+
+def _by_probe(folder: str) -> int | None:
+    path = os.path.join(folder, f".clock-{uuid.uuid4()}")
+    found = _creation_ms(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    if found is not None:
+        with suppress(OSError):
+            os.unlink(path)
+    return found
+
+
+def _creation_ms(path: str, flags: int) -> int | None:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        return os.fstat(descriptor).st_mtime_ns // 1_000_000
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -26,7 +26,7 @@ from icekeeper.operations.compaction.write_properties import partition_path
 from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
-from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.storage.local_files import scratch_folder
 from icekeeper.storage.storage import Storage
 
 # Deals rows of an old partition spec out to partitions of the current one (rule 31).

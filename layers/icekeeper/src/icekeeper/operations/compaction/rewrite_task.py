@@ -10,7 +10,7 @@ from typing import Any
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
-from icekeeper.storage.attempt_names import ATTEMPTS_PER_RUN, PlannedFile
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
 
 # What a worker that rewrites a file group gets and gives back: picklable values, no catalog, no policy.
 

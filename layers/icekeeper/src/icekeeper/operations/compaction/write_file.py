@@ -26,8 +26,8 @@ from icekeeper.operations.compaction.write_properties import (
     writer_options,
 )
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns, leaf_values
+from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.storage import Storage
-from icekeeper.storage.uploads import WriteOnly
 
 # Finds the columns whose values repeat too seldom for a dictionary, by a sample of a file's first row group (pure).
 #
@@ -574,7 +574,7 @@ class _Output:
 
 def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:
     if storage.uses_boto3(path):
-        from icekeeper.storage.part_upload import bounded_output  # for S3 alone
+        from icekeeper.storage.multipart import bounded_output  # for S3 alone
 
         return bounded_output(storage, path, _ROOM)
     stream: AbstractContextManager[Any] = storage.open_output(path)

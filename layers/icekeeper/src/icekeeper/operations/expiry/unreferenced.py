@@ -14,8 +14,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader, statistics_files
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.pass_context.stores import spelled_root
-from icekeeper.storage.merged_spellings import any_spelling, merged_spelling
-from icekeeper.storage.paths import ComparedPath, compared, is_under, normalise
+from icekeeper.storage.paths import ComparedPath, any_spelling, compared, is_under, merged_spelling, normalise
 
 # The files that an expiry may free: added by what expires, taken out by what stays and references them (pure).
 #

@@ -25,7 +25,7 @@ from icekeeper.metadata.single_value import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
 from icekeeper.operations.manifests.layout import OrderKey, PartitionOrder, Place, even_cuts, partition_order
-from icekeeper.storage.attempt_names import PlannedFile
+from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 # The tasks and results of workers that rewrite manifests: plain picklable values.

@@ -48,7 +48,7 @@ from icekeeper.operations.manifests.plan_manifests import (
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
-from icekeeper.storage.attempt_names import MAX_ATTEMPTS, PlannedFile
+from icekeeper.storage.paths import MAX_ATTEMPTS, PlannedFile
 from icekeeper.storage.storage import Storage
 
 # Writes the manifests of a plan: in this process where they are few, by all workers where they are many.

@@ -47,10 +47,8 @@ from icekeeper.policy import Operation
 from icekeeper.policy.due import FORMER_TABLES
 from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.local import is_empty, old_folders
-from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import is_local, normalise, split_path
+from icekeeper.storage.local_files import is_empty, old_folders
+from icekeeper.storage.paths import PathSet, any_spelling, is_local, may_be_under, normalise, split_path
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 

@@ -22,8 +22,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, is_local, is_under, split_path
-from icekeeper.storage.sources import SourcePart
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import SourcePart, Storage
 
 # Reads one file of an inventory, in any of its formats, as listed objects.
 
@@ -188,7 +187,7 @@ class InventoryFiles:
     is_current: bool = False
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`icekeeper.storage.sources.FileSource`.
+        """See :class:`icekeeper.storage.storage.FileSource`.
 
         Raises:
             PolicyError: the list is not what it should be.

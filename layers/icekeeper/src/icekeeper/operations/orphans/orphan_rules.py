@@ -15,10 +15,8 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.model import TableName
 from icekeeper.policy import DEFAULT_SOURCE
-from icekeeper.storage.folder_names import FolderNames
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.path_set import PathSet, may_be_under
-from icekeeper.storage.paths import compared, is_under, normalise
+from icekeeper.storage.paths import FolderNames, PathSet, compared, is_under, may_be_under, normalise
 
 # Which listed files are candidates for orphan removal: those that the table does not reference (pure).
 #

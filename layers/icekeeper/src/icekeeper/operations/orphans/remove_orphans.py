@@ -30,10 +30,8 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.merged_spellings import any_spelling
-from icekeeper.storage.paths import is_under
-from icekeeper.storage.sources import FileSource, JoinedFiles, ListedLocation, SourcePart
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.paths import any_spelling, is_under
+from icekeeper.storage.storage import FileSource, JoinedFiles, ListedLocation, SourcePart, Storage
 
 # Compares the listed files with the references: in this process, or on an engine's workers where there are too many.
 #

@@ -17,7 +17,7 @@ from icekeeper.rows.apply_deletes import PositionRows, SpelledFiles, position_ro
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
-from icekeeper.storage.attempt_names import PlannedFile
+from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 # Task and result of merging position deletes: plain picklable values, no catalog, no policy.

@@ -28,7 +28,7 @@ from icekeeper.operations.position_deletes.plan_merges import (
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
-from icekeeper.storage.attempt_names import PlannedFile
+from icekeeper.storage.paths import PlannedFile
 
 __all__ = ["rewrite_position_deletes"]
 

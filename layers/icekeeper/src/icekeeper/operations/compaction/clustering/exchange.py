@@ -28,7 +28,7 @@ from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteT
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile
-from icekeeper.storage.attempt_names import MAX_ATTEMPTS
+from icekeeper.storage.paths import MAX_ATTEMPTS
 
 __all__ = ["cluster_groups", "fits_one_worker"]
 

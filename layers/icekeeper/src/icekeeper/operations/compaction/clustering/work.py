@@ -37,8 +37,8 @@ from icekeeper.operations.compaction.write_properties import for_sample
 from icekeeper.policy import Strategy
 from icekeeper.rows.file_rows import BATCH_ROWS, projected_rows
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
-from icekeeper.storage.attempt_names import PlannedFile
-from icekeeper.storage.scratch_folder import scratch_folder
+from icekeeper.storage.local_files import scratch_folder
+from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 # The work unit that samples sort keys: it reads the key columns of some files and takes every n-th row.

@@ -1,30 +1,20 @@
-"""Files on this machine: walk a folder, look at one level of it, write or remove a file, remove empty folders."""
+"""Files on this machine: walk, write and remove files, and a scratch folder for rows."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject, known_ms
 
-__all__ = [
-    "held",
-    "is_empty",
-    "local_level",
-    "local_status",
-    "new_file",
-    "old_folders",
-    "regular_file",
-    "remove_if_empty",
-    "unlink",
-    "walk",
-    "write_whole",
-]
+# Files on this machine: walk a folder, look at one level of it, write or remove a file, remove empty folders.
 
 # A folder of more entries than this is walked by one thread, entry by entry.
 _LEVEL_ENTRIES = 10_000
@@ -254,3 +244,27 @@ def _file(entry: os.DirEntry[str]) -> tuple[int, int | None] | None:
 
 def _size_and_age(status: os.stat_result) -> tuple[int, int | None]:
     return status.st_size, known_ms(status.st_mtime_ns // 1_000_000)
+
+
+# A folder for rows that wait on this machine's disk, for as long as work takes.
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """A new folder where temporary files are kept, whose name begins with ``prefix``; it is gone afterwards (rule 187).
+
+    Raises:
+        StorageError: there was no room for what the caller wrote into it.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+            yield Path(folder)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise StorageError(
+            f"the temporary folder {tempfile.gettempdir()} is full: free space there, or name a folder on another disk "
+            "with TMPDIR"
+        ) from error

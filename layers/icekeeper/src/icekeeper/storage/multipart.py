@@ -1,0 +1,366 @@
+"""Writes S3 objects in parts: uploaded with bounded memory, or assembled of ranges the store copies."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Semaphore
+from typing import Any, NamedTuple
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import spare_bytes
+from icekeeper.storage.arrow_files import ObjectChanged, WriteOnly, is_of_another_object, read_s3_range
+from icekeeper.storage.failures import describe_failure, is_refused, is_transient
+from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, PartEtag, SentPart
+from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.storage import Storage
+
+# Writes an S3 object with few requests and bounded memory: at once if it fits into the room, else in parts.
+#
+# Arrow's output streams send parts of 10 MB (platform 50), keep in memory whatever the store has not taken yet (100 MB
+# were measured behind 20 ms a request), and complete what an error cut short.  This one waits, and leaves nothing after
+# an error (rule 157).
+
+LEAST_ROOM = 32 * 1024 * 1024
+"""Bytes that an upload may hold whoever makes it."""
+_GROWS_AFTER = 1000
+"""Parts are of equal size, which some stores ask for; of very large objects they grow, for S3 takes 10,000."""
+_UNDER_WAY = 3
+# Nothing is sent while a part is filled: beyond this the time costs a function more than requests are saved.
+_MOST_ROOM = 128 * 1024 * 1024
+
+
+@contextmanager
+def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Iterator[Any]:
+    """A stream with ``write`` and ``tell``; the object is there once the context ends without an error.
+
+    It holds ``room`` bytes at most, or what the task may spare (:func:`.spare_bytes`) where that is more.  What is not
+    on S3 is written by :meth:`.Storage.open_output`.  Wrap it in :meth:`.Storage.translated`.
+    """
+    if split_path(path).scheme not in S3_SCHEMES:
+        with storage.open_output(path) as stream:
+            yield stream
+        return
+    with WorkThreads(_UNDER_WAY, thread_name_prefix="part-upload") as pool:
+        upload = _PartUpload(storage.s3_at(path), path, pool, min(_MOST_ROOM, max(room, spare_bytes())))
+        try:
+            yield upload
+            upload.complete()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # a part that came after the end would stay
+            upload.abort()
+            raise
+
+
+class _PartUpload(WriteOnly):
+    """What was written, as parts of a quarter of the room: some under way, one that is filled.
+
+    Nothing is sent before the room is full, so that an object that fits takes one request.
+    """
+
+    closed = False
+
+    def __init__(self, client: Any, path: str, pool: WorkThreads, room: int) -> None:
+        where = split_path(path)
+        self._client = client
+        self._object = {"Bucket": where.authority, "Key": where.key}
+        self._upload: dict[str, str] | None = None
+        self._pool = pool
+        self._part_bytes = room // (_UNDER_WAY + 1)
+        self._part = bytearray()
+        self._full: deque[bytearray] = deque()
+        self._size = 0
+        self._running: deque[Future[str]] = deque()
+        self._etags: list[str] = []
+        self._is_over = False
+
+    def write(self, data: Any) -> int:
+        """Take bytes, which may be changed afterwards; waits while too many parts are under way."""
+        view = memoryview(data).cast("B")
+        size = len(view)
+        self._size += size
+        while len(view) and not self._is_over:
+            if len(self._part) == self._wanted():
+                self._next_part()
+            room = self._wanted() - len(self._part)
+            self._part += view[:room]
+            view = view[room:]
+        return size
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing: what is written is there when all is complete."""
+
+    def complete(self) -> None:
+        """Make the object; one that fits into the room with one request."""
+        if self._upload is None:
+            parts = [*self._full, self._part]
+            body = bytes(self._part) if len(parts) == 1 else _Joined(parts)
+            self._client.put_object(**self._object, Body=body)
+            return
+        if self._part:
+            self._send(self._part)
+        while self._running:
+            self._etags.append(self._running.popleft().result())
+        parts_sent = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(self._etags, 1)]
+        self._client.complete_multipart_upload(**self._upload, MultipartUpload={"Parts": parts_sent})
+
+    def abort(self) -> None:
+        """Leave nothing in the store; what is written from now on, such as a footer, goes nowhere."""
+        self._is_over = True
+        self._part, self._full = bytearray(), deque()
+        if self._upload is not None:
+            with suppress(BotoCoreError, ClientError):
+                self._client.abort_multipart_upload(**self._upload)
+
+    def _wanted(self) -> int:
+        """The size of the part that is filled."""
+        begun = len(self._etags) + len(self._running) + len(self._full)
+        return self._part_bytes * (1 + begun // _GROWS_AFTER)
+
+    def _next_part(self) -> None:
+        """Begin another part; from the moment that the room is full, parts are sent."""
+        self._full.append(self._part)
+        self._part = bytearray()
+        if self._upload is not None or len(self._full) > _UNDER_WAY:
+            while self._full:
+                self._send(self._full.popleft())
+
+    def _send(self, part: bytearray) -> None:
+        if self._upload is None:
+            made = self._client.create_multipart_upload(**self._object, ContentType="application/octet-stream")
+            self._upload = {**self._object, "UploadId": made["UploadId"]}
+        while len(self._running) >= _UNDER_WAY:
+            self._etags.append(self._running.popleft().result())
+        number = len(self._etags) + len(self._running) + 1
+        self._running.append(self._pool.submit(self._sent, self._upload, number, part))
+
+    def _sent(self, upload: dict[str, str], number: int, data: bytearray) -> str:
+        return str(self._client.upload_part(**upload, PartNumber=number, Body=data)["ETag"])
+
+
+class _Joined(io.RawIOBase):
+    """Several pieces as one file, for boto3, which reads it for its checksum and again to send it."""
+
+    def __init__(self, pieces: Sequence[bytearray]) -> None:
+        super().__init__()
+        self._pieces = [memoryview(piece) for piece in pieces]
+        self._size = sum(map(len, pieces))
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill as much as one piece has; 0 at the end."""
+        target = memoryview(buffer).cast("B")
+        start = self._position
+        for piece in self._pieces:
+            if start < len(piece):
+                found = piece[start : start + len(target)]
+                target[: len(found)] = found
+                self._position += len(found)
+                return len(found)
+            start -= len(piece)
+        return 0
+
+
+# Assembles S3 objects of ranges that the store copies and of bytes that are sent to it.
+#
+# Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  No harmless
+# request would tell, so the first object of a bucket does, and its refusal is remembered.
+#
+# Whoever gets no object writes it in another way, perhaps as other bytes.  A store may complete an upload although its
+# completion seemed to have failed, and replace what was written meanwhile.  So that is an error: the next attempt has a
+# name of its own (rule 168).
+#
+# Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform 47).
+
+_AT_ONCE = 8
+_SENT_AT_ONCE = 3
+"""A part that is sent is in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledObject:
+    """A new object, its ETag, and those of its parts."""
+
+    path: str
+    size: int
+    etag: str
+    part_etags: tuple[PartEtag, ...]
+    samples: Mapping[CopiedRange, bytes]
+    """Of each range that the store copied its :attr:`~CopiedRange.sample`, read from the source after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotAssembled:
+    """Why there is no new object, as the end of a sentence that begins with ``path``."""
+
+    path: str
+    reason: str
+    source_changed: bool = False
+    """``path`` is an object to be copied from, which is not any more what it was when its ETag was seen."""
+
+
+class _Unanswered(Exception):
+    """Whether the upload was completed is not known."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _Upload(NamedTuple):
+    client: Any
+    bucket: str
+    key: str
+    id: str
+
+    @property
+    def address(self) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self.key, "UploadId": self.id}
+
+
+def may_copy_ranges(storage: Storage, path: str) -> bool:
+    """Whether the store of a path may copy ranges into it: it is S3, and has not refused before."""
+    where = split_path(path)
+    return where.scheme in S3_SCHEMES and where.authority not in storage.no_range_copies
+
+
+def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
+    """Make an object of parts as :func:`.plan_parts` gives them; where it was not made, nothing is left of it.
+
+    A range is copied and read only while its object has the ETag that the range names.  Requests say so as a condition,
+    which not every store heeds; so the ETag in each answer is compared, and of a range that the store has copied some
+    bytes are read afterwards, for the answer about a copy tells nothing of its source (rule 131).
+
+    Raises:
+        StorageError: there are no credentials, the path is not on S3, or the object may still appear there.
+    """
+    where = split_path(path)
+    with storage.translated(path):
+        copied = (part for part in parts if isinstance(part, CopiedRange))
+        client = storage.s3_at(path, *{one for part in copied for one in (part.path, part.sample.path)})
+    try:
+        answer = client.create_multipart_upload(
+            Bucket=where.authority, Key=where.key, ContentType="application/octet-stream"
+        )
+        upload = _Upload(client, where.authority, where.key, answer["UploadId"])
+        try:
+            return _completed(upload, path, parts)
+        except BaseException:
+            with suppress(BotoCoreError, ClientError):
+                client.abort_multipart_upload(**upload.address)
+            raise
+    except ObjectChanged as changed:
+        return NotAssembled(str(changed), "changed after its footer was read", source_changed=True)
+    except _Unanswered as unanswered:
+        with storage.translated(path):
+            raise unanswered.cause from unanswered
+    except (BotoCoreError, ClientError, OSError) as error:
+        if isinstance(error, ClientError) and _is_for_good(error):
+            storage.no_range_copies.add(where.authority)
+        return NotAssembled(path, describe_failure(error, client.meta.endpoint_url))
+
+
+def _is_for_good(error: ClientError) -> bool:
+    """Whether the next object would fail in the same way: the request itself is refused, not for what it names."""
+    names_nothing = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404
+    return is_refused(error) or not (is_transient(error) or names_nothing)
+
+
+def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledObject:
+    sending = Semaphore(_SENT_AT_ONCE)
+    samples: dict[CopiedRange, bytes] = {}
+
+    def transfer(number: int, part: Part) -> PartEtag:
+        if isinstance(part, CopiedRange):
+            copied, sample = _copied(upload, number, part), part.sample
+            samples[part] = read_s3_range(upload.client, sample.path, sample.start, sample.end, sample.etag)
+            return copied
+        with sending:
+            return _sent(upload, number, part)
+
+    with WorkThreads(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
+        running = [pool.submit(transfer, number, part) for number, part in enumerate(parts, 1)]
+        try:
+            etags = tuple(one.result() for one in running)
+        finally:
+            # What has begun ends before the upload is aborted: a part that comes later would stay.
+            pool.shutdown(wait=True, cancel_futures=True)
+    named = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
+    return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags, samples)
+
+
+def _complete(upload: _Upload, parts: Sequence[dict[str, Any]]) -> str:
+    """Have the parts put together; the ETag of the object."""
+    try:
+        answer = upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": parts})
+        return _told_etag(answer)
+    except (BotoCoreError, ClientError, OSError) as error:
+        # An upload that is not there may have been completed by the same request before.
+        if isinstance(error, ClientError) and _is_for_good(error):
+            raise
+        raise _Unanswered(error) from error
+
+
+def _told_etag(answer: Mapping[str, Any]) -> str:
+    """The ETag in an answer.
+
+    Raises:
+        OSError: there is none.
+    """
+    etag = answer.get("ETag")
+    if not etag:
+        raise OSError("the store did not tell the ETag of what it made")
+    return str(etag)
+
+
+def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
+    source = split_path(part.path)
+    try:
+        answer = upload.client.upload_part_copy(
+            **upload.address,
+            PartNumber=number,
+            CopySource={"Bucket": source.authority, "Key": source.key},
+            CopySourceIfMatch=part.etag,
+            CopySourceRange=f"bytes={part.start}-{part.end - 1}",
+        )
+    except ClientError as error:
+        if is_of_another_object(error):
+            raise ObjectChanged(part.path) from error
+        raise
+    return PartEtag(_told_etag(answer.get("CopyPartResult") or {}))
+
+
+def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
+    data = b"".join(
+        content.data
+        if isinstance(content, OwnBytes)
+        else read_s3_range(upload.client, content.path, content.start, content.end, content.etag)
+        for content in part.contents
+    )
+    answer = upload.client.upload_part(**upload.address, PartNumber=number, Body=data)
+    return PartEtag(_told_etag(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())

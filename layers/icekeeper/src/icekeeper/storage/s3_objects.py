@@ -1,0 +1,276 @@
+"""Lists, looks at and deletes S3 objects, and finds out what a caller may do under a location."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError, PaginationError
+
+from icekeeper.storage.failures import describe_failure, is_denied, is_refused
+from icekeeper.storage.listing import Level, ListedObject, known_ms
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
+from icekeeper.text import mask
+
+if TYPE_CHECKING:
+    from icekeeper.storage.s3 import FailedKeys
+
+
+# What became of files that were to be deleted.
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """What became of every path given to :meth:`Storage.delete`, in the order given."""
+
+    deleted: tuple[str, ...]
+    """Paths that are gone, including those that were gone before."""
+    failed: Mapping[str, str]
+    """Path → reason."""
+    transient: frozenset[str] = frozenset()
+    """Paths of ``failed`` that may be deleted by a later attempt."""
+
+
+# Deletes local files and, in batches, objects of S3.
+
+
+def delete_objects(
+    paths: Iterable[str],
+    why_not: Callable[[str], str | None],
+    unlink: Callable[[str], str | None],
+    s3: Callable[[], Any],
+    properties: Mapping[str, str],
+) -> DeleteReport:
+    """Delete objects; a path already gone counts as deleted.  Never raises for single paths.
+
+    ``why_not`` says why a path must not be deleted, ``unlink`` removes a local file or says why it could not, ``s3``
+    opens the boto3 client, ``properties`` hold the secrets that no reason may show.
+    """
+    order = dict.fromkeys(paths)
+    failed: dict[str, str] = {}
+    transient: set[str] = set()
+    keys: dict[str, dict[str, list[str]]] = {}
+    for path in order:
+        parts = split_path(path)
+        if reason := why_not(path):
+            failed[path] = reason
+        elif parts.scheme in LOCAL_SCHEMES:
+            if reason := unlink(path):
+                failed[path] = reason
+        elif parts.scheme in S3_SCHEMES:
+            # s3:// and s3a:// spellings of one object share a key
+            keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
+        else:
+            failed[path] = "only S3 objects and local files can be deleted"
+    for bucket, spellings in keys.items():
+        unable = _delete_s3(s3, bucket, list(spellings))
+        transient.update(path for key in unable.transient for path in spellings[key])
+        for key, reason in (unable.for_good | unable.transient).items():
+            failed.update(dict.fromkeys(spellings[key], mask(reason, properties)))
+    return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
+
+
+def _delete_s3(s3: Callable[[], Any], bucket: str, keys: Sequence[str]) -> FailedKeys:
+    from icekeeper.storage.s3 import FailedKeys, delete_keys
+
+    try:
+        client = s3()
+    except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
+        return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
+    return delete_keys(client, bucket, keys)
+
+
+# Listing and looking at S3 objects through a boto3 client; paths have the scheme of the prefix.
+#
+# What a store lists may be deleted.  So a listing with anything that was not asked for is an error, and one that does
+# not come to an end, too (rule 253). Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
+
+# The most that one answer holds.
+_PAGE = 1000
+# Stores that keep deleted versions among the keys answer with empty pages; these would be a million of them.
+_MOST_EMPTY_PAGES = 1000
+# S3 API reference, "Object": the size is a long.
+_MOST_BYTES = 2**63 - 1
+
+
+def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
+    """Everything below a prefix, page by page; directory markers are left out.
+
+    Raises:
+        PaginationError: the store breaks off in the middle, which boto3 would take for the end; lists what was not
+            asked for; or goes on without end.
+    """
+    parts = split_path(prefix)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
+    seen: set[int] = set()
+    empty, before = 0, None
+    for page in pages:
+        token, first = page.get("NextContinuationToken") if _goes_on(page) else None, _first_key(page)
+        empty = 0 if first else empty + 1
+        if (token and hash(token) in seen) or (first and first == before) or empty > _MOST_EMPTY_PAGES:
+            raise PaginationError(message=f"{prefix}: the listing goes round and comes to no end")
+        if token:
+            seen.add(hash(token))
+        before = first
+        yield from _objects(prefix, page)
+        if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):
+            raise PaginationError(
+                message=f"{prefix}: the listing is not whole, and the store does not say how it goes on"
+            )
+
+
+def s3_level(client: Any, prefix: str) -> Level | None:
+    """The objects and folders directly below a prefix; ``None`` when they are more than one answer holds."""
+    parts = split_path(prefix)
+    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
+    if _goes_on(page):
+        return None
+    directory = s3_directory(parts.key)
+    for found in page.get("CommonPrefixes", ()):
+        _require_below(prefix, directory, found.get("Prefix"), folder=True)
+    folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
+    return Level(list(_objects(prefix, page)), folders)
+
+
+def few_s3(client: Any, prefix: str) -> list[ListedObject] | None:
+    """Everything below a prefix, with one request; ``None`` when one answer does not hold it."""
+    parts = split_path(prefix)
+    page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), MaxKeys=_PAGE)
+    return None if _goes_on(page) else list(_objects(prefix, page))
+
+
+def s3_status(client: Any, path: str) -> ListedObject | None:
+    """Size and age of one object, ``None`` when there is no such object."""
+    parts = split_path(path)
+    try:
+        answer = client.head_object(Bucket=parts.authority, Key=parts.key)
+    except ClientError as error:
+        # An answer to HEAD has no body, so the code is only the status.
+        if error.response["Error"].get("Code") in ("404", "NoSuchKey", "NotFound"):
+            return None
+        raise
+    return ListedObject(path, int(answer["ContentLength"]), _modified_ms(answer))
+
+
+def s3_directory(key: str) -> str:
+    """A key as the prefix of what lies below it; empty for the whole bucket."""
+    return key if not key or key.endswith("/") else f"{key}/"
+
+
+def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
+    root, directory = _root(prefix), s3_directory(split_path(prefix).key)
+    for entry in page.get("Contents", ()):
+        _require_below(prefix, directory, entry.get("Key"))
+        if not 0 <= entry.get("Size", -1) <= _MOST_BYTES:
+            raise PaginationError(message=f"{prefix}: the store lists {entry['Key']!a} without its size")
+        if not entry["Key"].endswith("/"):
+            yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry))
+
+
+def _require_below(prefix: str, directory: str, key: str | None, *, folder: bool = False) -> None:
+    """Refuse what a store lists and was not asked for: it could be somebody else's, and it could be without end."""
+    if not key or not key.startswith(directory) or (folder and (key == directory or not key.endswith("/"))):
+        raise PaginationError(message=f"{prefix}: the store lists {key!a}, which was not asked for")
+
+
+def _first_key(page: Mapping[str, Any]) -> str | None:
+    found = page.get("Contents") or page.get("CommonPrefixes")
+    return (found[0].get("Key") or found[0].get("Prefix")) if found else None
+
+
+def _goes_on(page: Mapping[str, Any]) -> bool:
+    """Whether there is more than one answer holds; boto3 takes one that does not say so for the last."""
+    return bool(page.get("IsTruncated", page.get("NextContinuationToken")))
+
+
+def _root(prefix: str) -> str:
+    """Scheme and bucket of a prefix, as they are spelled there."""
+    return prefix[: len(prefix) - len(split_path(prefix).key)].rstrip("/")
+
+
+def _modified_ms(entry: Mapping[str, Any]) -> int | None:
+    modified = entry.get("LastModified")
+    return None if modified is None else known_ms(int(modified.timestamp() * 1000))
+
+
+# Whether S3 lets a caller list or delete under a location, found out by requests that change nothing.
+#
+# A table bucket refuses both and does them itself (platform 35).  Where a right is missing instead, what is left undone
+# is told once (rule 139).
+
+log = logging.getLogger(__name__)
+
+# Amazon S3 user guide, "Table buckets": each table has a bucket of its own, whose name ends so.
+_TABLE_BUCKET_SUFFIX = "--table-s3"
+
+
+def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Whether a directory (a prefix that ends in ``/``) can be listed: asks for one key.
+
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    try:
+        client.list_objects_v2(Bucket=bucket, Prefix=directory, MaxKeys=1)
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        _tell_if_denied(error.response["Error"], bucket, "s3:ListBucket")
+        return False
+    return True
+
+
+def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] | None]:
+    """Whether a prefix can be listed, and all that lies below it where one answer holds that.
+
+    Raises:
+        ClientError, BotoCoreError: as :func:`can_list_s3`.
+    """
+    try:
+        return True, few_s3(client, prefix)
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        _tell_if_denied(error.response["Error"], split_path(prefix).authority, "s3:ListBucket")
+        return False, None
+
+
+def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Whether objects of a directory can be deleted: batch-deletes a key that never existed.
+
+    That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  In a
+    versioned bucket it would leave a delete marker, so it is conditional on the key's existence (Amazon S3 user guide,
+    "How to perform conditional deletes"); a store that ignores the condition has nothing to delete.
+
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
+    try:
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [never_existed]})
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        _tell_if_denied(error.response["Error"], bucket, "s3:DeleteObject")
+        return False
+    for entry in answer.get("Errors", ()):
+        _tell_if_denied(entry, bucket, "s3:DeleteObject")
+    # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
+    return not any(is_refused(error) for error in answer.get("Errors", ()))
+
+
+def _tell_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
+    if is_denied(error) and not bucket.endswith(_TABLE_BUCKET_SUFFIX):
+        _tell(bucket, right)
+
+
+@cache
+def _tell(bucket: str, right: str) -> None:
+    """Say once in the life of this process which right is missing."""
+    log.warning("in s3://%s files stay that nobody needs, because a right is missing: allow %s", bucket, right)
