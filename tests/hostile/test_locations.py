@@ -31,7 +31,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.storage import Storage
-from icekeeper.verification.findings import ProblemKind
+from icekeeper.verification.checks import ProblemKind
 from local_stack.moto_server import MotoServer
 from support.files_on_disk import grow_old
 

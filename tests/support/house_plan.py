@@ -252,9 +252,9 @@ PURE = (
     "icekeeper.state.leases",
     "icekeeper.state.slack",
     "icekeeper.policy.due",
-    "icekeeper.verification.document_checks",
-    "icekeeper.verification.lineage_checks",
-    "icekeeper.verification.manifest_checks",
-    "icekeeper.verification.statistics_checks",
+    "icekeeper.verification.checks",
+    "icekeeper.verification.checks",
+    "icekeeper.verification.checks",
+    "icekeeper.verification.checks",
 )
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")

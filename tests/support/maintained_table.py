@@ -31,7 +31,7 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
-from icekeeper.verification.findings import Verification
+from icekeeper.verification.checks import Verification
 from icekeeper.verification.verify import verify_table
 from support.clocks import same_clock
 from support.files_on_disk import files_below, grow_old

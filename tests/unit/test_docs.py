@@ -20,7 +20,7 @@ from icekeeper.operations.statistics import plan_statistics as statistics
 from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.policy.partition_time import NO_TIME_FIELD
-from icekeeper.verification.findings import REMEDIES, ProblemKind
+from icekeeper.verification.checks import REMEDIES, ProblemKind
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -10,7 +10,7 @@ import pytest
 from icekeeper.commit.attempt import assign_row_ids
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.verification.lineage_checks import (
+from icekeeper.verification.checks import (
     duplicate_vector_problems,
     manifest_row_id_problems,
     row_id_problems,

@@ -11,8 +11,7 @@ import pytest
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import PuffinBlob, encode_blobs
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot, statistics_entry
-from icekeeper.verification.findings import Problem, ProblemKind
-from icekeeper.verification.statistics_checks import statistics_problems
+from icekeeper.verification.checks import Problem, ProblemKind, statistics_problems
 from support.tables import new_document
 
 PATH = "s3://b/t/metadata/1.stats"

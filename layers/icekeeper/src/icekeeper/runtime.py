@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
-    from icekeeper.verification.findings import Verification
+    from icekeeper.verification.checks import Verification
 
 __all__ = ["Runtime", "open_engine"]
 

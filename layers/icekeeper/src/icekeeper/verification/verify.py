@@ -16,16 +16,19 @@ from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewh
 from icekeeper.model import ManifestFile
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from icekeeper.verification.document_checks import document_problems
-from icekeeper.verification.findings import Problem, ProblemKind, Verification
-from icekeeper.verification.lineage_checks import (
+from icekeeper.verification.checks import (
+    Problem,
+    ProblemKind,
+    Verification,
+    document_problems,
     duplicate_vector_problems,
+    manifest_problems,
     manifest_row_id_problems,
     row_id_problems,
+    statistics_problems,
+    summary_problems,
     vector_problems,
 )
-from icekeeper.verification.manifest_checks import manifest_problems, summary_problems
-from icekeeper.verification.statistics_checks import statistics_problems
 
 __all__ = ["verify_table"]
 

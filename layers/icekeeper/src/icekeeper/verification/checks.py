@@ -1,0 +1,283 @@
+"""Checks of documents, manifests, lineage and statistics, and the problems that they find (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
+from icekeeper.metadata.puffin import decode_footer, footer_size, has_compressed_footer
+from icekeeper.metadata.statistics import StatisticsFile, blob_metadata
+from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+
+# What ``verify`` found: problems by kind, and how many things it checked.
+
+
+class ProblemKind(StrEnum):
+    """A closed vocabulary, so that programs can tell damage from sloppy bookkeeping."""
+
+    MISSING_FILE = "missing_file"
+    UNREADABLE_METADATA = "unreadable_metadata"
+    WRONG_SIZE = "wrong_size"
+    WRONG_COUNT = "wrong_count"
+    DUPLICATE_FILE = "duplicate_file"
+    BROKEN_REF = "broken_ref"
+    SEQUENCE_NUMBER = "sequence_number"
+    SUMMARY = "summary"
+    ROW_LINEAGE = "row_lineage"
+    DELETION_VECTOR = "deletion_vector"
+    DELETE_SCOPE = "delete_scope"
+    STATISTICS = "statistics"
+    NOT_ALLOWED = "not_allowed"
+
+
+REMEDIES: Mapping[ProblemKind, str] = {
+    ProblemKind.MISSING_FILE: "restore the object; else roll back to a snapshot without it",
+    ProblemKind.UNREADABLE_METADATA: "restore the object; else roll back",
+    ProblemKind.WRONG_SIZE: "readers may fail; restore or rewrite it",
+    ProblemKind.WRONG_COUNT: "queries by metadata are wrong; rewrite the manifests",
+    ProblemKind.DUPLICATE_FILE: "rows count twice; remove the file from the table and add it once, in one commit",
+    ProblemKind.ROW_LINEAGE: "`_row_id` is null or not unique; data is not affected",
+    ProblemKind.DELETION_VECTOR: "readers disagree about which rows are deleted; drop the wrong entry",
+    ProblemKind.DELETE_SCOPE: (
+        "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete"
+    ),
+    ProblemKind.NOT_ALLOWED: (
+        "it was not looked at, and may be sound: admit its folder by `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
+        "own, else drop it from the table"
+    ),
+    ProblemKind.BROKEN_REF: "set or drop the ref",
+    ProblemKind.SEQUENCE_NUMBER: "deletes may apply wrongly; ask before writing",
+    ProblemKind.SUMMARY: "statistics are wrong, data is not",
+    ProblemKind.STATISTICS: "readers may plan badly, data is not affected; compute the statistics anew",
+}
+"""What a problem means to readers, and what to do about it; docs/recovery.md says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding; ``path`` is the file concerned, or the metadata file when it concerns the whole table."""
+
+    kind: ProblemKind
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result for one table; ``checked`` counts the snapshots, manifests and files that were checked."""
+
+    table: str
+    problems: tuple[Problem, ...]
+    checked: Mapping[str, int]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``verify --json``."""
+        kinds = sorted({problem.kind for problem in self.problems})
+        return {
+            "table": self.table,
+            "ok": self.ok,
+            "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
+            "checked": dict(self.checked),
+            **({} if self.ok else {"remedies": {kind.value: REMEDIES[kind] for kind in kinds}}),
+        }
+
+
+# Checks that need nothing but the metadata document (pure).
+#
+# These are the rules whose violation Iceberg-Java or DuckDB answers with an error (specification, "Table Metadata
+# Fields", "Snapshots") (rule 47, platform 21).
+
+
+def document_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
+    """Refs to missing snapshots, sequence numbers above the table's, summaries of wrong types, a log out of order."""
+    for name, ref in metadata.refs.items():
+        if ref.snapshot_id not in metadata.snapshots:
+            detail = f"ref '{name}' points at snapshot {ref.snapshot_id}, which is missing"
+            yield Problem(ProblemKind.BROKEN_REF, location, detail)
+    current = metadata.document.get("current-snapshot-id")
+    main = metadata.refs.get(MAIN)
+    if current is not None and int(current) != -1 and main is not None and main.snapshot_id != int(current):
+        detail = f"current-snapshot-id is {current}, ref 'main' points at {main.snapshot_id}"
+        yield Problem(ProblemKind.BROKEN_REF, location, detail)
+    for snapshot in metadata.snapshots.values():
+        if snapshot.sequence_number > metadata.last_sequence_number:
+            detail = (
+                f"snapshot {snapshot.snapshot_id} has sequence number {snapshot.sequence_number}, above "
+                f"last-sequence-number {metadata.last_sequence_number}"
+            )
+            yield Problem(ProblemKind.SEQUENCE_NUMBER, location, detail)
+        if any(not isinstance(value, str) for value in snapshot.summary.values()):
+            detail = f"the summary of snapshot {snapshot.snapshot_id} holds values that are not strings"
+            yield Problem(ProblemKind.SUMMARY, location, detail)
+    log = [int(entry["timestamp-ms"]) for entry in metadata.document.get("snapshot-log") or ()]
+    if log != sorted(log):
+        yield Problem(ProblemKind.SEQUENCE_NUMBER, location, "snapshot-log is not in the order of time")
+
+
+# Checks of what format v3 added: row ids and deletion vectors (pure).
+#
+# Iceberg-Java reads most tables that fail them, and then gives one row id to two rows, or a row no id (specification,
+# "Row Lineage", "Deletion Vectors") (rule 13, rule 19).
+
+_FIRST = "first-row-id"
+_ADDED = "added-rows"
+_PUFFIN = "PUFFIN"
+
+
+def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
+    """Checks that every snapshot since the upgrade to v3 says which row ids it assigned, no two of them the same."""
+    taken: int | None = None
+    for snapshot in sorted(metadata.snapshots.values(), key=lambda s: s.sequence_number):
+        first, added = snapshot.raw.get(_FIRST), snapshot.raw.get(_ADDED)
+        if first is None or added is None:
+            if taken is not None:
+                detail = f"snapshot {snapshot.snapshot_id} does not say which row ids it gave out"
+                yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
+            continue
+        if taken is not None and int(first) < taken:
+            detail = f"snapshot {snapshot.snapshot_id} starts at row id {first}, an earlier one ended at {taken}"
+            yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
+        taken = max(taken or 0, int(first) + int(added))
+    if taken is not None and taken > metadata.next_row_id:
+        detail = f"next-row-id is {metadata.next_row_id}, ids below {taken} were given out"
+        yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
+
+
+def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> Iterator[Problem]:
+    """Checks that every data manifest of a v3 snapshot has a first row id, and no delete manifest has one."""
+    if snapshot.raw.get(_FIRST) is None:
+        return
+    for manifest in manifests:
+        is_data = manifest.content is ManifestContent.DATA
+        if is_data == (manifest.first_row_id is None):
+            detail = f"a {manifest.content.name} manifest of snapshot {snapshot.snapshot_id} has "
+            detail += "no first_row_id" if is_data else f"first_row_id {manifest.first_row_id}"
+            yield Problem(ProblemKind.ROW_LINEAGE, manifest.manifest_path, detail)
+
+
+def vector_problems(entries: Iterable[ManifestEntry]) -> Iterator[Problem]:
+    """Checks that every live deletion vector names its data file, and its place within its Puffin file."""
+    for entry in entries:
+        file = entry.file
+        if not entry.is_live or file.file_format.upper() != _PUFFIN:
+            continue
+        offset, size = file.content_offset, file.content_size_in_bytes
+        if file.referenced_data_file is None or offset is None or size is None:
+            detail = "a deletion vector lacks its data file, its offset or its size"
+            yield Problem(ProblemKind.DELETION_VECTOR, file.file_path, detail)
+        elif offset + size > file.file_size_in_bytes:
+            detail = f"a deletion vector ends at byte {offset + size} of {file.file_size_in_bytes}"
+            yield Problem(ProblemKind.DELETION_VECTOR, file.file_path, detail)
+
+
+def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
+    """Checks that no data file has two deletion vectors in a snapshot.
+
+    ``referenced`` are the paths of the data files of all vectors of the snapshot.
+    """
+    for path, count in Counter(referenced).items():
+        if count > 1:
+            yield Problem(
+                ProblemKind.DELETION_VECTOR, path, f"a snapshot has {count} deletion vectors of this data file"
+            )
+
+
+# Checks of one manifest against its manifest list entry (pure).
+#
+# Iceberg-Java reads manifests that fail any of them, so nobody else notices (rule 47, platform 22).
+
+
+def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Problem]:
+    """Checks counts, content and sequence numbers of a manifest; ``entries`` are all of its entries."""
+    path = manifest.manifest_path
+    files: Counter[EntryStatus] = Counter()
+    rows: Counter[EntryStatus] = Counter()
+    for entry in entries:
+        files[entry.status] += 1
+        rows[entry.status] += entry.file.record_count
+    for status, file_count, row_count in (
+        (EntryStatus.ADDED, manifest.added_files_count, manifest.added_rows_count),
+        (EntryStatus.EXISTING, manifest.existing_files_count, manifest.existing_rows_count),
+        (EntryStatus.DELETED, manifest.deleted_files_count, manifest.deleted_rows_count),
+    ):
+        for said, found, what in ((file_count, files[status], "files"), (row_count, rows[status], "rows")):
+            if said is not None and said != found:
+                detail = f"the manifest list says {said} {status.name} {what}, the manifest holds {found}"
+                yield Problem(ProblemKind.WRONG_COUNT, path, detail)
+    least = min((e.sequence_number for e in entries if e.is_live and e.sequence_number is not None), default=None)
+    if least is not None and least < manifest.min_sequence_number:
+        detail = f"min_sequence_number is {manifest.min_sequence_number}, an entry has {least}"
+        yield Problem(ProblemKind.SEQUENCE_NUMBER, path, detail)
+    for entry in entries:
+        if (entry.file.content is FileContent.DATA) != (manifest.content is ManifestContent.DATA):
+            detail = (
+                f"a {manifest.content.name} manifest holds the {entry.file.content.name} file {entry.file.file_path}"
+            )
+            yield Problem(ProblemKind.WRONG_COUNT, path, detail)
+
+
+def summary_problems(
+    manifests: Sequence[ManifestFile], summary: dict[str, str], snapshot_id: int, path: str
+) -> Iterator[Problem]:
+    """Compares the totals of a snapshot summary with the counts of its manifests, where both are known.
+
+    ``path`` is the file that problems name.
+    """
+    data = [m for m in manifests if m.content is ManifestContent.DATA]
+    deletes = [m for m in manifests if m.content is ManifestContent.DELETES]
+    for key, found in (
+        ("total-data-files", _sum([m.added_files_count for m in data], [m.existing_files_count for m in data])),
+        ("total-records", _sum([m.added_rows_count for m in data], [m.existing_rows_count for m in data])),
+        ("total-delete-files", _sum([m.added_files_count for m in deletes], [m.existing_files_count for m in deletes])),
+    ):
+        said = summary.get(key)
+        if said is not None and found is not None and said != str(found):
+            detail = f"summary of snapshot {snapshot_id} says {key} {said}, its manifests add up to {found}"
+            yield Problem(ProblemKind.SUMMARY, path, detail)
+
+
+def _sum(*columns: Sequence[int | None]) -> int | None:
+    values = [value for column in columns for value in column]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+# Checks of a statistics file against what the table's metadata says of it (pure).
+#
+# Engines plan from the metadata alone and never look, so a wrong entry would mislead them unseen (specification, "Table
+# Statistics"; Puffin specification, "Footer").
+
+
+def statistics_problems(file: StatisticsFile, end: bytes) -> Iterator[Problem]:
+    """Compares a statistics file with its entry; ``end`` is the file from its footer on, or more of it."""
+    try:
+        found = footer_size(end, file.path)
+        if found != file.footer_size:
+            detail = f"the table says that its footer has {file.footer_size} bytes, it has {found}"
+            yield Problem(ProblemKind.WRONG_SIZE, file.path, detail)
+        if has_compressed_footer(end):
+            return
+        blobs = decode_footer(end, file.path)
+    except MetadataUnreadable as error:
+        yield Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))
+        return
+    held, told = Counter(map(blob_metadata, blobs)), Counter(file.blobs)
+    for blob in (told - held).elements():
+        detail = f"the table says that it holds a blob {blob.type} of fields {list(blob.fields)}, it does not"
+        yield Problem(ProblemKind.STATISTICS, file.path, detail)
+    for blob in (held - told).elements():
+        detail = f"it holds a blob {blob.type} of fields {list(blob.fields)} that the table does not know so"
+        yield Problem(ProblemKind.STATISTICS, file.path, detail)
+    for blob_in_file in blobs:
+        if blob_in_file.offset < 0 or blob_in_file.offset + blob_in_file.length > file.size - found:
+            detail = f"a blob {blob_in_file.type} reaches into the footer"
+            yield Problem(ProblemKind.STATISTICS, file.path, detail)
