@@ -19,8 +19,6 @@ from artifacts.installers import pip
 from artifacts.locks import GLIBC, GLUE_LOCK, GLUE_PYTHON
 from artifacts.pins import read_pins, version
 
-__all__ = ["REQUIREMENTS", "build", "entry", "pack", "platform_tags", "zip_name"]
-
 FOLDER = "wheels"
 REQUIREMENTS = f"{FOLDER}/requirements.txt"
 _FIRST_TIME = (1980, 1, 1, 0, 0, 0)

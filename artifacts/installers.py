@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["find_python", "pip", "uv"]
-
 # Of hatchling: what it writes into a wheel as the time of every file (the first that a zip can hold).
 _FIXED_TIME = {"SOURCE_DATE_EPOCH": "315532800"}
 

@@ -17,8 +17,6 @@ from artifacts.installers import find_python, uv
 from artifacts.locks import GLIBC, LAYER_LOCK, LAYER_PYTHON
 from artifacts.pins import ROOT
 
-__all__ = ["LIMIT_BYTES", "PLATFORMS", "build", "load_for_a_try", "open_to_all", "prune", "size_of"]
-
 LIMIT_BYTES = 250 * 1024 * 1024
 """Lambda's limit for a function with all its layers, unzipped."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from artifacts.installers import uv
 from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, ROOT, pins_for_glue, read_pins
 
-__all__ = ["BUILD_LOCK", "GLIBC", "GLUE_LOCK", "GLUE_PYTHON", "LAYER_LOCK", "LAYER_PYTHON", "LOCKS", "lock"]
-
 LAYER_PYTHON = "3.12"
 GLUE_PYTHON = "3.11"
 GLIBC = 28

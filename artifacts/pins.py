@@ -7,17 +7,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = [
-    "CONSTRAINTS",
-    "GLUE_PACKAGES",
-    "NEWER_THAN_GLUE",
-    "ROOT",
-    "normalized",
-    "pins_for_glue",
-    "read_pins",
-    "version",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 GLUE_PACKAGES = Path(__file__).parent / "glue-5.1.txt"

@@ -14,8 +14,6 @@ from artifacts.glue_wheels import entry
 from artifacts.pins import ROOT, version
 from artifacts.supply_chain import SBOMS
 
-__all__ = ["CHECKSUMS", "write_checksums", "zip_folder"]
-
 CHECKSUMS = "SHA256SUMS"
 _RELEASE = ROOT / "build" / "release"
 

@@ -17,8 +17,6 @@ from typing import Any
 from artifacts.locks import GLUE_LOCK, LAYER_LOCK, LOCKS
 from artifacts.pins import ROOT, normalized, read_pins, version
 
-__all__ = ["SBOMS", "complaints"]
-
 SBOMS = ROOT / "build" / "sbom"
 
 

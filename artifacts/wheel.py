@@ -8,8 +8,6 @@ from artifacts.installers import uv
 from artifacts.locks import BUILD_LOCK
 from artifacts.pins import ROOT, version
 
-__all__ = ["build", "wheel_name"]
-
 
 def wheel_name() -> str:
     """The file name of the wheel."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-__all__ = ["chart"]
-
 _WIDTH, _LABEL, _BAR, _LINE, _HEAD = 900, 250, 480, 17, 26
 _OURS, _THEIRS, _LIGHTER = "#1f6feb", "#8c959f", 0.55
 

@@ -18,8 +18,6 @@ from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTas
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import DeleteFile, InputFile
 
-__all__ = ["KINDS", "Case", "cases"]
-
 DELETE_FILES, KEYS_PER_FILE = 20, 10_000
 MB = 1024 * 1024
 SORT_KEYS = (KeyColumn(2), KeyColumn(3))

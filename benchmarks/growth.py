@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["SCALES", "growth", "growth_lines"]
-
 SCALES = (Fraction(1, 16), Fraction(1, 4), Fraction(1))
 _LINEAR = 1.1
 """Most that the exponent of linear growth may be measured as: half a power of four is 2, a tenth of one 1.15."""

@@ -20,8 +20,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Contestant", "ContestantFailed", "Cost", "medians"]
-
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SAMPLE_S = 0.05
 MB = 1024 * 1024

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import StaticTable
 
-__all__ = ["LiveFiles", "history_problem", "live_file_digest"]
-
 _QUERY = """
 import importlib.util, json, pathlib, sys, duckdb
 connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})

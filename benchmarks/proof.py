@@ -15,8 +15,6 @@ from pyiceberg.table import StaticTable
 from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest
 from icekeeper.demo.measure import TableChecksum, read_checksum
 
-__all__ = ["Expected", "NotProven", "expected_rows", "expected_upserts", "files_opened", "live_bytes", "prove"]
-
 _FILES_QUERY = """
 import json, sys, duckdb
 connection = duckdb.connect()

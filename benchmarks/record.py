@@ -11,8 +11,6 @@ from benchmarks.chart import chart
 from benchmarks.growth import growth_lines
 from benchmarks.report import contest_table, target_lines
 
-__all__ = ["last_results", "page_part", "record"]
-
 _DOCS = Path(__file__).parents[1] / "docs"
 _JSON, _PAGE, _CHART = _DOCS / "performance.json", _DOCS / "performance.md", _DOCS / "performance.svg"
 _BEGIN, _END = "<!-- measured: written by python -m benchmarks --record -->", "<!-- end of measured -->"

@@ -17,8 +17,6 @@ from benchmarks.measure import medians
 from benchmarks.row import Target
 from benchmarks.run_rows import RowFound
 
-__all__ = ["as_json", "beside_last", "contest_table", "target_lines"]
-
 _FIGURES = {
     "wall_s": ("wall", "s"),
     "cpu_s": ("CPU", "s"),

@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.tables.datasets import WARM_UP
 
-__all__ = ["Row", "Target", "against"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

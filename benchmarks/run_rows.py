@@ -24,8 +24,6 @@ from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.metadata_tables import LISTING
 from benchmarks.turns import Found, take_turns
 
-__all__ = ["RowFound", "Ways", "run_row"]
-
 _ROOT = Path(__file__).parents[1]
 
 

@@ -18,8 +18,6 @@ from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.stored_table import Store, running_store
 from benchmarks.turns import Found, take_turns
 
-__all__ = ["run_store_row"]
-
 _ROOM = 8
 """Times the table's bytes that the server must be able to store."""
 _ROOT = str(Path(__file__).parents[1])

@@ -28,8 +28,6 @@ from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 
-__all__ = ["compare_in_store"]
-
 _BUCKET = "lake"
 _FOLDER = f"s3://{_BUCKET}/ns/t/data"
 WAYS = ("store", "stream", "one at a time")

@@ -9,8 +9,6 @@ from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import Contestant, ContestantFailed, Cost
 from benchmarks.proof import NotProven
 
-__all__ = ["Found", "OneRun", "take_turns"]
-
 
 @dataclass(slots=True)
 class Found:

@@ -34,7 +34,6 @@ from usage import note_metrics
 if TYPE_CHECKING:
     from icekeeper.pipeline.detect_tables import Detected  # with all that detects, which a report does not need
 
-__all__ = ["emit_detection", "emit_run", "emit_table"]
 
 # One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100

@@ -37,8 +37,6 @@ from icekeeper.state.dynamodb.table import open_table
 from icekeeper.state.identity import parse_address
 from observability import logger
 
-__all__ = ["once"]
-
 # No execution lasts longer than the state machine's twelve hours.
 _REMEMBERED_S = 24 * 60 * 60
 

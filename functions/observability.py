@@ -19,8 +19,6 @@ from icekeeper.report.activity import json_line
 from icekeeper.text import MaskingFormatter, escaped, masked
 from usage import metered, note_log_bytes
 
-__all__ = ["SERVICE", "about", "deployment", "function", "logger"]
-
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 

@@ -18,8 +18,6 @@ from observability import about, deployment
 # Of a function's memory an eighth is spare: packages take a sixth of 1.5 GB, a row group and its encoded bytes as much.
 _SPARE_SHARE = 8
 
-__all__ = ["carry_out", "local_engine", "most_bytes", "step_key", "time_left"]
-
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
     """Run the step that the event names, which must be one of this function's; ``function`` is its folder.

@@ -10,8 +10,6 @@ from icekeeper.pipeline.events import ReportTableEvent
 from icekeeper.pipeline.report_table import report_table
 from observability import logger
 
-__all__ = ["tell_pass"]
-
 
 def tell_pass(deployment: Deployment, asked: ReportTableEvent) -> dict[str, Any]:
     """Gather how the pass ended and tell it; what travels on in the state machine."""

@@ -16,8 +16,6 @@ from typing import Any
 from icekeeper.machine.metering import Amount, counting, process_meter
 from icekeeper.pipeline.deployment import STORE_AMOUNTS, Deployment, record_use, states_of_call
 
-__all__ = ["metered", "note_log_bytes", "note_metrics"]
-
 log = logging.getLogger(__name__)
 
 # What Lambda itself logs of a call: START, END and REPORT (AWS Lambda developer guide, "Log format").

@@ -21,8 +21,6 @@ from local_stack.pipeline_run.expected import surprises
 from local_stack.pipeline_run.lake import BROKEN
 from local_stack.pipeline_run.run import run_pipeline
 
-__all__ = ["main"]
-
 _NARROWEST, _WIDEST = 100, 120
 
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from icekeeper.machine.clock import iso_utc, system_clock
 
-__all__ = ["KEY_VARIABLES", "CredentialServer", "running_credential_server"]
-
 KEY_VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),

@@ -22,8 +22,6 @@ from moto.stepfunctions.parser.asl.eval.program_state import ProgramError
 from local_stack.rights.callers import caller_of
 from local_stack.rights.evaluate import Need
 
-__all__ = ["Child", "children_of", "eval_input", "eval_job"]
-
 _run_job = worker_module.DistributedItemProcessorWorker._eval_job
 _lock = threading.Lock()
 _children: dict[str, list[Child]] = {}

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-__all__ = ["ChildExecution", "Execution", "Visit", "largest_payload", "require_within_quotas", "visits_of"]
-
 # AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution (platform 12).
 _LARGEST_PAYLOAD = 256 * 1024
 _MOST_EVENTS = 25_000

@@ -25,20 +25,6 @@ from typing import Any, Protocol, TypeAlias
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
-__all__ = [
-    "DEPLOYED",
-    "DeployedFunction",
-    "Invocation",
-    "Killed",
-    "LambdaContext",
-    "StandIn",
-    "as_own_process",
-    "forget_modules",
-    "invoke",
-    "loadable",
-    "wait_for_calls",
-]
-
 StandIn: TypeAlias = Callable[[Any], Any]
 """What a test puts in place of a function: event in, result out."""
 
@@ -50,6 +36,8 @@ class Killed(BaseException):
 
 
 class Handler(Protocol):
+    """A function's entry point."""
+
     def __call__(self, event: Any, context: LambdaContext, /) -> Any: ...
 
 

@@ -36,8 +36,6 @@ from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key, is_batch_
 from local_stack.template import ACCOUNT, REGION
 from local_stack.wire import HttpAnswer, WireRequest, json_error, signer
 
-__all__ = ["install", "needs_of"]
-
 Application: TypeAlias = Callable[[Any, dict[str, Any], Any], Iterable[bytes]]
 
 _LIMITED = frozenset({"s3", "s3tables", "dynamodb", "states"})

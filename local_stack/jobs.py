@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["DEPLOYED", "DeployedJob", "JobRun", "StandInJob", "start"]
-
 StandInJob: TypeAlias = Callable[[Mapping[str, str]], None]
 """What a test puts in place of a job: its arguments in; an exception is a failed run."""
 

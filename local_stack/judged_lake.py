@@ -27,8 +27,6 @@ from local_stack.rights.s3_needs import s3_needs
 from local_stack.template import ACCOUNT, REGION
 from local_stack.wire import HttpAnswer, WireRequest, s3_error, signer
 
-__all__ = ["JudgedLake", "judged_lake"]
-
 _NOT_SENT_ON = OF_ONE_CONNECTION | {"authorization", "host", "x-amz-date", "x-amz-security-token"}
 """The latter are made anew."""
 

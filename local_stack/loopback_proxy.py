@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["OF_ONE_CONNECTION", "ProxyHandler", "serving"]
-
 OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect"})
 """Headers that say something of one connection only, in lower case; they are not sent on."""
 _WITHOUT_BODY = (204, 304)

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Metric", "metrics_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -14,8 +14,6 @@ from werkzeug.exceptions import InternalServerError
 from werkzeug.serving import BaseWSGIServer
 from werkzeug.test import run_wsgi_app
 
-__all__ = ["KeptConnection"]
-
 _WITHOUT_BODY = (204, 304)
 
 

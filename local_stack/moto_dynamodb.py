@@ -11,8 +11,6 @@ from unittest import mock
 from moto.core.responses import ActionResult
 from moto.dynamodb.responses import DynamoHandler
 
-__all__ = ["dynamodb_that_keeps_its_promises"]
-
 
 @contextmanager
 def dynamodb_that_keeps_its_promises() -> Iterator[None]:

@@ -15,8 +15,6 @@ from unittest import mock
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
 
-__all__ = ["versions_checked"]
-
 
 @contextmanager
 def versions_checked() -> Iterator[None]:

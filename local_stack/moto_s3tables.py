@@ -15,8 +15,6 @@ from moto.core.common_types import TYPE_RESPONSE
 from moto.s3tables import urls
 from moto.s3tables.responses import S3TablesResponse
 
-__all__ = ["ANSWERS", "JOBS", "MOTOS_OWN", "OPERATIONS", "PUTS", "install"]
-
 ANSWERS: dict[tuple[str, ...], dict[str, Any]] = {}
 """Configuration by (ARN,) or (ARN, namespace, table); what is not here is all enabled."""
 JOBS: dict[tuple[str, ...], dict[str, Any]] = {}

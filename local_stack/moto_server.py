@@ -19,8 +19,6 @@ from local_stack import gate, moto_s3tables
 from local_stack.moto_connections import KeptConnection
 from local_stack.moto_glue import versions_checked
 
-__all__ = ["REGION", "MotoServer", "running_moto"]
-
 REGION = "us-east-1"
 
 

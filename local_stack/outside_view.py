@@ -13,8 +13,6 @@ from local_stack.functions import DEPLOYED
 from local_stack.metrics import metrics_in
 from local_stack.stack import LocalStack
 
-__all__ = ["OutsideView"]
-
 
 class OutsideView:
     """One stack, seen from outside; entered before the stack is looked at."""

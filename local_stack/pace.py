@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-__all__ = ["PACE", "Pace"]
-
 
 class Pace:
     """Waits and retry intervals, shortened, and remembered as the definition asked for them."""

@@ -31,8 +31,6 @@ from local_stack.rights.callers import caller_of
 from local_stack.rights.evaluate import Need
 from local_stack.template import ACCOUNT, REGION
 
-__all__ = ["PATCHES", "Patch", "ServiceFault", "apply_patches"]
-
 _ENGINE = "moto.stepfunctions.parser.asl"
 _TASK_SERVICES = f"{_ENGINE}.component.state.exec.state_task.service"
 _DISTRIBUTED = f"{_ENGINE}.component.state.exec.state_map.iteration.itemprocessor.distributed_item_processor_worker"

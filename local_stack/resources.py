@@ -17,8 +17,6 @@ from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import StackRights
 from local_stack.template import YAML_LOADER, Template
 
-__all__ = ["create_functions", "create_jobs", "create_state_machine", "create_storage"]
-
 
 def create_storage(moto: MotoServer, template: Template) -> None:
     """Make the buckets and the state table."""

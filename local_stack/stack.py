@@ -35,8 +35,6 @@ from local_stack.rights.callers import StackRights
 from local_stack.rights.roles import roles_of
 from local_stack.template import ACCOUNT, REGION, Template
 
-__all__ = ["ROOT", "LocalStack", "deployed", "not_in_one_call"]
-
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGE = ROOT / "layers" / "icekeeper" / "src"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["ACCOUNT", "REGION", "TEMPLATE", "YAML_LOADER", "Template", "load_template"]
-
 TEMPLATE = Path(__file__).resolve().parents[1] / "template.yaml"
 """The stack that is deployed."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
-__all__ = ["HttpAnswer", "WireRequest", "json_error", "s3_error", "signer"]
-
 _REQUEST_ID = "0123456789ABCDEF"
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 

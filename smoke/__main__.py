@@ -14,8 +14,6 @@ from smoke.checks import check_stack
 from smoke.deployed_stack import DeployedStack
 from smoke.scratch_table import catalog_of_table_bucket, scratch_table
 
-__all__ = ["main"]
-
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m smoke", description="Whether a deployed stack works.")

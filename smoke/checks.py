@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from smoke.deployed_stack import DeployedStack, Run
 from smoke.scratch_table import FILES, ScratchTable
 
-__all__ = ["Found", "check_stack"]
-
 _OPERATIONS = "compact,rewrite_manifests"
 _LOGS_S, _METRICS_S = 120.0, 600.0
 _DENIED = ("AccessDenied", "not authorized to perform")

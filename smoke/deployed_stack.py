@@ -11,8 +11,6 @@ from typing import Any
 
 import boto3
 
-__all__ = ["DeployedStack", "Run"]
-
 _PAUSE_S = 5.0
 
 

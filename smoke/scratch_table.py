@@ -11,8 +11,6 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-__all__ = ["ScratchTable", "catalog_of_table_bucket", "scratch_table"]
-
 FILES = 6
 """More than a partition must have before compaction merges them (``min_input_files``)."""
 _ROWS = 100

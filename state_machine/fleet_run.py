@@ -9,8 +9,6 @@ from state_machine.one_call import pass_of_small_table
 from state_machine.table_pass import DATA_AT_FIRST, THIS_TABLE, table_pass
 from state_machine.tasks import FUNCTION_S, REPORT_S, State, States, catch, function_task, given_up, wave_task
 
-__all__ = ["fleet_run"]
-
 _ANY_SMALL_FOR_WAVE: State = {"Variable": "$.small.plans[0]", "IsPresent": True, "Next": "GatherWave"}
 _NOTHING_YET: State = {
     "small": {"results": [], "plans": []},

@@ -7,8 +7,6 @@ from icekeeper.pipeline.events import WAITING
 from state_machine.table_lease import held_elsewhere, lease_states, released, waiting_states
 from state_machine.tasks import FUNCTION_S, State, States, function_task, given_up
 
-__all__ = ["pass_in_one_call", "pass_of_small_table"]
-
 _STEPS = ", ".join(step.name for step in STEP_FACTS)
 _SMALL = "Small"
 

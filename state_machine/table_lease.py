@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from state_machine.tasks import LEASE_S, State, States, catch, function_task
 
-__all__ = ["held_elsewhere", "lease_states", "released", "waiting_states"]
-
 
 def lease_states(table: State, *, then: str, failed: State, prefix: str = "") -> States:
     """The state that takes the lease of a ``table``, and goes on with the state ``then``; ``failed`` catches the rest.

@@ -26,8 +26,6 @@ from state_machine.tasks import (
     job_task,
 )
 
-__all__ = ["DATA_AT_FIRST", "THIS_TABLE", "table_pass"]
-
 DATA_AT_FIRST: Mapping[str, Any] = {
     "run_id.$": "$.run_id",
     "item.$": "$$.Map.Item.Value",

@@ -5,20 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = [
-    "FUNCTION_S",
-    "LEASE_S",
-    "REPORT_S",
-    "State",
-    "States",
-    "camel",
-    "catch",
-    "function_task",
-    "given_up",
-    "job_task",
-    "wave_task",
-]
-
 State: TypeAlias = Mapping[str, Any]
 States: TypeAlias = dict[str, State]
 

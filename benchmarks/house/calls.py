@@ -14,8 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-__all__ = ["COMMANDS", "CalledCommand", "call"]
-
 _FILES = 12
 _PASS = ("maintain", "ns.t", "--operations")
 _EXPIRED = ("--unsafe", "--set", "snapshot_retention_hours=0", "--set", "max_snapshots_to_keep=1")

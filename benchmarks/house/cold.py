@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-__all__ = ["STARTS", "Start", "measure_starts"]
-
 STARTS: Mapping[str, str] = {
     "empty program": "pass",
     "function lease": "import lease.handler",

@@ -13,8 +13,6 @@ from typing import TypeGuard
 
 from benchmarks.house.source import Module, functions_used_once, imported_modules, read_modules
 
-__all__ = ["Room", "count_docs", "count_source", "count_tests", "kinds_of_lines", "largest_rooms"]
-
 _SOURCE = ("layers", "icekeeper", "src")
 _LARGEST = 5
 # A room of rooms: each operation is a room of its own.

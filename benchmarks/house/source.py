@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Module", "functions_used_once", "imported_modules", "read_modules"]
-
 
 @dataclass(frozen=True)
 class Module:

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["CalledFiles", "trace"]
-
 _POLICIES = {"Policy", "ResolvedPolicy"}
 _PLANNER = "plan_compaction"
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PeersEnvironment", "make_environment", "wanted_packages"]
-
 _PINS = Path(__file__).parents[1] / "peers.txt"
 _TIMEOUT_S = 900
 

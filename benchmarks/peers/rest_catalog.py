@@ -19,8 +19,6 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import CommitConflict, MaintenanceError
 from icekeeper.model import TableName
 
-__all__ = ["RestCatalogServer"]
-
 
 class RestCatalogServer:
     """Serves until :meth:`close`."""

@@ -13,8 +13,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Answer", "Prepare", "Task", "serve"]
-
 Task = dict[str, Any]
 """What to do: ``operation``, ``metadata_location``, ``table_folder``, ``scratch`` and options of the operation."""
 Answer = dict[str, Any]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from benchmarks.row import Row, Target, against
 from benchmarks.suite.settings import WHOLE_PASS
 
-__all__ = ["METADATA"]
-
 
 def _detection(key: str, title: str, seconds: float, *, seen: bool) -> Row:
     """A scan of a fleet; ``seen``: not the first one."""

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from benchmarks.row import Row, Target, against
 from benchmarks.suite.settings import MB, ONE_OUTPUT, ONE_OUTPUT_SETTINGS
 
-__all__ = ["REWRITES"]
-
-
 _ALL = ("cat", "pyarrow", "duckdb", "polars", "icekeeper_decoding", "icekeeper_spark", "rust", "zamboni", "java")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MB", "ONE_OUTPUT", "ONE_OUTPUT_SETTINGS", "WHOLE_PASS"]
-
 MB = 1024 * 1024
 ONE_OUTPUT: Mapping[str, Any] = {"target_bytes": 2048 * MB}
 WHOLE_PASS = "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from benchmarks.row import Row, Target
 from benchmarks.suite.settings import MB, ONE_OUTPUT_SETTINGS, WHOLE_PASS
 
-__all__ = ["STORES"]
-
 
 def _on_store(key: str, title: str, data: str, entrant: str, targets: Sequence[Target]) -> Row:
     """A rewrite in a table bucket, 20 ms before every request."""

@@ -11,8 +11,6 @@ from benchmarks.tables.fleet import make_fleet
 from benchmarks.tables.kept_table import KeptTable, kept_table
 from benchmarks.tables.metadata_tables import make_long_history, make_many_manifests, make_orphans
 
-__all__ = ["DATASETS", "WARM_UP", "dataset"]
-
 WARM_UP = "warm_up"
 """Four small files: what a contestant does before anything is measured."""
 

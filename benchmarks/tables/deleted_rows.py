@@ -17,8 +17,6 @@ from benchmarks.tables.table_writer import TableWriter
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.model import DataFile, FileContent
 
-__all__ = ["make_cdc", "make_deleted_positions"]
-
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545
 """Specification, "Reserved Field IDs"."""
 _ROW_GROUPS = 4

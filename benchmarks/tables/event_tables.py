@@ -16,16 +16,6 @@ from benchmarks.tables.rows import EVENT_COLUMNS, data_file, event_rows, schema_
 from benchmarks.tables.table_writer import TableWriter
 from icekeeper.model import DataFile
 
-__all__ = [
-    "EVENTS",
-    "append_files",
-    "in_processes",
-    "make_append_only",
-    "make_partitioned",
-    "make_sorted_runs",
-    "make_wide",
-]
-
 EVENTS = schema_of(EVENT_COLUMNS)
 _FILES_A_SNAPSHOT = 50
 _FEW_FILES = 4

@@ -16,8 +16,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks.tables.table_writer import CREATED_MS, empty_document
 
-__all__ = ["CATALOGS", "NOW_MS", "catalog_properties", "make_fleet"]
-
 CATALOGS = 4
 NOW_MS = CREATED_MS
 """The newest snapshot of every table is of this time."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from benchmarks.tables.table_writer import START
 
-__all__ = ["KeptTable", "kept_table"]
-
 _VERSION = "1"
 """Of what the makers make: another one makes every table anew."""
 

@@ -14,8 +14,6 @@ from benchmarks.tables.table_writer import TableWriter
 from icekeeper.metadata.manifest_write import EntryCopier, ManifestAssembler, entry_blocks
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile
 
-__all__ = ["LISTING", "make_long_history", "make_many_manifests", "make_orphans"]
-
 LISTING = "listing.parquet"
 """Below the table's folder: every file that a listing would find, for those who read lists."""
 _COLUMNS = 15

@@ -16,8 +16,6 @@ from icekeeper.operations.compaction.write_file import PassingCounts, file_metri
 from icekeeper.operations.compaction.write_properties import metrics_modes
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["EVENT_COLUMNS", "data_file", "event_rows", "schema_of", "wide_rows", "write_file"]
-
 EVENT_COLUMNS: Sequence[tuple[str, str]] = (
     ("id", "long"),
     ("user_id", "int"),

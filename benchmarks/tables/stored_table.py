@@ -23,8 +23,6 @@ from benchmarks.tables.rows import data_file
 from icekeeper.demo.seaweedfs import GRPC_OFFSET, HOST, SeaweedFSServer, running_seaweedfs
 from icekeeper.model import DataFile as MeasuredFile
 
-__all__ = ["Store", "running_store"]
-
 BUCKET = "lake"
 
 

@@ -16,8 +16,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
-__all__ = ["CREATED_MS", "START", "TableWriter", "empty_document"]
-
 START = "metadata/v1.metadata.json"
 """Where the metadata are, below the table's folder."""
 CREATED_MS = 1_760_000_000_000

@@ -8,8 +8,6 @@ import icekeeper.operations.compaction.compact  # noqa: F401 - its first call wo
 from observability import function
 from steps import carry_out, most_bytes
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from icekeeper.pipeline.events import DetectEvent, parse_event
 from idempotency import once
 from observability import about, deployment, function, logger
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

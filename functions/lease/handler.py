@@ -8,8 +8,6 @@ from icekeeper.pipeline.events import LeaseEvent, parse_event
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from observability import about, deployment, function, logger
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from idempotency import once
 from observability import about, deployment, function
 from steps import step_key
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from observability import about, deployment, function, logger
 from steps import local_engine, most_bytes, time_left
 from table_report import tell_pass
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from idempotency import once
 from observability import about, deployment, function, logger
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from idempotency import once
 from observability import about, deployment, function, logger
 from table_report import tell_pass
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

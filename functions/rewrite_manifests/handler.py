@@ -7,8 +7,6 @@ from typing import Any
 from observability import function
 from steps import carry_out
 
-__all__ = ["handle"]
-
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from local_stack.wire import HttpAnswer, WireRequest, json_error
 
-__all__ = ["item_size", "refused_by_dynamodb", "reserved_words"]
-
 LARGEST_ITEM = 400 * 1024
 _LARGEST_TRANSACTION = 4 * 1024 * 1024
 _MOST = {"TransactWriteItems": 100, "TransactGetItems": 100, "BatchWriteItem": 25, "BatchGetItem": 100}

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from local_stack.wire import HttpAnswer, WireRequest, json_error, s3_error
 
-__all__ = ["FAULTS", "Faults"]
-
 
 @dataclass(slots=True)
 class Faults:

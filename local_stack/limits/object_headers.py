@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key
 from local_stack.wire import HttpAnswer, WireRequest, s3_error
 
-__all__ = ["refused_headers"]
-
 _OWNER = frozenset({"x-amz-expected-bucket-owner"})
 _CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
 _SUMS = frozenset({f"x-amz-checksum-{name}" for name in ("crc32", "crc32c", "sha1", "sha256")})

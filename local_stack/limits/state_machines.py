@@ -16,8 +16,6 @@ from typing import Any
 
 from local_stack.wire import HttpAnswer, WireRequest, json_error
 
-__all__ = ["refused_by_step_functions"]
-
 _LONGEST_NAME, _LONGEST_LABEL = 80, 40
 _LARGEST_DEFINITION, _LARGEST_INPUT = 1024**2, 256 * 1024
 _MOST_CHILDREN = {"DISTRIBUTED": 10_000, "INLINE": 40}

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key
 from local_stack.wire import HttpAnswer, WireRequest, json_error, s3_error
 
-__all__ = ["refused_by_table_bucket"]
-
 # Amazon S3 API reference, "Supported Amazon S3 object-level API operations for S3 Tables": with a key these, and
 # nothing without one; copies (CopyObject, UploadPartCopy) are not among them.
 _PLAIN = frozenset({"GET", "HEAD", "PUT"})

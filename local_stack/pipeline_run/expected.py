@@ -10,8 +10,6 @@ from icekeeper.demo.tables import NAMESPACE
 from local_stack.pipeline_run.lake import BROKEN, BUCKET
 from local_stack.pipeline_run.run import PipelineRun
 
-__all__ = ["surprises"]
-
 _NO_DELETES = ("skipped", "no position delete files eligible for merging")
 _NO_ORPHANS = ("succeeded", "removed 0 orphan file(s)")
 _ONE_LEFT = ("succeeded", "rewrote 2 manifests into 1 (1 entries)")

@@ -18,8 +18,6 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.storage import Storage
 from local_stack.judged_lake import JudgedLake
 
-__all__ = ["BROKEN", "BUCKET", "CATALOG", "Lake"]
-
 CATALOG = "lake"
 BUCKET = "icekeeper-pipeline"
 BROKEN = "orders"

@@ -12,8 +12,6 @@ from local_stack import distributed_map
 from local_stack.executions import visits_of
 from local_stack.pipeline_run.tell import task_line
 
-__all__ = ["telling_progress"]
-
 _POLL_S = 0.3
 
 

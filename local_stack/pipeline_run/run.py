@@ -29,8 +29,6 @@ from local_stack.pipeline_run.tell import tell_history, tell_journal, tell_metri
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 
-__all__ = ["PipelineRun", "run_pipeline"]
-
 # Small enough that the largest table goes to the wave, manifests of the second to Glue, and all else to functions.
 PARAMETERS = {
     "Catalogs": CATALOG,

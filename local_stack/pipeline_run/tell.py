@@ -16,8 +16,6 @@ from icekeeper.state.store import PassRecord
 from local_stack.executions import ChildExecution, Execution, Visit
 from local_stack.metrics import Metric
 
-__all__ = ["task_line", "tell_history", "tell_journal", "tell_metrics"]
-
 _STYLES = {"succeeded": "green", "partial": "yellow", "skipped": "dim", "failed": "red", "refused": "yellow"}
 _BY_TABLE = {
     "compact.files_merged": "files merged",

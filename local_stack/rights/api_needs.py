@@ -18,8 +18,6 @@ from local_stack.rights.evaluate import Need
 from local_stack.template import ACCOUNT, REGION
 from local_stack.wire import WireRequest
 
-__all__ = ["dynamodb_needs", "glue_needs", "lambda_needs", "other_needs", "s3tables_needs", "states_needs", "sts_needs"]
-
 _TRANSACTED = {
     "Put": "PutItem",
     "Update": "UpdateItem",

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from local_stack.credential_server import CredentialServer
 from local_stack.rights.evaluate import Decision, Grant, Need, Role, Statement, decide
 
-__all__ = ["CALLERS", "DENIED", "Caller", "Denied", "StackRights", "caller_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Denied:

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from local_stack.rights.evaluate import Grant, Role, Statement
 
-__all__ = ["surprises"]
-
 Part = tuple[str, str]
 """Where, and what could be taken away: an action or a resource of a statement, or a policy of a role."""
 

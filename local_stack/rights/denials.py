@@ -9,8 +9,6 @@ from local_stack.rights.s3_needs import deleted_keys, is_batch_deletion
 from local_stack.template import ACCOUNT
 from local_stack.wire import HttpAnswer, WireRequest, json_error, s3_error
 
-__all__ = ["denial", "missing_key"]
-
 
 def denial(request: WireRequest, role: str, need: Need) -> HttpAnswer:
     """The answer to a call that no policy allows (AWS IAM user guide, "Troubleshoot access denied error messages")."""

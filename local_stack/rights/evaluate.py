@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Decision", "Grant", "Need", "Role", "Statement", "decide", "statements_of"]
-
 _KNOWN = frozenset({"Sid", "Effect", "Action", "Resource", "Condition"})
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from local_stack.rights.evaluate import Need
 
-__all__ = ["rest_needs"]
-
 _NAMESPACE = r"/v1(?:/[^/]+)?/namespaces/[^/]+"
 _OF_BUCKET = (
     ("GET", r"/v1/config", "GetTableBucket"),

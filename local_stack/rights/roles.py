@@ -8,8 +8,6 @@ from typing import Any
 from local_stack.rights.evaluate import Role, Statement, statements_of
 from local_stack.template import Template
 
-__all__ = ["roles_of"]
-
 _OF_RESOURCE = ("AWS::Serverless::Function", "AWS::Serverless::StateMachine")
 
 

@@ -14,8 +14,6 @@ from xml.etree import ElementTree
 from local_stack.rights.evaluate import Need
 from local_stack.wire import WireRequest
 
-__all__ = ["TABLE_STORAGE", "bucket_and_key", "deleted_keys", "is_batch_deletion", "s3_needs"]
-
 TABLE_STORAGE = "--table-s3"
 """How AWS ends the name of the bucket behind a table of a table bucket."""
 

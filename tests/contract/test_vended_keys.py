@@ -47,7 +47,7 @@ def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("providers", "vended"):
+    for module in ("session", "settings"):
         monkeypatch.setattr(f"icekeeper.aws.{module}.system_clock", clock)
     return clock
 

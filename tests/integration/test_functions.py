@@ -65,7 +65,7 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
             assert (line["service"], line["function_name"]) == ("icekeeper", f"icekeeper-{EVENTS[name]}")
     (progress,) = answers["compact_small"].lines_of("progress")
     assert (progress["work"], progress["done"], progress["total"]) == ("compact: file groups", 1, 1)
-    assert progress["name"] == "icekeeper.report.activity"
+    assert progress["name"] == "icekeeper.activity"
 
     (record,) = aws_functions.deployment.state.history(aws_functions.identity)
     assert record.status == "succeeded"

@@ -68,10 +68,10 @@ def test_a_pass_logs_each_operations_start_progress_and_end(
     icekeeper: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     icekeeper.table(appends=6)
-    caplog.set_level(logging.INFO, "icekeeper.report.activity")
+    caplog.set_level(logging.INFO, "icekeeper.activity")
     answer = icekeeper("maintain", "ns.t", "--engine", "local", "--operations", "compact,expire_snapshots", "--json")
     assert answer.code == 0
-    lines = [vars(record) for record in caplog.records if record.name == "icekeeper.report.activity"]
+    lines = [vars(record) for record in caplog.records if record.name == "icekeeper.activity"]
     assert [(line["event"], line["operation"]) for line in lines] == [
         ("operation_started", "compact"),
         ("progress", "compact"),

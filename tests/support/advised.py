@@ -8,8 +8,6 @@ from typing import Any
 from icekeeper.advice.advise import MB, Advice, ColumnFacts, StatisticsFacts, TableSummary
 from icekeeper.metadata.overlap_depth import OverlapDepth
 
-__all__ = ["Rule", "column", "one", "summary"]
-
 Rule = Callable[[TableSummary], Iterator[Advice]]
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["arrow_rows"]
-
 
 def arrow_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Return dictionaries; nanosecond timestamps as integers, because Python has no type for them."""

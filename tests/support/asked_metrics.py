@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from local_stack.template import load_template
 
-__all__ = ["asked_for"]
-
 
 def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
     """Every metric of ours that the template's alarms and dashboard name, with the names of its dimensions."""

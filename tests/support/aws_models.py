@@ -17,8 +17,6 @@ import botocore.httpsession
 import botocore.loaders
 import botocore.session
 
-__all__ = ["share_aws_models"]
-
 
 @functools.cache
 def share_aws_models() -> None:

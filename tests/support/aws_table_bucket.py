@@ -15,8 +15,6 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from local_stack import moto_s3tables
 from local_stack.moto_server import MotoServer
 
-__all__ = ["runtime_of_table_bucket"]
-
 
 def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: int) -> Runtime:
     """``ns.t``, appended to by PyIceberg, whose catalog is only a stepping stone: the pointer is then S3 Tables'."""

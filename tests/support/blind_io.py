@@ -15,8 +15,6 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from local_stack.template import ACCOUNT
 
-__all__ = ["BlindFileIO"]
-
 
 class _Upload(io.BytesIO):
     """A file that is there once it is closed."""

@@ -10,8 +10,6 @@ from pyiceberg.catalog import load_catalog
 from local_stack.stack import LocalStack
 from support.readers import CanonicalRows, canonical, duckdb_rows
 
-__all__ = ["BucketLake"]
-
 FILES = 5
 
 

@@ -10,8 +10,6 @@ from icekeeper.model import ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable
 
-__all__ = ["ForeignCommit", "relist"]
-
 
 class ForeignCommit:
     """One snapshot of format v2 on the newest head; manifests first, then :meth:`land`."""

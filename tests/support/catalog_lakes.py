@@ -15,18 +15,6 @@ from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.tables import snapshot
 
-__all__ = [
-    "CATALOGS",
-    "ENDPOINT",
-    "POINTERS",
-    "VERSIONS",
-    "Lake",
-    "append",
-    "main_at",
-    "metadata_files",
-    "set_property",
-]
-
 CATALOGS = ["rest", "sql", "s3tables", "glue"]
 POINTERS = ["sql", "s3tables", "glue"]
 # The property that says where the catalog is.

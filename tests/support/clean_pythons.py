@@ -12,8 +12,6 @@ from typing import Any
 from artifacts.installers import uv
 from artifacts.pins import GLUE_PACKAGES, ROOT, normalized
 
-__all__ = ["LambdaPython", "empty_python", "glue_python", "install_as_glue_does", "installed"]
-
 
 def empty_python(folder: Path, interpreter: str) -> Path:
     """A virtual environment that holds nothing; its interpreter."""

@@ -21,8 +21,6 @@ from support.cleanup_table import CleanupTable
 from support.files_on_disk import local_path
 from support.maintained_table import NAME
 
-__all__ = ["ACTS"]
-
 _METADATA = ".metadata.json"
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-__all__ = ["Act", "Cleaning", "CleanupHistory", "CleanupStep", "cleanup_histories"]
-
 
 class Act(enum.Enum):
     """What happens to a table."""

@@ -15,8 +15,6 @@ from support.cleanup_histories import Cleaning, CleanupHistory, CleanupStep
 from support.cleanup_table import CleanupTable
 from support.java_writer import JavaTables
 
-__all__ = ["CleanupRun"]
-
 _KEPT_FOR_HOURS = 1
 
 

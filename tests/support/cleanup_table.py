@@ -23,8 +23,6 @@ from support.java_writer import JavaTable, JavaTables
 from support.outcomes import outcome_of
 from support.shared_table import SharedTable
 
-__all__ = ["CleanupTable", "Killed"]
-
 _SCHEMA = {
     "type": "struct",
     "schema-id": 0,

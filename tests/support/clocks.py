@@ -7,8 +7,6 @@ from collections.abc import Callable
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ahead", "same_clock", "store_at"]
-
 
 def ahead(hours: float) -> Callable[[], int]:
     """A clock that is so many hours ahead of this machine's."""

@@ -10,8 +10,6 @@ import yaml
 
 from local_stack.template import TEMPLATE, YAML_LOADER
 
-__all__ = ["Wildcard", "local_environment", "strings", "wildcards"]
-
 _GUARDED = ("Action", "NotAction", "Resource", "NotResource")
 JUSTIFICATION = "# wildcard: "
 

@@ -20,19 +20,6 @@ from icekeeper.storage.paths import normalise
 from support.maintained_table import MaintainedTable
 from support.readers import duckdb_rows, pyiceberg_rows
 
-__all__ = [
-    "BY_ID",
-    "NOTHING_ELIGIBLE",
-    "both_read",
-    "bounds",
-    "by_lower",
-    "column",
-    "compacted",
-    "fill",
-    "limit_memory",
-    "rows_of",
-]
-
 BY_ID = {"strategy": "sort", "sort_order": "id"}
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 

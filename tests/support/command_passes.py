@@ -7,8 +7,6 @@ from typing import Any
 from icekeeper.policy import ALL_OPERATIONS
 from support.command import EVERYTHING_IS_OLD, Answer, Command
 
-__all__ = ["LOCAL", "OPERATION_NAMES", "PASS", "rows", "statuses", "summaries"]
-
 LOCAL = ("--engine", "local")
 PASS = ("maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD)
 OPERATION_NAMES = [operation.value for operation in ALL_OPERATIONS]

@@ -8,8 +8,6 @@ from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable
 from support.v3 import live
 
-__all__ = ["replace_all"]
-
 
 def replace_all(table: MaintainedTable, file: DataFile) -> None:
     """Commit ``file``; nobody checks that it holds the same rows."""

@@ -28,19 +28,6 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct
 
-__all__ = [
-    "MIXED",
-    "STORAGE",
-    "copied",
-    "entry_of",
-    "flipped",
-    "mixed_rows",
-    "pages",
-    "parquet_file",
-    "target_of",
-    "with_metadata",
-]
-
 STORAGE = Storage({})
 _PRICES = {
     "type": "map",

@@ -16,23 +16,6 @@ from support.maintained_table import MaintainedTable
 from support.outcomes import outcome_of
 from support.readers import duckdb_rows, pyiceberg_rows
 
-__all__ = [
-    "IN_PROCESS",
-    "MANY_ROWS",
-    "TWO_HEADS",
-    "Digest",
-    "Rows",
-    "agreeing",
-    "answer",
-    "assert_done",
-    "corpus_where",
-    "has_deletes",
-    "idle_afterwards",
-    "is_v3",
-    "no_crash",
-    "read_by_java",
-]
-
 Digest = tuple[int, str] | None
 Rows = Callable[[str, int | None], list[dict[str, Any]]]
 IN_PROCESS: dict[str, Rows] = {"pyiceberg": pyiceberg_rows, "duckdb": duckdb_rows}

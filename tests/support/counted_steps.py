@@ -11,8 +11,6 @@ from unittest import mock
 from icekeeper.storage.storage import Storage
 from support.scripted_catalog import ScriptedCatalog
 
-__all__ = ["Steps", "counted_steps"]
-
 
 class Steps:
     """Counts every step outwards (reads, writes, listings, deletions, swaps), and fails at one of them."""

@@ -11,8 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from local_stack.loopback_proxy import OF_ONE_CONNECTION, ProxyHandler, serving
 
-__all__ = ["CountingProxy", "Forwarder", "WireRequest", "counting_proxy"]
-
 
 class WireRequest(NamedTuple):
     """One request as it came."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["damaged"]
-
 _NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, 2**63, 10**30, 0.5)
 _PARTS: tuple[Any, ...] = ([], [1], [None], ["x"], [[]], [{}], {}, {"x": 1}, {"type": "x"})
 _OTHER_VALUES = st.sampled_from([None, True, False, *_NUMBERS, "", "x", "1", "int", *_PARTS])

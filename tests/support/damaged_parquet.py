@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 from icekeeper.row_group_copy.footer_structs import FileMetaData
 from support.copied import with_metadata
 
-__all__ = ["CHANGES", "rows_of"]
-
 _EDGES = (0, 1, -1, 4, 127, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 
 

@@ -11,8 +11,6 @@ from icekeeper.model import ManifestContent, ManifestFile, Nothing, PartitionFie
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from support.plans import HEAD, MB, policy, table
 
-__all__ = ["DAYS", "day_manifest", "planned"]
-
 _TARGET = 8 * MB
 _FIELD = {"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}
 _SPECS: dict[str, Any] = {"partition-specs": [{"spec-id": 0, "fields": [_FIELD]}]}

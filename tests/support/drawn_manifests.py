@@ -12,8 +12,6 @@ from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, enco
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
 from support.tables import new_document
 
-__all__ = ["COLUMNS", "FIELDS", "encoded", "entries", "table"]
-
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**40)

@@ -9,8 +9,6 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, in_turn
 from support.maintained_table import MaintainedTable
 
-__all__ = ["assert_agree", "dry_run", "figures"]
-
 
 def figures(outcome: OperationOutcome) -> list[str]:
     """The numbers of the sentence that a dry run tells, too: of statistics how many columns, no count of entries."""

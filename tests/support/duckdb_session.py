@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from support.arrow_rows import arrow_rows
 
-__all__ = ["DuckDB", "shared_duckdb"]
-
 _CHILD = """
 import json, os, sys
 from icekeeper.demo import duckdb_child as child

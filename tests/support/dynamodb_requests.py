@@ -14,8 +14,6 @@ from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.store import Pin, StagedLoad
 from support.state_stores import IDENTITY
 
-__all__ = ["LOAD", "PIN", "counted", "lost_answers", "stored"]
-
 LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
 PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
 

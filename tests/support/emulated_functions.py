@@ -23,8 +23,6 @@ from typing import Any
 
 from support.lambda_root import EMULATOR, GROUP, USER, VARIABLES
 
-__all__ = ["EmulatedFunction", "emulated", "why_not_here"]
-
 # Quotas of Lambda: file descriptors and processes.
 _START = """
 set -e

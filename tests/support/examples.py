@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hypothesis
 
-__all__ = ["NIGHTLY", "examples"]
-
 NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 
 

@@ -14,8 +14,6 @@ from icekeeper.report.outcome import OperationOutcome
 from support.maintained_table import MaintainedTable, maintained_table
 from support.outcomes import outcome_of
 
-__all__ = ["EXPIRE", "ROWS", "expired", "six_appends"]
-
 ROWS = pa.table({"id": [1, 2, 3]})
 EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
 

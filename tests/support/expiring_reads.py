@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from icekeeper.storage.storage import Storage
 
-__all__ = ["ReadTwice", "read_twice"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReadTwice:

@@ -25,8 +25,6 @@ from support.counting_proxy import WireRequest
 from support.failing_store import Fault, Moment, failing_store
 from support.pass_settings import EAGER
 
-__all__ = ["FailedPass", "FailedPasses"]
-
 _NAME = TableName.parse("ns.t")
 _numbers = count()
 

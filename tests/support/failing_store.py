@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from local_stack.loopback_proxy import serving
 from support.counting_proxy import CountingProxy, Forwarder, WireRequest
 
-__all__ = ["FailingStore", "Fault", "Moment", "failing_store"]
-
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 Moment: TypeAlias = Callable[[int, WireRequest], bool]

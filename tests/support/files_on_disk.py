@@ -9,8 +9,6 @@ from pathlib import Path
 
 from icekeeper.storage.paths import split_path
 
-__all__ = ["DAY_S", "files_below", "grow_old", "local_path"]
-
 DAY_S = 86_400
 
 

@@ -11,8 +11,6 @@ from support.filtered_table import FilteredReads, made_table
 from support.java_writer import JavaTables
 from support.maintained_table import registered_table
 
-__all__ = ["problems_of_copies"]
-
 
 def problems_of_copies(
     format_version: int, tables: JavaTables, duckdb: DuckDB, folder: Path, *, step: int

@@ -22,8 +22,6 @@ from support.duckdb_session import DuckDB
 from support.filters import TYPES, Filter, filters_of, values_of
 from support.java_writer import JavaTable, JavaTables, Row
 
-__all__ = ["FilteredReads", "made_table"]
-
 PARTITIONS = 6
 _WIDENED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(12, 2)"}
 """Types of columns → what they are from the second commit on."""

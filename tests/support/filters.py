@@ -15,8 +15,6 @@ from support.java_writer import nanos_to_text
 from support.uuids import AWKWARD_UUIDS
 from support.values import DOMAINS
 
-__all__ = ["TYPES", "Filter", "filters_of", "values_of"]
-
 _FLOATS = (float("nan"), -0.0, 0.0, 1.5, -1.5, float("inf"), float("-inf"), 7.0)
 _STRINGS = (
     "",

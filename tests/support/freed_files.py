@@ -7,8 +7,6 @@ from typing import Any
 from icekeeper.operations.expiry.unreferenced import Unreferenced, unreferenced_files
 from support.listed_manifests import LOCATION, ListedManifests
 
-__all__ = ["found", "freed", "names"]
-
 
 def freed(table: ListedManifests, *expired: int) -> set[str]:
     """Names of what goes, below the location."""

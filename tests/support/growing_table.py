@@ -14,8 +14,6 @@ from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot
 
-__all__ = ["GrowingTable"]
-
 
 @dataclass
 class GrowingTable:

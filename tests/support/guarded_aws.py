@@ -23,8 +23,6 @@ from local_stack.loopback_proxy import serving
 from local_stack.moto_server import REGION, MotoServer
 from support.counting_proxy import CountingProxy, Forwarder
 
-__all__ = ["GuardedAws", "LetIn", "guarded"]
-
 _CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/[^/]+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
 # Less than ten minutes, so that boto3 asks before every request.
 _LIFE_S = 540

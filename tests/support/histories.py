@@ -12,8 +12,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["FORMAT_VERSIONS", "History", "Step", "Verb", "histories", "policies"]
-
 FORMAT_VERSIONS = (1, 2, 2, 3, 3)
 FILE_FORMATS = (("parquet",), ("parquet",), ("parquet", "avro"), ("parquet", "orc", "avro"))
 STRATEGIES = ("binpack", "binpack", "sort", "zorder")

@@ -9,8 +9,6 @@ from typing import Any
 from support.history_table import HistoryTable
 from support.values import promoted
 
-__all__ = ["evolve", "repartition"]
-
 
 def evolve(table: HistoryTable, chance: random.Random) -> None:
     """Change one column of the current schema, or add one."""

@@ -15,8 +15,6 @@ from support.java_writer import JavaTables
 from support.oracle import EqualityDelete, ModelFile, PositionDelete, Row
 from support.values import random_row
 
-__all__ = ["HistoryRun"]
-
 
 class HistoryRun(HistoryTable):
     """Takes the steps of a history one by one."""

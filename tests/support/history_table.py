@@ -12,8 +12,6 @@ from support.java_writer import JavaTable, JavaTables
 from support.oracle import ModelFile, Row, TableModel
 from support.values import fits, random_value
 
-__all__ = ["HistoryTable"]
-
 # Manifests stay as they are written, so that deletes and data of many sequence numbers meet.
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "write.metadata.metrics.default": "truncate(16)"}
 _ONE_ROW_A_GROUP = {

@@ -15,8 +15,6 @@ from xml.sax.saxutils import unescape
 
 from support.local_server import served_by
 
-__all__ = ["Answer", "HostileStore", "StoreRequest", "hostile_store", "listed", "listing"]
-
 _PIECE = 256 * 1024
 OLD = "2020-01-01T00:00:00.000Z"
 _RESULT = (

@@ -21,18 +21,6 @@ from pyiceberg.types import LongType, NestedField
 
 from support.command import CATALOG, Command
 
-__all__ = [
-    "has_ended",
-    "partitioned",
-    "processes_below",
-    "running",
-    "stall",
-    "started",
-    "unstall",
-    "wait_until",
-    "waits_for_a_pipe",
-]
-
 
 def partitioned(command: Command, partitions: int = 2) -> Table:
     """Partitions of five files, each a file group."""

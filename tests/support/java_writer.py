@@ -18,8 +18,6 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
-__all__ = ["JavaTable", "JavaTables", "Partition", "Row", "nanos_to_text"]
-
 Row: TypeAlias = Mapping[str, Any]
 Struct: TypeAlias = Mapping[str, Any]
 Partition: TypeAlias = Sequence[Any] | Row

@@ -16,8 +16,6 @@ from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.storage.storage import Storage
 
-__all__ = ["dies_at"]
-
 _KILLED, _BROKEN = 9, 1
 _LONGEST_S = 120
 """Then the kernel ends the child: a lock that a thread of the parent held at the fork is never given back."""

@@ -29,8 +29,6 @@ from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 from support.readers import canonical, pyiceberg_rows
 from support.wave_deployment import Wave
 
-__all__ = ["Begin", "KilledRuns", "in_a_wave", "in_one_call"]
-
 Begin: TypeAlias = Callable[[Pipeline], Callable[[Pipeline], None]]
 """Prepares a run and returns what is killed, which is called again with the same run id."""
 

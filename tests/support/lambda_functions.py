@@ -19,8 +19,6 @@ from icekeeper.pipeline.deployment import Deployment
 from local_stack.functions import LambdaContext, forget_modules
 from local_stack.metrics import Metric, metrics_in
 
-__all__ = ["FUNCTIONS", "Answer", "LambdaFunctions", "give_up_package_logger", "sample"]
-
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ROOT / "functions"
 

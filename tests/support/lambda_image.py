@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 
 from support.lambda_root import VARIABLES
 
-__all__ = ["gateway", "image_of", "reachable_at", "why_no_engine"]
-
 _OURS = "icekeeper-test-lambda"
 
 

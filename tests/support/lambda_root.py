@@ -16,8 +16,6 @@ from pathlib import Path
 
 from artifacts.locks import LAYER_PYTHON
 
-__all__ = ["EMULATOR", "GROUP", "USER", "VARIABLES", "build_root"]
-
 USER, GROUP = 993, 990
 """``sbx_user1051``, whom the code of a function runs as."""
 EMULATOR = "/var/rapid/aws-lambda-rie"

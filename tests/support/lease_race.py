@@ -6,8 +6,6 @@ from icekeeper.errors import LeaseHeld
 from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state
 
-__all__ = ["KEYS", "take_leases"]
-
 KEYS = tuple(f"table-{number}" for number in range(10))
 
 

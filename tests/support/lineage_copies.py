@@ -17,8 +17,6 @@ from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.rows.read_task import with_lineage
 from support.copied import MIXED, STORAGE, entry_of, mixed_rows, parquet_file, target_of
 
-__all__ = ["LINEAGE", "Input", "lineage_file", "lineage_target", "merged", "plain_file", "resolved", "row_ids"]
-
 LINEAGE = with_lineage(MIXED)
 
 

@@ -17,8 +17,6 @@ from local_stack.metrics import Metric
 from local_stack.stack import LocalStack
 from support.maintained_table import new_table
 
-__all__ = ["POLICY_FILE", "LocalLake"]
-
 POLICY_FILE = """\
 rules:
 - settings:  # two of anything are too many, one snapshot is enough, and every pass sweeps

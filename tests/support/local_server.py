@@ -10,8 +10,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any
 
-__all__ = ["served_by"]
-
 
 class _Server(HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:

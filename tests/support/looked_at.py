@@ -13,8 +13,6 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats
 from support.settings import MB, NOW_MS, policy, table
 
-__all__ = ["IDENTITY", "SUMMARY", "health", "of"]
-
 IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
 SUMMARY = {
     "total-data-files": "10",

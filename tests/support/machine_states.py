@@ -7,8 +7,6 @@ from typing import Any
 
 from support.state_machine import load_machine
 
-__all__ = ["CHILD", "LEVELS", "MACHINE", "fields", "job_tasks", "payload", "tasks"]
-
 MACHINE = load_machine()
 LEVELS = list(MACHINE.levels())
 CHILD = next(level for level in LEVELS if level.name == "MaintainTables")

@@ -39,8 +39,6 @@ from support.pass_settings import EAGER
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
 
-__all__ = ["ID_AND_PART", "NAME", "MaintainedTable", "maintained_table", "new_table", "our_catalog", "registered_table"]
-
 NAME = TableName(("ns",), "t")
 ID_AND_PART = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
 """The table's columns, unless a test wants others."""

@@ -18,20 +18,6 @@ from icekeeper.metadata.document import TableMetadata, apply_updates, check_requ
 from icekeeper.model import Nothing, TableName
 from support.tables import new_document, snapshot
 
-__all__ = [
-    "NAME",
-    "MemoryCatalog",
-    "Run",
-    "Script",
-    "append",
-    "busy",
-    "lost_to_another",
-    "refuse",
-    "unknown",
-    "unknown_and_lost",
-    "unknown_but_landed",
-]
-
 NAME = TableName(("ns",), "t")
 Script = Callable[["MemoryCatalog", Callable[[], LoadedTable]], LoadedTable]
 

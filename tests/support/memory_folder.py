@@ -10,8 +10,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_into_memory"]
-
 _MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 8 << 30
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from icekeeper.row_group_copy.footer_decisions import states_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, RowGroup
 
-__all__ = ["mixed_fields"]
-
 
 def mixed_fields(metadata: FileMetaData) -> list[str]:
     """What is said of some row groups only, or of all and wrongly, in words (pure)."""

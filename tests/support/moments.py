@@ -23,8 +23,6 @@ from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
 
-__all__ = ["Moment", "at"]
-
 
 class Moment(Enum):
     """Where our code is; the first time that it comes there."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-__all__ = ["EqualityDelete", "ModelFile", "PositionDelete", "TableModel"]
-
 Row: TypeAlias = Mapping[str, Any]
 Partition: TypeAlias = tuple[Any, ...]
 Defaults: TypeAlias = Mapping[str, Any]

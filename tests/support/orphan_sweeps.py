@@ -9,8 +9,6 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.maintained_table import MaintainedTable
 
-__all__ = ["ORPHANS", "SETTINGS", "assert_refused", "metadata_of", "sweep"]
-
 ORPHANS = Operation.REMOVE_ORPHANS
 SETTINGS = {"orphan_older_than_hours": "72"}
 

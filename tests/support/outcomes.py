@@ -5,8 +5,6 @@ from __future__ import annotations
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome
 
-__all__ = ["outcome_of"]
-
 
 def outcome_of(outcome: PassOutcome, operation: Operation) -> OperationOutcome:
     """The part of a pass that one operation had."""

@@ -11,8 +11,6 @@ from support.maintained_table import MaintainedTable
 from support.outcomes import outcome_of
 from support.readers import duckdb_rows
 
-__all__ = ["COMPACT", "compacted", "ids", "sound"]
-
 COMPACT: dict[str, Any] = {"operations": "compact"}
 
 

@@ -29,8 +29,6 @@ from support.paper_lives import LIVES, Life, Orphans, born
 from support.paper_passes import Requests, carried_out_pass
 from support.paper_table import PaperTable
 
-__all__ = ["START_MS", "Member", "PaperFleet", "Tally"]
-
 START_MS = 1_760_000_000_000
 _MINUTE_MS = 60_000
 # A pass takes a minute, and as long as one machine needs to rewrite its bytes.

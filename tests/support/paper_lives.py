@@ -13,8 +13,6 @@ from icekeeper.policy import Policy
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
 from support.tables import new_document
 
-__all__ = ["LIVES", "Life", "Orphans", "born"]
-
 KB = 1024
 _BY_P = [{"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "p", "transform": "identity"}]}]
 _BY_ID = [

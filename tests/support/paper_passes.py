@@ -28,8 +28,6 @@ from support.paper_lives import Orphans
 from support.paper_table import PaperTable
 from support.plans import manifest
 
-__all__ = ["Requests", "carried_out_pass"]
-
 # Iceberg's commit.manifest.target-size-bytes, and what a manifest takes without and for each entry, about.
 _MANIFEST_BYTES, _HEADER_BYTES, _ENTRY_BYTES = 8 * 1024 * 1024, 4000, 150
 _LISTED_AT_ONCE = 1000

@@ -12,8 +12,6 @@ from botocore.exceptions import ClientError
 
 from icekeeper.storage.storage import Storage
 
-__all__ = ["PaperS3", "failing", "failure", "storage_over"]
-
 
 def failure(status: int, code: str) -> ClientError:
     return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Call")

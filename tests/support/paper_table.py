@@ -19,8 +19,6 @@ from icekeeper.policy import Policy
 from support.plans import data_file, live_file, manifest
 from support.tables import new_document, snapshot
 
-__all__ = ["MB", "ROW_BYTES", "Arrival", "PaperTable"]
-
 MB = 1024 * 1024
 ROW_BYTES = 100
 _DELETED_ROW_BYTES = 20

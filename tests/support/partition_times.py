@@ -9,8 +9,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.plans import policy, table
 
-__all__ = ["SCHEMA", "SOURCES", "UTC", "ms", "partitioned", "spec", "times"]
-
 UTC = datetime.UTC
 SCHEMA = {
     "type": "struct",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EAGER", "KEEPING_SNAPSHOTS"]
-
 EAGER = {
     "min_input_files": "2",
     "snapshot_retention_hours": "0",

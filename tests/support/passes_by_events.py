@@ -11,8 +11,6 @@ from local_stack.stack import LocalStack
 from support.readers import canonical, duckdb_rows
 from support.rights_fleet import DATABASE, RightsFleet
 
-__all__ = ["NeedyTable"]
-
 _SAID = {
     "expire_partitions": "expired 1 partition(s): dropped 1 data file(s) with 5 row(s)",
     "compact_small": "compacted 3 files into 1 (across 1 bins)",

@@ -34,8 +34,6 @@ from icekeeper.state.leases import slot_keys
 from support.clocks import same_clock
 from support.maintained_table import MaintainedTable
 
-__all__ = ["HOUR_MS", "RUN", "Pipeline", "broken"]
-
 RUN = "run-1"
 HOUR_MS = 3_600_000
 EAGER = {

@@ -31,31 +31,6 @@ from support.manifests import entries_of
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, table
 from support.uuids import ORDERS, uuid_values
 
-__all__ = [
-    "FIELDS",
-    "HEADER",
-    "HEADERS",
-    "KINDS",
-    "LARGE",
-    "MORE",
-    "TABLE",
-    "as_another_writer",
-    "described",
-    "encoded",
-    "keys",
-    "lanes",
-    "live",
-    "numbers",
-    "part",
-    "partitions",
-    "plan",
-    "plan_listed",
-    "regions",
-    "statuses",
-    "stored_manifests",
-    "targets",
-]
-
 FIELDS = [
     {"id": 1, "name": "id", "required": False, "type": "long"},
     {"id": 2, "name": "x", "required": False, "type": "double"},

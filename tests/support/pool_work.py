@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
-__all__ = ["pool_of"]
-
 
 def pool_of(name: str) -> tuple[str, str | None]:
     """The task, and the pool that Spark runs it in; the task ``broken`` breaks."""

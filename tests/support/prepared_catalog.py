@@ -9,8 +9,6 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 
-__all__ = ["PreparedCatalog"]
-
 
 class PreparedCatalog:
     """An exception in place of metadata is raised by ``load``; ``loads`` says what was asked for, in order."""

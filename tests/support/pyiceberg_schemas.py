@@ -15,8 +15,6 @@ from typing import Any
 from pyiceberg.avro import file as avro_file
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV2, TableMetadataV3
 
-__all__ = ["copy_no_metadata", "share_avro_schemas"]
-
 _MOST = 500
 
 

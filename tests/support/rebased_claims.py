@@ -25,32 +25,6 @@ from icekeeper.model import (
 from support.plans import data_file
 from support.tables import new_document, snapshot
 
-__all__ = [
-    "FIELDS",
-    "HEAD",
-    "H_SEQUENCE",
-    "KNOWN",
-    "LEAVES",
-    "LIST",
-    "PATH_COLUMN",
-    "PLANNED",
-    "SCHEMA",
-    "SNAPSHOT_H",
-    "SNAPSHOT_S",
-    "SPECS",
-    "S_SEQUENCE",
-    "H",
-    "Lake",
-    "S",
-    "claim",
-    "decide",
-    "document",
-    "equality_delete",
-    "lake_with",
-    "position_delete",
-    "spec",
-]
-
 S, H = 1, 2
 S_SEQUENCE, H_SEQUENCE = 10, 11
 PATH_COLUMN = 2147483546

@@ -14,8 +14,6 @@ from typing import Any
 
 from local_stack.template import TEMPLATE, Template
 
-__all__ = ["Grant", "RenderedTemplate", "combinations", "refusals", "render"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grant:

@@ -32,8 +32,6 @@ from local_stack.jobs import StandInJob
 from local_stack.stack import LocalStack
 from local_stack.template import ACCOUNT, REGION
 
-__all__ = ["ALL_IN_JOBS", "PARAMETERS", "RightsFleet"]
-
 DATA_BUCKET = "rights-lake"
 DATABASE = "rights"
 PARAMETERS = {

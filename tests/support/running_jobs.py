@@ -15,20 +15,6 @@ from icekeeper.storage.paths import normalise
 from support.maintained_table import NAME, MaintainedTable
 from support.pass_settings import EAGER
 
-__all__ = [
-    "LATER_MS",
-    "LEASE_MS",
-    "Interrupting",
-    "Killed",
-    "deleted",
-    "handle_of",
-    "kill",
-    "later",
-    "loads",
-    "pins",
-    "recorded",
-]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 LEASE_MS = 2 * HOUR_MS

@@ -14,8 +14,6 @@ from support.lambda_functions import sample
 from support.rights_fleet import PARAMETERS
 from support.stack_template import FUNCTIONS
 
-__all__ = ["as_sam_resolves", "emulators", "keys_of", "sam_cli", "variables_of"]
-
 
 def sam_cli() -> Path:
     """The command of SAM CLI, as ``make`` names it."""

@@ -19,8 +19,6 @@ from icekeeper.state.store import Glance, MaintenanceRequest
 from support.prepared_catalog import PreparedCatalog
 from support.settings import NOW_MS, policy, resolved
 
-__all__ = ["FILES", "IDLE", "CountedState", "names", "request", "scanned", "source", "with_uuid"]
-
 FILES = "{} data files of 1 MB on average are below 192 MB"
 IDLE = "no sign of work"
 

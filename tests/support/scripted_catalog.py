@@ -9,8 +9,6 @@ from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 
-__all__ = ["Hook", "ScriptedCatalog", "ScriptedEngine", "nothing", "once"]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Hook = Callable[[], object]

@@ -12,8 +12,6 @@ from icekeeper.errors import LeaseHeld
 from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
 
-__all__ = ["FUNCTION_STEPS", "ROUTES", "Call", "ScriptedPipeline"]
-
 # Canonical order (rule 58), the opt-in ones at their places.
 FUNCTION_STEPS = {
     "expire_partitions": "expire_partitions",

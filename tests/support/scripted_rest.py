@@ -15,8 +15,6 @@ from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.model import TableName
 from support.local_server import served_by
 
-__all__ = ["CommitScript", "HostileRest", "ScriptedRest", "error_document", "hostile_rest", "scripted_rest"]
-
 Rest = TypeVar("Rest", bound="ScriptedRest")
 
 

@@ -10,8 +10,6 @@ from local_stack.stack import LocalStack
 from support.lambda_functions import sample
 from support.table_functions import EVENTS, RUN
 
-__all__ = ["STEPS_OF_EVENTS", "Call", "SentEvents"]
-
 Call: TypeAlias = Callable[[str, Any], Any]
 """Calls a function by its role with an event; its answer."""
 

@@ -22,8 +22,6 @@ from support.maintained_table import MaintainedTable
 from support.pass_settings import EAGER
 from support.readers import pyiceberg_rows
 
-__all__ = ["age_everything", "files_of", "grow_old_in_history", "ids", "maintain", "open_ours", "second_catalog"]
-
 
 def second_catalog(tmp_path: Path) -> SqlCatalog:
     """Another catalog of the same deployment, with PyIceberg's eyes."""

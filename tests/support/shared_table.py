@@ -15,8 +15,6 @@ from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable
 from support.maintained_table import NAME, MaintainedTable
 
-__all__ = ["SharedTable"]
-
 
 class _JavasPointer:
     """A catalog of one table: where Java's table operations are, there is the table."""

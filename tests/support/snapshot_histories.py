@@ -20,8 +20,6 @@ from icekeeper.policy import Policy
 from support.plans import policy
 from support.tables import new_document, snapshot
 
-__all__ = ["DAY_H", "NOW_MS", "Case", "cases", "expire", "expired", "flink_mark", "history", "newest_first"]
-
 NOW_MS = 1_700_000_000_000
 DAY_H = 24
 

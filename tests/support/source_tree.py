@@ -7,24 +7,6 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "BESIDE",
-    "DEPLOYED",
-    "IMPORTS_OF_SPARK",
-    "LOCAL_STACK",
-    "MODULES",
-    "PACKAGE",
-    "ROOT",
-    "SOURCES",
-    "imported",
-    "is_within",
-    "module_name",
-    "nodes",
-    "own_imports",
-    "relative",
-    "room",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import sqlalchemy
 
-__all__ = ["share_compiled_sql", "wait_for_no_disk"]
-
 
 @functools.cache
 def share_compiled_sql() -> None:

@@ -9,23 +9,6 @@ from typing import Any
 
 from local_stack.template import TEMPLATE, load_template
 
-__all__ = [
-    "DOCUMENT",
-    "FUNCTIONS",
-    "JOBS",
-    "MACHINE",
-    "PARAMETERS",
-    "RESOURCES",
-    "ROOT",
-    "VARIABLES",
-    "actions",
-    "camel",
-    "of_type",
-    "referred",
-    "role_of",
-    "statements",
-]
-
 ROOT = TEMPLATE.parent
 DOCUMENT = load_template()
 RESOURCES: Mapping[str, Mapping[str, Any]] = DOCUMENT["Resources"]

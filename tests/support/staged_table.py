@@ -15,8 +15,6 @@ from icekeeper.state.store import LoadState, StagedLoad
 from support.clocks import same_clock
 from support.maintained_table import NAME, MaintainedTable, our_catalog
 
-__all__ = ["GRACE", "GRACE_MS", "START_MS", "StagedTable", "Watch"]
-
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS
 START_MS = system_clock()

@@ -12,8 +12,6 @@ import yaml
 
 from local_stack.template import YAML_LOADER
 
-__all__ = ["DEFINITION", "Machine", "load_machine", "substitutions_used"]
-
 DEFINITION = Path(__file__).parents[2] / "functions" / "maintain_tables.asl.yaml"
 _SUBSTITUTION = re.compile(r"\$\{(\w+)\}")
 

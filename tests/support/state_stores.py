@@ -16,8 +16,6 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import StateStore
 from support.state_tables import a_table
 
-__all__ = ["COPY", "IDENTITY", "OTHERS", "SPELLINGS", "STORES", "WITHOUT_UUID", "OpenStore"]
-
 IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t")
 WITHOUT_UUID = replace(IDENTITY, uuid="")
 SPELLINGS: Mapping[str, TableIdentity] = {

@@ -10,8 +10,6 @@ from icekeeper.state.dynamodb.items import create_table
 from icekeeper.state.dynamodb.table import DynamoTable
 from local_stack.moto_server import REGION, MotoServer
 
-__all__ = ["a_table", "state_address"]
-
 _numbers = itertools.count(1)
 
 

@@ -23,8 +23,6 @@ from icekeeper.storage.storage import Storage
 from support.copied import target_of
 from support.rewrites import rows, struct
 
-__all__ = ["FLAT", "answering", "judged", "large_file", "merged", "requests_of", "stored_entry"]
-
 FLAT = struct((1, "id", "long"), (2, "noise", "long"), (3, "text", "string"))
 _TARGET = target_of(FLAT)
 

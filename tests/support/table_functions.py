@@ -13,8 +13,6 @@ from icekeeper.state.store import LakeStats
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
 from support.maintained_table import MaintainedTable
 
-__all__ = ["EVENTS", "ROLES", "RUN", "SECRETS", "STEPS", "Functions"]
-
 RUN = "by-hand-1"
 SECRETS = (
     "token-that-nobody-may-see",

@@ -10,8 +10,6 @@ from support.maintained_table import NAME, MaintainedTable
 from support.outcomes import outcome_of
 from support.readers import duckdb_rows
 
-__all__ = ["UP_TO_DATE", "computed", "computed_from", "entry", "ndv", "previewed", "rows_read", "true_ndv"]
-
 UP_TO_DATE = "statistics are up to date"
 
 

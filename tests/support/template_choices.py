@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SINGLE", "TABLES", "VPC"]
-
 TABLES = {
     "DiscoverTableBuckets": ("false", "true"),
     "TableBucketArns": ("", "arn:aws:s3tables:eu-central-1:123456789012:bucket/lake"),

@@ -9,8 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["AWKWARD_UUIDS", "ORDERS", "uuid_values"]
-
 
 def _signed(value: bytes) -> tuple[int, int]:
     """As ``java.util.UUID.compareTo`` orders them, and with it Iceberg-Java up to 1.10."""

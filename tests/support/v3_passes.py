@@ -20,17 +20,6 @@ from support.outcomes import outcome_of
 from support.readers import duckdb_rows
 from support.v3 import append, data_files, lineage, upgrade
 
-__all__ = [
-    "KEEPING",
-    "assert_row_ids_hold",
-    "compacted",
-    "file_of",
-    "manifests",
-    "rows",
-    "upgraded_table",
-    "with_row_ids",
-]
-
 KEEPING = {"snapshot_retention_hours": "1000"}
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from support.oracle import Row
 
-__all__ = ["DOMAINS", "fits", "promoted", "random_row", "random_value"]
-
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 # ORC has no place for the last second before 1970: Java's writer moves it to the first one after.
 _BEFORE_EPOCH = datetime.datetime(1969, 12, 31, 23, 59, 58, 999999)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["wait_until"]
-
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether the condition came to hold within these seconds."""

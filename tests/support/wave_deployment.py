@@ -17,8 +17,6 @@ from icekeeper.pipeline.wave import WaveDocument, WaveEvent, gather_wave, read_w
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline
 
-__all__ = ["Wave", "files_of", "ids_of"]
-
 
 class Wave:
     """The tables ``ns.t``, ``ns.u`` and ``ns.v`` of 5, 2 and 2 files, planned by a scheduled run for its wave."""

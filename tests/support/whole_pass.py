@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OPERATIONS", "WHOLE_PASS", "failing"]
-
 OPERATIONS = [
     "expire_partitions",
     "compact",

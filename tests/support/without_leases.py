@@ -7,8 +7,6 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
-__all__ = ["without_leases"]
-
 
 @contextmanager
 def without_leases() -> Iterator[None]:

@@ -14,7 +14,7 @@ from icekeeper.report.activity import JsonLines, operation_finished, operation_s
 
 @pytest.fixture(autouse=True)
 def _at_info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "icekeeper.report.activity")
+    caplog.set_level(logging.INFO, "icekeeper.activity")
 
 
 def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytes
     assert line == {
         "level": "INFO",
         "message": "ns.t: compact started",
-        "name": "icekeeper.report.activity",
+        "name": "icekeeper.activity",
         "catalog": "C",
         # What a line says for itself is what counts.
         "event": "operation_started",

@@ -44,7 +44,7 @@ def test_retries_end_in_a_conflict_with_nothing_left_staged(script: Script) -> N
 
 def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     """Forty swaps lost to a busy writer do not throw the work of hours away; each is logged (rule 59)."""
-    caplog.set_level("INFO", "icekeeper.report.activity")
+    caplog.set_level("INFO", "icekeeper.activity")
     run = Run(MemoryCatalog(scripts=[lost_to_another] * 40))
     committed = run.go(max_retries=2, patience_s=600)
     assert isinstance(committed, Committed)

@@ -60,7 +60,7 @@ def test_what_to_do_about_damage_is_said_by_verify_and_on_the_page() -> None:
 
 def test_every_metric_of_staged_files_is_on_their_page() -> None:
     page = (ROOT / "docs" / "pins-and-loads.md").read_text()
-    source = ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations" / "staging" / "clean.py"
+    source = ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations" / "clean_staging.py"
     keys = set(re.findall(r'"(staged\.\w+)"', source.read_text()))
     assert set(re.findall(r"`(staged\.\w+)`", page)) == keys
 

@@ -190,10 +190,10 @@ def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
 
 
 def test_a_scan_says_when_it_starts_and_ends_with_counts(state: CountedState, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "icekeeper.report.activity")
+    caplog.set_level(logging.INFO, "icekeeper.activity")
     catalog = PreparedCatalog({"ns.a": table(small_files(9, MB)), "ns.b": table(), "ns.c": StorageError("no")})
     scanned(state, catalog)
-    started, finished = (vars(record) for record in caplog.records if record.name == "icekeeper.report.activity")
+    started, finished = (vars(record) for record in caplog.records if record.name == "icekeeper.activity")
     assert (started["event"], started["catalogs"]) == ("scan_started", 1)
     counts = {key: finished[key] for key in ("event", "listed", "tables", "proposals", "skipped", "errors")}
     assert counts == {"event": "scan_finished", "listed": 3, "tables": 3, "proposals": 1, "skipped": 2, "errors": 1}

@@ -21,7 +21,7 @@ LAMBDA_ERRORS = {
     "Lambda.ClientExecutionTimeoutException",
 }
 KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
-OURS = set(errors.__all__) | {"IdempotencyAlreadyInProgressError"}
+OURS = errors.ERROR_NAMES | {"IdempotencyAlreadyInProgressError"}
 OF_STEP_FUNCTIONS = {
     "States.TaskFailed",
     "States.Timeout",

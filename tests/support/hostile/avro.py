@@ -13,8 +13,6 @@ import fastavro
 from icekeeper.metadata.avro_files import open_avro, writer_schema
 from support.hostile.packed import bzip2, deflated, xz, zstandard
 
-__all__ = ["NULLS", "avro_bombs", "avro_file", "avro_long", "avro_text", "encoded", "nested_types", "records_of"]
-
 MARKER = b"0123456789abcdef"
 
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from support.hostile import metadata, rows, settings
 
-__all__ = ["FAMILIES", "MOST_SECONDS", "Ended", "Group", "tried"]
-
 Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
 """Makes a parser, which may use a folder, and what is sent to it by the name of the case."""
 

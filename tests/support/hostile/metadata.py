@@ -12,8 +12,6 @@ from typing import Any
 from support.hostile.avro import NULLS, avro_bombs, avro_file, avro_long, avro_text, encoded, nested_types
 from support.hostile.packed import deflated, gzipped, zstandard
 
-__all__ = ["deletion_vector", "manifest", "manifest_list", "metadata_json", "puffin_footer", "sketch"]
-
 DOCUMENT = {
     "format-version": 2,
     "location": "s3://b/t",

@@ -8,8 +8,6 @@ import zlib
 
 import pyarrow as pa
 
-__all__ = ["bzip2", "deflated", "gzipped", "xz", "zstandard"]
-
 
 def deflated(begin: bytes, piece: bytes = b"", size: int = 0, end: bytes = b"") -> bytes:
     """A piece repeated to so many bytes between two others, compressed without ever holding what it unfolds to."""

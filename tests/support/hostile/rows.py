@@ -14,8 +14,6 @@ from pyarrow import orc
 
 from support.hostile.avro import avro_bombs, avro_file, avro_text, encoded
 
-__all__ = ["avro_rows", "orc_rows", "parquet_footer", "parquet_rows"]
-
 
 def avro_rows(folder: Path) -> Any:
     schema = {"type": "record", "name": "t", "fields": [{"name": "id", "type": "long", "field-id": 1}]}

@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 
 from support.hostile.packed import gzipped
 
-__all__ = ["control_document", "inventory", "inventory_manifest", "policy_file", "state_file", "state_item"]
-
 
 def policy_file(_: Path) -> Any:
     from icekeeper.policy.policy_file import parse_policy_file

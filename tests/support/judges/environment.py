@@ -13,8 +13,6 @@ import pytest
 
 from support.source_tree import ROOT
 
-__all__ = ["NEEDS_JUDGES", "served"]
-
 _PYTHON = ROOT / os.environ.get("JUDGES_PYTHON", "build/judges/bin/python")
 NEEDS_JUDGES = pytest.mark.skipif(
     "JUDGES_PYTHON" not in os.environ and not _PYTHON.exists(),

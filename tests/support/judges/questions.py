@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from support.judges.served import plain
 
-__all__ = ["COLUMNS", "FILES", "QUESTIONS", "Question", "Row", "arrow_table", "file_rows"]
-
 Row = Mapping[str, Any]
 _UTC = datetime.UTC
 

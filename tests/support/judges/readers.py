@@ -20,8 +20,6 @@ from support.judges.questions import COLUMNS, QUESTIONS, Question
 from support.judges.served import plain
 from support.judges.tables import Judged
 
-__all__ = ["READERS", "UNREAD", "problems"]
-
 SERVED = ("iceberg-rust", "datafusion", "polars", "chdb")
 """Those of the judges' environment."""
 HERE = ("duckdb", "pyiceberg")

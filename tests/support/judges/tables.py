@@ -39,8 +39,6 @@ from support.judges.environment import served
 from support.judges.questions import COLUMNS, FILES, Row, arrow_table, file_rows
 from support.maintained_table import MaintainedTable, new_table, registered_table
 
-__all__ = ["ARROW", "DELETES", "FOREIGN", "OPERATIONS", "Judged", "SourceFiles", "judged_table", "judged_tables"]
-
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
     NestedField(2, "text", StringType()),

@@ -14,8 +14,6 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 
-__all__ = ["DOORS", "Door", "InterruptedEngine", "Interruption", "Moment", "door_named"]
-
 DOORS = 3
 """Each catalog is known under so many names."""
 

@@ -25,8 +25,6 @@ from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.ownership.witness import real_path
 
-__all__ = ["CATALOGS", "SCHEMA", "SPELLINGS", "Lake"]
-
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
 # As PyIceberg numbers the columns of a new table.
 _WITH_FIELD_IDS = pa.schema(

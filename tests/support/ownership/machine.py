@@ -26,8 +26,6 @@ from support.ownership.witness import Rows, Witness, real_path
 from support.ownership.world import World
 from support.ownership.writing import Care, Layout, Writing, chosen
 
-__all__ = ["OwnershipMachine"]
-
 _FOREVER_MS = 1 << 40
 _picks = st.integers(0, 11)
 _catalogs = st.integers(0, len(CATALOGS) - 1)

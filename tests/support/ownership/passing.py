@@ -18,8 +18,6 @@ from support.ownership.witness import Witness, real_path
 from support.ownership.world import World
 from support.without_leases import without_leases
 
-__all__ = ["EAGER", "Passing", "table_name"]
-
 EAGER = {
     "min_input_files": "2",
     "min_manifests_to_rewrite": "2",

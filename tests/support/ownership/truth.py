@@ -23,8 +23,6 @@ from pyiceberg.table.snapshots import Operation as SnapshotOperation
 from icekeeper.policy import Operation
 from support.ownership.witness import Rows, Sight, Witness, real_path
 
-__all__ = ["Entry", "Hold", "Lineage", "PassReport", "could_know", "is_below"]
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -14,8 +14,6 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["Rows", "Sight", "Witness", "real_path"]
-
 Rows = tuple[int, ...]
 """The ids that a snapshot holds, sorted."""
 

@@ -12,8 +12,6 @@ from support.ownership.lake import CATALOGS, Lake
 from support.ownership.truth import Entry, Hold, Lineage, PassReport, could_know, is_below
 from support.ownership.witness import Rows, Sight, Witness, real_path
 
-__all__ = ["World"]
-
 
 class World:
     """What there is; ``tell`` gets a line for everything that happens."""

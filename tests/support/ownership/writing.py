@@ -15,8 +15,6 @@ from support.ownership.truth import Entry, Lineage
 from support.ownership.witness import Rows, real_path
 from support.ownership.world import World
 
-__all__ = ["Care", "Layout", "Writing", "chosen"]
-
 _Chosen = TypeVar("_Chosen")
 _MOST_TABLES = 4
 _MOST_ENTRIES = 7

@@ -32,33 +32,9 @@ sentence for a person, and says what to do where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from icekeeper.text import masked_sentence
-
-__all__ = [
-    "CatalogBusy",
-    "CommitConflict",
-    "CommitRefused",
-    "CommitStateUnknown",
-    "FileUnreadable",
-    "FleetBusy",
-    "LeaseHeld",
-    "LeaseLost",
-    "LocationRefused",
-    "MaintenanceError",
-    "MetadataUnreadable",
-    "OperationRefused",
-    "OutputUnproved",
-    "PartlyListed",
-    "PlanStale",
-    "PolicyError",
-    "RequestRefused",
-    "RowsNotKept",
-    "StorageError",
-    "TableUnsupported",
-    "is_gone",
-]
 
 
 class MaintenanceError(Exception):
@@ -205,3 +181,13 @@ def is_gone(error: BaseException) -> bool:
     while failed is not None and not isinstance(failed, FileNotFoundError):
         failed = failed.__cause__
     return failed is not None
+
+
+def _tree(root: type[MaintenanceError]) -> Iterator[type[MaintenanceError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _tree(kind)
+
+
+ERROR_NAMES = frozenset(kind.__name__ for kind in _tree(MaintenanceError))
+"""The names of all errors of this tree, as state machines catch them."""

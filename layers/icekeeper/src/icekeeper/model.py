@@ -14,23 +14,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-__all__ = [
-    "DataFile",
-    "EntryStatus",
-    "FileContent",
-    "FileIdentity",
-    "FileKey",
-    "LiveEntry",
-    "LiveFile",
-    "ManifestContent",
-    "ManifestEntry",
-    "ManifestFile",
-    "Nothing",
-    "PartitionFieldSummary",
-    "PartitionValue",
-    "TableName",
-]
-
 PartitionValue: TypeAlias = bool | int | float | str | bytes | None
 FileKey: TypeAlias = tuple[str, int | None]
 """What identifies a live file within a snapshot: its path, and the offset of a deletion vector in its Puffin file."""

@@ -10,24 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = [
-    "ALL_OPERATIONS",
-    "CLEAN_STAGED",
-    "FACTS",
-    "OPT_IN_OPERATIONS",
-    "STEPS",
-    "STEP_FACTS",
-    "BuiltIn",
-    "GlueJob",
-    "Limit",
-    "Measure",
-    "Operation",
-    "StepFacts",
-    "operations_of_job",
-    "operations_of_waves",
-    "steps_of_function",
-]
-
 CLEAN_STAGED = "clean_staged"
 """The step that is no operation: every pass cleans up what failed loads left, whatever its policy says."""
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
 
-__all__ = ["Runtime", "open_engine"]
 
 log = logging.getLogger(__name__)
 

@@ -411,13 +411,13 @@ def shared_key_advice(tables: Sequence[TableSummary]) -> Iterator[tuple[str, Adv
     """
     by_key: defaultdict[tuple[str, str], list[tuple[TableSummary, PartitionField]]] = defaultdict(list)
     for table in tables:
-        for field in table.fields:
-            if field.buckets is not None:
-                by_key[field.column, field.type].append((table, field))
+        for partition in table.fields:
+            if partition.buckets is not None:
+                by_key[partition.column, partition.type].append((table, partition))
     for (column, _), group in by_key.items():
         largest, model = max(group, key=lambda pair: (pair[0].size, pair[0].table))
-        for table, field in group:
-            buckets, wanted = field.buckets or 0, model.buckets or 0
+        for table, partition in group:
+            buckets, wanted = partition.buckets or 0, model.buckets or 0
             if table.table == largest.table or buckets == wanted or table.size < wanted * LEAST_BUCKET_BYTES:
                 continue
             yield (
@@ -428,7 +428,7 @@ def shared_key_advice(tables: Sequence[TableSummary]) -> Iterator[tuple[str, Adv
                     "both tables",
                     {"buckets": buckets, "other_buckets": wanted, "other_table": largest.table, "bytes": table.size},
                     "joins bucket by bucket without a shuffle (storage-partitioned joins)",
-                    replace_field(table.table, field.name, column, "bucket", wanted),
+                    replace_field(table.table, partition.name, column, "bucket", wanted),
                 ),
             )
 

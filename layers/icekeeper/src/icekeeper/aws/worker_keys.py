@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from icekeeper.aws.settings import current_properties, identity_in, is_anonymous, region_of, with_keys
 from icekeeper.errors import PolicyError, StorageError
 
-__all__ = ["WORKER_CREDENTIALS", "properties_for_workers"]
-
 WORKER_CREDENTIALS = "ICEKEEPER_WORKER_CREDENTIALS"
 """``own``, or ``driver``: workers get the keys that this process has when their work is sent to them."""
 

@@ -27,13 +27,6 @@ from icekeeper.policy.ownership import BucketJobs, BucketMaintenance, BuiltInSta
 from icekeeper.storage.failures import describe_failure, is_transient
 from icekeeper.text import mask
 
-__all__ = [
-    "S3TABLES_PREFIXES",
-    "TableBucketMaintenance",
-    "maintenance_behind",
-    "s3tables_client",
-]
-
 S3TABLES_PREFIXES = ("s3tables", "client", "s3")
 _FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)

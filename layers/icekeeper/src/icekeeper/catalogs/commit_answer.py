@@ -17,8 +17,6 @@ from typing import Any
 from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
 from icekeeper.model import TableName
 
-__all__ = ["CommitAnswer", "ErrorDocument", "answer_of_aws", "answer_of_rest", "error_of", "read_error"]
-
 
 class CommitAnswer(Enum):
     """What the answer says about the commit; only the table's metadata prove ``LANDED`` or ``REFUSED``."""

@@ -26,8 +26,6 @@ from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
 
-__all__ = ["GLUE", "GlueCatalog"]
-
 GLUE = AwsService(
     title="the Glue Data Catalog",
     client="glue",

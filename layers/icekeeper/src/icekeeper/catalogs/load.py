@@ -11,8 +11,6 @@ from icekeeper.errors import PolicyError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 from icekeeper.text import remember_secrets
 
-__all__ = ["connect", "known_catalogs", "open_catalog", "served_catalog"]
-
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
     """Properties by lower-case catalog name: those of a catalog file, overlaid by PyIceberg's own configuration.

@@ -45,8 +45,6 @@ from icekeeper.pyiceberg_private.rest_session import (
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.text import address_to_show, mask, remember_secrets
 
-__all__ = ["RestCatalog"]
-
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)

@@ -20,8 +20,6 @@ from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 
-__all__ = ["S3_TABLES", "S3TablesCatalog"]
-
 S3_TABLES = AwsService(
     title="S3 Tables",
     client="s3tables",

@@ -33,8 +33,6 @@ from icekeeper.aws.settings import (
 from icekeeper.errors import StorageError
 from icekeeper.text import mask
 
-__all__ = ["FileSettings", "ServerSettings", "file_settings", "log_ignored", "server_settings"]
-
 log = logging.getLogger(__name__)
 
 Sent: TypeAlias = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The ``icekeeper`` command."""
+"""The ``icekeeper`` command: arguments, exit codes, JSON and text."""
 
 from __future__ import annotations
 

@@ -56,8 +56,6 @@ from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.text import MaskingFormatter, counted
 
-__all__ = ["app", "main"]
-
 log = logging.getLogger(__name__)
 
 app = typer.Typer(

@@ -28,28 +28,6 @@ if TYPE_CHECKING:
     from icekeeper.engines.engine import Engine, EngineName
     from icekeeper.report.outcome import ListingWriter
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_OK",
-    "EXIT_USAGE",
-    "OutputLost",
-    "about",
-    "answer",
-    "engine_and_progress",
-    "listings",
-    "people",
-    "print_error",
-    "print_failed",
-    "print_interrupted",
-    "print_json",
-    "print_usage_error",
-    "progress_bar",
-    "silence_output",
-    "tell",
-    "waiting",
-    "with_id_texts",
-]
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.stores import TableHandle
     from icekeeper.policy import ResolvedPolicy
 
-__all__ = ["policy_app"]
 
 policy_app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="The settings that hold for a table, and where each came from."

@@ -1,0 +1,1 @@
+"""Commits: conflict detection on the newest head, new manifests and snapshot, compare-and-swap, unknown outcomes."""

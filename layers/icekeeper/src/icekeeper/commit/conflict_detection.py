@@ -13,8 +13,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestContent, ManifestFile, PartitionValue
 
-__all__ = ["ClaimedFile", "GroupClaim", "PlanningState", "RebaseResult", "Scope", "rebase"]
-
 Scope = tuple[int, tuple[PartitionValue, ...]]
 
 

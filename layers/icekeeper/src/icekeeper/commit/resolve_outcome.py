@@ -18,8 +18,6 @@ from icekeeper.commit.attempt import PreparedCommit, Verdict, is_as_before, is_o
 from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 
-__all__ = ["SLOW", "OutcomeResolver", "Traces", "Undecided", "backoff_seconds"]
-
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
 """Reads the metadata files that the store has received since a state of the table, also those the catalog hides."""
 

@@ -31,8 +31,6 @@ from icekeeper.machine.clock import steady_s
 from icekeeper.model import Nothing
 from icekeeper.report.activity import swap_lost
 
-__all__ = ["CommitTerms", "Committed", "commit_with_retries", "patience_of"]
-
 # Within these bounds a rewrite's commit is tried for as long as the rewrite took.
 _LEAST_PATIENCE_S = 30.0
 _MOST_PATIENCE_S = 15 * 60.0

@@ -22,8 +22,6 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 
-__all__ = ["Confirm", "DeletedFiles", "delete_unneeded", "still_old"]
-
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """Returns those of some paths that may still be deleted, for reasons other than who needs them: their age."""
 

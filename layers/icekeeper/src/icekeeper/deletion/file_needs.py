@@ -39,8 +39,6 @@ from icekeeper.state.claims import TableClaims
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, may_be_under, normalise
 
-__all__ = ["GC_DISABLED", "FileNeeds"]
-
 log = logging.getLogger(__name__)
 
 GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule 93)

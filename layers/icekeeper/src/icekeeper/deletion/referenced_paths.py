@@ -21,8 +21,6 @@ from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, any_spelling, authority, merged_spellings
 
-__all__ = ["Hashes", "ReferencedPaths", "UnlistedPaths", "path_hash"]
-
 # Sorted and freed of repetitions each time so many came in: a path that many manifests hold counts once.
 _UNSORTED = 1_000_000
 _AT_ONCE = 10_000

@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["connect", "main"]
-
 # In the order of loading: the Iceberg extension needs httpfs and avro.
 _EXTENSIONS = ("duckdb_extension_httpfs", "duckdb_extension_avro", "duckdb_extension_iceberg")
 

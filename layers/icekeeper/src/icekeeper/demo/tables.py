@@ -16,8 +16,6 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from icekeeper.pyiceberg_private.transactions import copy_metadata_once
 from icekeeper.storage.storage import Storage
 
-__all__ = ["NAMESPACE", "MessyTable", "create_messy_tables"]
-
 NAMESPACE = "shop"
 # 2026-01-01T00:00:00 in microseconds; fixed, so that every demonstration holds the same rows.
 _START_US = 1_767_225_600_000_000

@@ -22,16 +22,6 @@ from icekeeper.policy.due import FIRST_SWEEP, PolicyPart, due_parts, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Glance, ScheduleRun, StateStore
 
-__all__ = [
-    "Assessor",
-    "Observer",
-    "PolicyResolver",
-    "assessor",
-    "idle_by_memory",
-    "load_or_skip",
-    "skip_on_error",
-]
-
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")

@@ -18,8 +18,6 @@ from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.leases import taken_slots
 from icekeeper.state.store import Gathered, StateStore
 
-__all__ = ["detect", "detect_catalog"]
-
 log = logging.getLogger(__name__)
 
 

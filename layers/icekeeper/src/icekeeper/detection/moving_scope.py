@@ -10,8 +10,6 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
 
-__all__ = ["partitions_came_into_scope", "scope_has_moved"]
-
 _DAY_MS = 24 * HOUR_MS
 _LONGEST_MS = {"hour": HOUR_MS, "day": _DAY_MS, "month": 31 * _DAY_MS, "year": 366 * _DAY_MS}
 

@@ -1,1 +1,1 @@
-"""Where work units run: the same pure function, here or by Spark."""
+"""Engines: the same pure function runs in this process, in worker processes or on Spark."""

@@ -28,8 +28,6 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.text import MaskingFormatter
 
-__all__ = ["end_worker_server", "worker_pool", "workers_ignore_interrupts"]
-
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 

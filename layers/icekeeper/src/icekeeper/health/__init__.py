@@ -1,1 +1,1 @@
-"""How tables look, maintained or not: counters and warnings from metadata (rule 118)."""
+"""The health of tables: counters and warnings from metadata (rule 118)."""

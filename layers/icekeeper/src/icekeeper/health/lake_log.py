@@ -19,8 +19,6 @@ from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore
 
-__all__ = ["LakeLog", "Twins"]
-
 log = logging.getLogger(__name__)
 
 # An item of DynamoDB has at most 400 KB; one that does not fit would cost all others of its batch.

@@ -46,8 +46,6 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, may_be_under, normalise
 from icekeeper.storage.storage import FileSource, ListedLocation, Storage
 
-__all__ = ["BucketSweep", "run_bucket_pass"]
-
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
 _AT_ONCE = 10_000

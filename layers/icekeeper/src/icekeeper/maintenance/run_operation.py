@@ -78,9 +78,7 @@ def _imported_when_run(module: str, **given: str) -> Work:
 
 OPERATIONS: Mapping[Operation, Work] = {
     # No operation knows another one: the filter that compaction has too is handed to it.
-    Operation.EXPIRE_PARTITIONS: _imported_when_run(
-        "partitions.expire_partitions", matching="compaction.where.whole_partitions"
-    ),
+    Operation.EXPIRE_PARTITIONS: _imported_when_run("expire_partitions", matching="compaction.where.whole_partitions"),
     Operation.COMPACT: _imported_when_run("compaction.compact"),
     Operation.REWRITE_POSITION_DELETES: _imported_when_run("position_deletes.rewrite_position_deletes"),
     Operation.EXPIRE_SNAPSHOTS: _imported_when_run("expiry.expire_snapshots"),

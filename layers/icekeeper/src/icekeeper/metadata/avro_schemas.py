@@ -14,17 +14,6 @@ from typing import Any
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import ManifestContent
 
-__all__ = [
-    "AvroSchema",
-    "avro_name",
-    "column_type",
-    "manifest_header",
-    "manifest_list_schema",
-    "manifest_schema",
-    "partition_type",
-    "record_schema",
-]
-
 AvroSchema = dict[str, Any]
 
 _PRIMITIVES = frozenset({"boolean", "int", "long", "float", "double", "string"})

@@ -23,20 +23,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
-__all__ = [
-    "DELETE_FILE_PATH_ID",
-    "DELETE_POSITION_ID",
-    "DeleteIndex",
-    "DeleteIndexBuilder",
-    "PartitionKey",
-    "decode_bound",
-    "is_unpartitioned",
-    "may_name",
-    "may_stand_elsewhere",
-    "named_file",
-    "partition_key",
-]
-
 # Reserved field ids of position delete files (specification, "Reserved Field IDs").
 DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545

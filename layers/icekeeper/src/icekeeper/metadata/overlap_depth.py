@@ -21,18 +21,6 @@ from typing import Any, TypeAlias
 from icekeeper.metadata.single_value import comparable, decode
 from icekeeper.model import DataFile
 
-__all__ = [
-    "ABOVE_ALL",
-    "BELOW_ALL",
-    "DEPTH_KEY",
-    "Extent",
-    "OverlapDepth",
-    "Place",
-    "column_extent",
-    "measure_depth",
-    "total_depth",
-]
-
 Place: TypeAlias = tuple[Any, ...]
 """A value of a column, or a place beyond all of them; compares as Iceberg orders values."""
 BELOW_ALL: Place = (0,)

@@ -19,20 +19,6 @@ from pyroaring import BitMap64
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 
-__all__ = [
-    "DELETION_VECTOR",
-    "THETA_SKETCH",
-    "PuffinBlob",
-    "PuffinFile",
-    "decode_deletion_vector",
-    "decode_footer",
-    "encode_blobs",
-    "encode_deletion_vector",
-    "encode_puffin",
-    "footer_size",
-    "has_compressed_footer",
-]
-
 DELETION_VECTOR = "deletion-vector-v1"
 THETA_SKETCH = "apache-datasketches-theta-v1"
 _MAGIC = b"PFA1"

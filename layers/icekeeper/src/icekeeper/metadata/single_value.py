@@ -224,7 +224,8 @@ def _moment(iceberg_type: str, text: str) -> int:
 #
 # A lower bound must not be above any value in either order.  Two facts decide whether there is one:
 #
-# * The first halves of the values and of the bound must have the same sign bit, because the two orders disagree on halves
+# * The first halves of the values and of the bound must have the same sign bit, because the two orders disagree on
+#   halves
 #   of different sign bits.
 # * If the values with the least first half have second halves of both sign bits, no second half is below them in both
 #   orders, so the bound needs a lesser first half.  There is none below 0 and below the most negative number.

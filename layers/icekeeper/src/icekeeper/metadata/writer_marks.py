@@ -28,8 +28,6 @@ from functools import lru_cache
 
 from icekeeper.metadata.document import Snapshot
 
-__all__ = ["COMMITTED_KEY", "WriterMark", "carried_marks", "marks_of"]
-
 COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
 """Beside carried marks: when the writer itself committed them, in epoch milliseconds."""
 

@@ -18,8 +18,6 @@ from icekeeper.metadata.document import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.operation_facts import Operation
 
-__all__ = ["PlannedTable"]
-
 log = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import note_detection
 
-__all__ = ["Detected", "detect_tables"]
-
 log = logging.getLogger(__name__)
 
 _CURSOR = "detection/cursor.json"

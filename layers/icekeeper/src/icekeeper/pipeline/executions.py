@@ -17,8 +17,6 @@ from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.pipeline.events import Failure, TableResult
 from icekeeper.storage.failures import describe_failure
 
-__all__ = ["Execution", "StateMachine", "StateMachineArn"]
-
 RUNNING = frozenset({"RUNNING", "PENDING_REDRIVE"})
 # Step Functions API reference, StartExecution, "Errors".
 _MISSING = frozenset({"ExecutionDoesNotExist", "InvalidArn", "StateMachineDoesNotExist"})

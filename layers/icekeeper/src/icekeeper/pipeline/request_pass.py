@@ -23,17 +23,6 @@ from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import MaintenanceRequest, PassRecord, StateStore
 
-__all__ = [
-    "Answer",
-    "Waiting",
-    "await_pass",
-    "file_request",
-    "follow_pass",
-    "machine_input",
-    "require_shared_state",
-    "start_pass",
-]
-
 FIRST_PAUSE_S = 1.0
 """The first pause between two looks at the run, in seconds; later ones are longer, up to :data:`LONGEST_PAUSE_S`."""
 LONGEST_PAUSE_S = 30.0

@@ -16,8 +16,6 @@ from icekeeper.policy import Policy
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease, held_slot, take_slot
 
-__all__ = ["acquire_table_lease", "held_table_lease", "release_table_lease", "renew_table_lease", "table_lease_ttl_ms"]
-
 # Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
 # tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes (platform 57).
 _SLACK_MS = 60 * 60 * 1000

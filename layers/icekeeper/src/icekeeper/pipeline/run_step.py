@@ -30,8 +30,6 @@ from icekeeper.report.activity import Progress, operation_finished, operation_st
 from icekeeper.report.outcome import OperationOutcome, Status, operation_document, refused_besides
 from icekeeper.storage.storage import KnownFiles
 
-__all__ = ["LISTED_ORPHANS", "Step", "list_orphans", "open_step", "run_step"]
-
 log = logging.getLogger(__name__)
 
 # The state machine knows these by name, and tries again.

@@ -27,8 +27,6 @@ from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import RETRIED, run_step
 from icekeeper.text import masked
 
-__all__ = ["CallLimits", "WholePass", "WholePassEvent", "run_whole_pass"]
-
 log = logging.getLogger(__name__)
 
 # A step that would perhaps not end in time is left: a function that is killed bars its repetition for 15 minutes.

@@ -1,4 +1,4 @@
-"""Settings: every key, where its value came from, and what contradicts what."""
+"""Settings: every key, the layers that set it, where a value came from, and which values contradict each other."""
 
 from __future__ import annotations
 

@@ -29,8 +29,6 @@ from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
 from icekeeper.policy.layers import Layer, check_layer
 from icekeeper.policy.values import did_you_mean
 
-__all__ = ["PolicyFile", "PolicyRule", "parse_policy_file"]
-
 _RULES = "rules"
 _SETTINGS = "settings"
 _PATTERNS = ("bucket", "namespace", "table")

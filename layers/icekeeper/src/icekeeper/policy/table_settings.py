@@ -30,8 +30,6 @@ from icekeeper.policy.layers import (
 )
 from icekeeper.policy.values import rounded_up, text_of
 
-__all__ = ["Ignored", "without_ignored"]
-
 _DEFAULT = "default"
 _VARIABLE = f"{ENVIRONMENT_PREFIX}TABLE_SETTINGS"
 # Each is resolved for every pass, and may be a pass; people have one or two.

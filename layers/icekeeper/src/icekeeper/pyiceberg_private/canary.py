@@ -12,8 +12,6 @@ from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.table import Transaction, update
 from pyiceberg.utils.config import Config
 
-__all__ = ["missing_names"]
-
 
 def missing_names() -> tuple[str, ...]:
     """The names this room relies on that PyIceberg no longer has, or has with other parameters; empty is well."""

@@ -10,8 +10,6 @@ import strictyaml
 from pyiceberg.utils.config import PYICEBERG_HOME, PYICEBERG_YML, Config, merge_config
 from strictyaml import YAMLError
 
-__all__ = ["catalogs_of", "configured_catalogs", "merged"]
-
 
 def configured_catalogs() -> dict[str, dict[str, Any]]:
     """Properties by catalog name, read anew from ``.pyiceberg.yaml`` and the environment.

@@ -10,8 +10,6 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import update_table_metadata
 
-__all__ = ["copy_metadata_once"]
-
 _LAST_LOOK = "icekeeper_last_look"
 
 

@@ -1,1 +1,1 @@
-"""What a person and a program read afterwards."""
+"""Outcomes and costs, as JSON for programs and as text for people."""

@@ -16,7 +16,7 @@ from icekeeper.text import escaped, escaped_document, escaped_lines, masked, mas
 #
 # Every line has the field ``event``; times are in seconds.  No field has the name of an attribute of a log record.
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("icekeeper.activity")
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """``(what, done, total)``, called as work goes on."""

@@ -506,7 +506,7 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
 # Where the sentence of one operation ends and that of the next begins.
 _NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
 _BINS = re.compile(r" \(across (\d+) bins\)")
-_CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.__all__, key=len, reverse=True))}): ")
+_CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.ERROR_NAMES, key=len, reverse=True))}): ")
 
 
 def in_plain_words(sentence: str) -> str:

@@ -11,8 +11,6 @@ from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
 from icekeeper.text import counted, escaped, size_text
 
-__all__ = ["ORPHANS", "LastPass", "Page", "TableOnPage", "render_page"]
-
 ORPHANS = "lake_orphan_bytes"
 """The counter of what the last sweep left: unreferenced files that are too young, or in quarantine."""
 

@@ -23,8 +23,6 @@ from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.clock import Clock
 from icekeeper.state.leases import PROCESS_MARK, Lease, LeaseStore
 
-__all__ = ["HeldLease", "has_died", "holder_name", "kept_alive", "of_the_living"]
-
 log = logging.getLogger(__name__)
 
 # So many renewals may fail in a row before the lease runs out.

@@ -9,8 +9,6 @@ from icekeeper.errors import StorageError
 from icekeeper.state.identity import STATE_VARIABLE, parse_address, state_path
 from icekeeper.state.store import StateStore
 
-__all__ = ["open_state", "state_folder"]
-
 
 def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.

@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["Slack", "read_slack", "slack_text"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slack:

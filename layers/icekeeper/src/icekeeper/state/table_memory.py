@@ -12,8 +12,6 @@ from icekeeper.machine.clock import Clock
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin, StagedLoad, StateStore, UnreadableFile
 
-__all__ = ["MOST_REMEMBERED", "TableMemory"]
-
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 10_000

@@ -17,8 +17,6 @@ from functools import lru_cache
 from icekeeper.errors import LocationRefused
 from icekeeper.storage.paths import ComparedPath, compared, is_local, split_path
 
-__all__ = ["ALLOWED_LOCATIONS", "ALLOWED_PREFIXES", "ANYWHERE", "AllowedLocations"]
-
 ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
 """The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``, the first rule that fits a table holds."""
 ALLOWED_LOCATIONS = "icekeeper.allowed-locations"

@@ -18,18 +18,6 @@ from botocore.exceptions import (
 
 from icekeeper.text import masked
 
-__all__ = [
-    "TRANSIENT_CODES",
-    "ShortAnswer",
-    "describe_failure",
-    "failed_by_store",
-    "failure_in_words",
-    "is_denied",
-    "is_missing_bucket",
-    "is_refused",
-    "is_transient",
-]
-
 # S3 API reference, "Error responses": errors for which the reference advises to try again.
 TRANSIENT_CODES = frozenset(
     {

@@ -24,8 +24,6 @@ from icekeeper.aws.settings import (
     with_keys,
 )
 
-__all__ = ["arrow_file_io", "current_keys", "opening_late"]
-
 # PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
 

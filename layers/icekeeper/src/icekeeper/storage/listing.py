@@ -13,8 +13,6 @@ from typing import NamedTuple, TypeVar
 
 from icekeeper.machine.metering import WorkThreads
 
-__all__ = ["LISTING_THREADS", "Division", "Level", "ListedObject", "divide", "in_parallel", "known_ms"]
-
 LISTING_THREADS = 16
 """How many threads list unless a caller says otherwise."""
 # More folders than threads, because folders are of unequal size.

@@ -13,8 +13,6 @@ from icekeeper.storage.arrow_files import read_s3_range
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
-__all__ = ["RangedStream", "Read", "ReadRange", "beside_known", "can_read_ahead", "direct_reads", "reading_ahead"]
-
 _UNDER_WAY = 3
 """Requests; their answers are in memory, and one more that the caller works on."""
 

@@ -18,18 +18,6 @@ from icekeeper.machine.foreign_bytes import most_unpacked, require_fitting
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
-__all__ = [
-    "ONE_READ_BYTES",
-    "NoSuchObject",
-    "ObjectEnd",
-    "can_boto3_read",
-    "known_error",
-    "read_beginning",
-    "read_end",
-    "read_object",
-    "tells_other_etag",
-]
-
 ONE_READ_BYTES = 8 * 1024 * 1024
 """So much of an object is asked for at once."""
 _ATTEMPTS = 2

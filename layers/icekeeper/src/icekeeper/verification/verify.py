@@ -30,8 +30,6 @@ from icekeeper.verification.checks import (
     vector_problems,
 )
 
-__all__ = ["verify_table"]
-
 _PARALLEL_REQUESTS = 16
 
 

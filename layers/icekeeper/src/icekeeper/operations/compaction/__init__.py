@@ -1,0 +1,1 @@
+"""Compaction: which files become file groups, rewriting or copying their rows, proof, and the commit."""

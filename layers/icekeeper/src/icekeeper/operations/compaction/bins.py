@@ -38,18 +38,6 @@ from icekeeper.operations.compaction.candidates import (
 )
 from icekeeper.policy import Policy
 
-__all__ = [
-    "LIGHTEST_BYTES",
-    "Bin",
-    "Packing",
-    "Reason",
-    "Unpacked",
-    "binpacked",
-    "full_bytes",
-    "largest_share",
-    "light_bytes",
-]
-
 # The share of a balanced bin that its largest file may have, so that this file grows more than threefold.  A smaller
 # share rewrites less and leaves more files; by this one the six files of 3 to 15 MB of SeaweedFS's example are merged.
 _LARGEST_SHARE = Fraction(3, 10)

@@ -35,8 +35,6 @@ from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.write_properties import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
 
-__all__ = ["Destination", "OutputPartitions", "TargetField", "target_fields"]
-
 _CONTEXT = decimal.Context(prec=76)
 _BITS: Mapping[str, int] = {"int": 32, "long": 64}
 # Stored units per day of the types that do not count microseconds.

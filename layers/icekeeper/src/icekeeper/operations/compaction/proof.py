@@ -147,7 +147,8 @@ def _word(value: int) -> pa.Scalar:
 # not matter.  There are two levels (policy key ``proof``):
 #
 # ``counts``
-#     compares with the footers, as read back from storage: the number of rows, and per column, nested ones too, how many
+#     compares with the footers, as read back from storage: the number of rows, and per column, nested ones too, how
+#     many
 #     values are not null, and the least and greatest of numbers, times and texts.
 # ``full``
 #     reads the files back, and compares the checksum of all rows (:mod:`.row_hash`) too.

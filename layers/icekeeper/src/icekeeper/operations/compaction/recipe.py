@@ -18,8 +18,6 @@ from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import did_you_mean, parse_sort_order
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
-__all__ = ["MAX_ZORDER_COLUMNS", "ClusterRecipe", "KeyColumn", "choose_recipe", "has_order", "table_recipe"]
-
 # With fewer than two bits per column a curve orders next to nothing.
 MAX_ZORDER_COLUMNS = 31
 # The keys of a range are in memory beside its rows; whoever sorts by more has told nothing further (rule 261).

@@ -78,12 +78,12 @@ class PartitionRouter:
         """The partition of rows that all have the same one: that of the first row."""
         first = rows.slice(0, 1)
         values: list[PartitionValue] = []
-        for field in self._fields:
-            if field.name == "void":
+        for transform in self._fields:
+            if transform.name == "void":
                 values.append(None)
                 continue
-            raw = _raw_value(column_values(field.source_id, self._schema, first), field.kind)
-            values.append(None if raw is None else field.apply(raw))
+            raw = _raw_value(column_values(transform.source_id, self._schema, first), transform.kind)
+            values.append(None if raw is None else transform.apply(raw))
         return tuple(values)
 
 

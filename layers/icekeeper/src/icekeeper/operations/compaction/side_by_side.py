@@ -325,11 +325,11 @@ class SideBySideWriter:
         groups = []
         for one in self._written:
             group = read_exactly(RowGroup, one.row_group)
-            for chunk, (bloom_filter, column_index, offset_index) in zip(group.columns, one.parts, strict=True):
+            for chunk, (bloom_part, column_part, offset_part) in zip(group.columns, one.parts, strict=True):
                 meta = chunk.meta_data
-                meta.bloom_filter_offset, meta.bloom_filter_length = _taken(places, 0, bloom_filter)
-                chunk.column_index_offset, chunk.column_index_length = _taken(places, 1, column_index)
-                chunk.offset_index_offset, chunk.offset_index_length = _taken(places, 2, offset_index)
+                meta.bloom_filter_offset, meta.bloom_filter_length = _taken(places, 0, bloom_part)
+                chunk.column_index_offset, chunk.column_index_length = _taken(places, 1, column_part)
+                chunk.offset_index_offset, chunk.offset_index_length = _taken(places, 2, offset_part)
             self._model.num_rows += group.num_rows
             groups.append(write_struct(group))
         return with_row_groups(self._model, groups)

@@ -22,8 +22,6 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.storage import Storage
 
-__all__ = ["BY_FOOTER", "WantedSettings", "files_lacking", "wanted_settings"]
-
 log = logging.getLogger(__name__)
 
 BY_FOOTER = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})

@@ -1,0 +1,1 @@
+"""Snapshot expiry: which snapshots go, which files that frees, and what crashes left behind."""

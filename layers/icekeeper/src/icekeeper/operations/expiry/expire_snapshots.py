@@ -31,8 +31,6 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, failed, refused_besides, skipped, succeeded
 
-__all__ = ["expire_snapshots"]
-
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
 

@@ -19,8 +19,6 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
 
-__all__ = ["RefCost", "SnapshotCost", "TableCosts", "Weights", "cost_of_refs", "weigh"]
-
 Weights: TypeAlias = Mapping[int, tuple[int, int]]
 """Mask of the snapshots that reach some files, a bit per snapshot in the document's order → their number and bytes."""
 

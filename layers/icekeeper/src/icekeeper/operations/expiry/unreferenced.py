@@ -474,17 +474,17 @@ def unused_metadata(
 
 def _source_ids(meaning: Mapping[str, Any]) -> Iterator[int]:
     """The columns of a partition spec or sort order."""
-    for field in meaning.get("fields") or ():
-        yield from field.get("source-ids") or [field["source-id"]]
+    for part in meaning.get("fields") or ():
+        yield from part.get("source-ids") or [part["source-id"]]
 
 
 def _column_ids(kind: Any) -> Iterator[int]:
     """The ids of a type's fields, nested ones too."""
     if not isinstance(kind, Mapping):
         return
-    for field in kind.get("fields") or ():
-        yield int(field["id"])
-        yield from _column_ids(field["type"])
+    for nested in kind.get("fields") or ():
+        yield int(nested["id"])
+        yield from _column_ids(nested["type"])
     for part in ("element", "key", "value"):
         if f"{part}-id" in kind:
             yield int(kind[f"{part}-id"])

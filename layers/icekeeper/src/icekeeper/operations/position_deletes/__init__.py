@@ -1,0 +1,1 @@
+"""Rewriting position deletes: which delete files to merge, and the merge."""

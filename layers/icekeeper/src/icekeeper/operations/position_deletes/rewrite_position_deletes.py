@@ -30,8 +30,6 @@ from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.storage.paths import PlannedFile
 
-__all__ = ["rewrite_position_deletes"]
-
 _OPERATION = Operation.REWRITE_POSITION_DELETES
 _WHAT = "rewrite_position_deletes: file groups"
 # The worker finds all that cannot be read at once: more attempts mean that files are vanishing.

@@ -22,8 +22,6 @@ from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
 from icekeeper.text import counted
 
-__all__ = ["Staleness", "staleness", "why_not_planned", "why_not_yet"]
-
 # A row that is replaced counts twice, and one that is rewritten with its file counts, too: never too few.
 _CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
 

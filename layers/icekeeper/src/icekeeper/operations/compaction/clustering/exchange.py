@@ -30,8 +30,6 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import MAX_ATTEMPTS
 
-__all__ = ["cluster_groups", "fits_one_worker"]
-
 # How many keys are sampled per group, and from how many files at least; each range gets a hundred of them or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
