@@ -33,6 +33,7 @@ class Clock:
 
 @pytest.fixture
 def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAws]:
+    """No keys in the environment, and two profiles: one with a credential process, one that assumes a role by it."""
     with guarded(moto_server) as door:
         door.surround(tmp_path, monkeypatch)
         yield door

@@ -23,7 +23,7 @@ STRAYED = "; 2 stood under another spec or partition than their data file"
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made

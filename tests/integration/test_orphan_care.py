@@ -20,6 +20,7 @@ from icekeeper.state.store import LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
 from support.files_on_disk import DAY_S, grow_old
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.orphan_sweeps import sweep
 from support.tables import new_document
 
 
@@ -30,10 +31,6 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made
-
-
-def sweep(table: MaintainedTable, **more: Any) -> OperationOutcome:
-    return table.run(Operation.REMOVE_ORPHANS, **{"orphan_older_than_hours": "72", **more})
 
 
 def deleted(outcome: OperationOutcome) -> set[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
 from support.files_on_disk import grow_old
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.orphan_sweeps import sweep
 from support.moments import Moment, at
 
 
@@ -24,10 +24,6 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     made.fill(2)
     grow_old(Path(path) for path in made.files())
     return made
-
-
-def sweep(table: MaintainedTable, **more: Any) -> OperationOutcome:
-    return table.run(Operation.REMOVE_ORPHANS, **{"orphan_older_than_hours": "72", **more})
 
 
 def test_metadata_that_vanished_since_the_listing_is_no_danger(table: MaintainedTable) -> None:

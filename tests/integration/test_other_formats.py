@@ -17,7 +17,6 @@ MARKERS = ["_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", 
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Three appends."""
     made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made

@@ -113,7 +113,7 @@ def _denied(_: S3TablesResponse) -> Any:
 def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rights are missing; what may be told by waiting is an error instead (test_bucket_jobs.py)."""
+    """The rights are missing; what may be told by waiting is an error instead (see below)."""
     for name in moto_s3tables.OPERATIONS:
         monkeypatch.setattr(S3TablesResponse, name, _denied)
     before = lake.token()

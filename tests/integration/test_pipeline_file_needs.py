@@ -22,11 +22,7 @@ from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline
-from support.readers import pyiceberg_rows
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(row["id"] for row in pyiceberg_rows(table.refresh().metadata_location))
+from support.served import ids
 
 
 def steps(pipeline: Pipeline, item: Item, plan: PlanReference, *operations: str) -> dict[str, str]:

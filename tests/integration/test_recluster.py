@@ -12,9 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.health.examine import lake_counters
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
+from support.clustered_tables import NOTHING_ELIGIBLE
 from support.maintained_table import MaintainedTable, new_table
 
-NOTHING_ELIGIBLE = "no files eligible for compaction"
 SETTINGS = {
     "strategy": "sort",
     "sort_order": "id",

@@ -22,9 +22,9 @@ def _batch(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 1_000, 600_000])), max_size=30))
 def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(sizes: list[tuple[int, int]]) -> None:
     given_batches, first = [], 0
-    for rows, row_bytes in sizes:
-        given_batches.append(_batch(first, rows, row_bytes))
-        first += rows
+    for count, row_bytes in sizes:
+        given_batches.append(_batch(first, count, row_bytes))
+        first += count
     joined = list(joined_batches(given_batches, 4 * _MIB))
     assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
     assert all(batch.num_rows for batch in joined)

@@ -81,20 +81,20 @@ def fewest_sent(contents: list[Content], least: int) -> int:
     if not origins:
         return 0
     best = len(origins)
-    for copied in product([False, True], repeat=len(origins)):
-        if any(copied[n] and origins[n][0] == "own" for n in range(len(origins))):
+    for choice in product([False, True], repeat=len(origins)):
+        if any(choice[n] and origins[n][0] == "own" for n in range(len(origins))):
             continue
         # A new stretch begins where the choice changes, or where a copied byte does not follow the one before it.
         starts = [
             n
             for n in range(len(origins))
             if n == 0
-            or copied[n] != copied[n - 1]
-            or (copied[n] and origins[n] != (origins[n - 1][0], origins[n - 1][1] + 1))
+            or choice[n] != choice[n - 1]
+            or (choice[n] and origins[n] != (origins[n - 1][0], origins[n - 1][1] + 1))
         ]
         lengths = [end - start for start, end in zip(starts, [*starts[1:], len(origins)], strict=True)]
         if all(length >= least for length in lengths[:-1]):
-            best = min(best, copied.count(False))
+            best = min(best, choice.count(False))
     return best
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import ALL_OPERATIONS, layers_for, resolve
 from icekeeper.policy.due import due_parts, in_one_pass, next_count_ms
 from icekeeper.state.store import ScheduleRun
 from support.examples import examples
 
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+MINUTE_MS = 60_000
 T0 = 1_767_225_600_000
 OPERATIONS = st.lists(st.sampled_from([one.value for one in ALL_OPERATIONS]), min_size=1, max_size=4, unique=True)
 SCHEDULES = st.lists(st.tuples(st.integers(30, 1800), OPERATIONS), min_size=1, max_size=5)

@@ -8,11 +8,11 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Policy
 from icekeeper.policy.due import SweepMemory, first_sweep_ms, sweep_due_ms, sweep_interval_ms
 from support.examples import examples
 
-HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 T0 = 1_767_225_600_000
 OLD_MS = 1000 * HOUR_MS

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from icekeeper.advice.advise import ColumnFacts, DeleteFacts, PartitionField, PartitionTotals, TableSummary
+from icekeeper.advice.advise import MB, ColumnFacts, DeleteFacts, PartitionField, PartitionTotals, TableSummary
 from icekeeper.advice.read_tables import summarise
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import FileContent, LiveEntry
 from icekeeper.policy import Policy
-from support.plans import MB, data_file, live_file
+from support.plans import data_file, live_file
 from support.settings import NOW_MS, policy
 from support.tables import new_document
 

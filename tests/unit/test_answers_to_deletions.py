@@ -23,6 +23,7 @@ def report(*answers: dict[str, Any]) -> Any:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
 
 
 def test_a_locked_object_is_told_and_the_others_are_gone() -> None:

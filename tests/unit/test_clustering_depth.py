@@ -14,7 +14,8 @@ from icekeeper.operations.compaction.clustering.plan_clustering import Clusterin
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats
-from support.plans import MB, data_file
+from support.plans import data_file
+from support.settings import MB
 
 LONG = struct.Struct("<q")
 BY_ID = Layout((KeyColumn(1), KeyColumn(2)), {1: "long", 2: "long"})

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.policy import DEPLOYMENT_KEYS
-from icekeeper.policy.layers import Layer
-from icekeeper.policy.resolve import resolve
+from icekeeper.policy import DEPLOYMENT_KEYS, Layer, resolve
 
 
 def fingerprint(source: str = "--set", **settings: str) -> str:

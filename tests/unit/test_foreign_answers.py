@@ -30,6 +30,7 @@ LISTED = (
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
 
 

@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from artifacts.glue_wheels import REQUIREMENTS, pack, platform_tags, zip_name
-from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, normalized, pins_for_glue, read_pins
+from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, ROOT, normalized, pins_for_glue, read_pins
 from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job
-from support.source_tree import ROOT, imported
+from support.source_tree import imported
 from support.stack_template import JOBS, PARAMETERS
 
 LINUX = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux", "platform_system": "Linux"}

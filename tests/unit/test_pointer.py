@@ -16,9 +16,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
+from support.maintained_table import NAME
 from support.tables import new_document
 
-NAME = TableName(("ns",), "t")
 NOES = [CommitConflict("no"), CommitRefused("no")]
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.layers import Layer
-from icekeeper.policy.resolve import resolve
+from icekeeper.policy import Layer, resolve
 from icekeeper.storage.listing import in_parallel
 from icekeeper.storage.storage import Storage
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from local_stack.template import load_template
 from support.machine_states import MACHINE
+from support.stack_template import DOCUMENT
 
-DOCUMENT = load_template()
 FLEX_WAITS_S = 20 * 60
 
 

@@ -26,7 +26,7 @@ from support.scripted_pipeline import ScriptedPipeline
 LAKES = {"TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*"}
 
 _HERE = Path(__file__).parent
-_REAL = {"test_pipeline", "test_pipeline_run"}
+_REAL = {"test_pipeline"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -15,7 +15,7 @@ from support.scripted_pipeline import ScriptedPipeline
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
 OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
 OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
-OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_rest_rights.py"
+OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_counted_requests.py"
 OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
 OF_KMS = "S3 itself asks for it, where tables are encrypted with a key of KMS"
 OF_OTHER_ACCOUNTS = "all of this account's catalog can be listed; what was given may be another account's"
