@@ -27,7 +27,7 @@ from local_stack.stack import deployed
 
 _DAYS = 30
 # Table buckets list no objects.
-_BLIND = {"py-io-impl": "support.blind_io.BlindFileIO"}
+_BLIND = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
 _OFF = {"icebergCompaction": {"status": "disabled"}, "icebergSnapshotManagement": {"status": "disabled"}}
 
 

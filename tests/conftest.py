@@ -22,14 +22,18 @@ from icekeeper.pyiceberg_private.transactions import copy_metadata_once
 from local_stack import moto_s3tables
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
-from support.aws_models import share_aws_models
 from support.command import build_the_command_once
 from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
-from support.memory_folder import write_into_memory
-from support.pyiceberg_schemas import copy_no_metadata, share_avro_schemas
-from support.sqlite_databases import share_compiled_sql, wait_for_no_disk
+from support.whole_run import (
+    copy_no_metadata,
+    share_avro_schemas,
+    share_aws_models,
+    share_compiled_sql,
+    wait_for_no_disk,
+    write_into_memory,
+)
 
 # Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
 os.environ["TZ"] = "UTC"

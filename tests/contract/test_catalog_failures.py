@@ -19,7 +19,7 @@ from icekeeper.errors import (
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.catalog_lakes import CATALOGS, ENDPOINT, Lake, append, main_at, set_property
-from support.faults import FaultyProxy, closed_port, faulty_proxy
+from support.proxies import FaultyProxy, closed_port, faulty_proxy
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from icekeeper.pipeline.deployment import (
 )
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
-from support.faults import closed_port
+from support.proxies import closed_port
 from support.tables import new_document
 
 

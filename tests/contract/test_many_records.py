@@ -10,8 +10,7 @@ from icekeeper.policy.due import FIRST_SWEEP
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.store import LakeStats, ScheduleRun
 from local_stack.moto_server import MotoServer
-from support.state_stores import IDENTITY, OpenStore
-from support.state_tables import a_table
+from support.state_stores import IDENTITY, OpenStore, a_table
 
 MANY = [replace(IDENTITY, table=TableName(("ns",), f"t{n:02d}"), uuid=f"uuid-{n:02d}") for n in range(60)]
 

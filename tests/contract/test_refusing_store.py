@@ -14,7 +14,7 @@ from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
-from support.local_server import served_by
+from support.proxies import served_by
 
 ADVICE = r"sign in again, or name a profile or role, whose keys are renewed$"
 

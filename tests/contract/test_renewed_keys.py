@@ -25,9 +25,9 @@ from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice
 from support.guarded_aws import GuardedAws, guarded
-from support.state_tables import a_table
+from support.interrupted_process import wait_until
+from support.state_stores import a_table
 from support.tables import new_document
-from support.waiting import wait_until
 
 ROLE = {"client.role-arn": "arn:aws:iam::123456789012:role/reader"}
 # Whose keys the files and the API calls are sent with.

@@ -11,7 +11,7 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
-from support.faults import closed_port, faulty_proxy
+from support.proxies import closed_port, faulty_proxy
 
 
 def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> None:

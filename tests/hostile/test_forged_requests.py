@@ -16,9 +16,7 @@ from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, requested_table
 from local_stack.moto_server import MotoServer
-from support.dynamodb_requests import stored
-from support.state_stores import IDENTITY
-from support.state_tables import a_table
+from support.state_stores import IDENTITY, a_table, stored
 
 HONEST = MaintenanceRequest(
     identity=replace(IDENTITY, uuid="uuid-2"), requested_ms=9, settings={"operations": "compact", "where": "k = 'ü'"}

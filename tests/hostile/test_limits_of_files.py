@@ -19,9 +19,8 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.rows.read_task import _name_mapping
 from icekeeper.storage.storage import Storage
-from support.hostile.avro import NULLS, avro_file, avro_long, records_of
-from support.hostile.metadata import DOCUMENT
-from support.hostile.packed import deflated, gzipped
+from support.hostile.avro import NULLS, avro_file, avro_long, deflated, gzipped, records_of
+from support.hostile.parsers import DOCUMENT
 
 MB = 1024 * 1024
 

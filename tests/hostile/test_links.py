@@ -17,8 +17,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage import local_files as local
 from icekeeper.storage.storage import Storage
-from support.files_on_disk import grow_old
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 
 SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1", "orphan_min_sightings": "1"}
 

@@ -33,8 +33,7 @@ from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocatio
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import ProblemKind
 from local_stack.moto_server import MotoServer
-from support.maintained_table import NAME
-from support.files_on_disk import grow_old
+from support.maintained_table import NAME, grow_old
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
 # A pass that finds work for every operation, and deletes without waiting.

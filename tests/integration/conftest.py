@@ -16,7 +16,7 @@ from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
 from support.maintained_table import MaintainedTable, new_table
 from support.pipeline_deployment import Pipeline
-from support.state_tables import a_table, state_address
+from support.state_stores import a_table, state_address
 from support.table_functions import Functions
 
 

@@ -23,8 +23,7 @@ from icekeeper.rows import apply_deletes
 from icekeeper.rows.read_task import DeleteFile
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
 from support.deletes import region_rows as rows
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
+from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.readers import duckdb_rows
 from support.rewrites import input_file, struct, task
 from support.rewrites import rows as made_rows

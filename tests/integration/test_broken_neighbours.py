@@ -20,7 +20,7 @@ from icekeeper.pass_context import stores as footprint
 from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
-from support.files_on_disk import grow_old
+from support.maintained_table import grow_old
 from support.readers import pyiceberg_rows
 from support.served import files_of, grow_old_in_history, ids
 

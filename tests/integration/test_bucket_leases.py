@@ -16,7 +16,7 @@ from icekeeper.state.leases import Lease
 from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.command import CATALOG, Answer, Command, local_path
-from support.files_on_disk import grow_old
+from support.maintained_table import grow_old
 from support.moments import Moment, at
 
 Key = Callable[[str], str]

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icekeeper.deletion.delete import delete_unneeded
 from support.command import Answer, Command, local_path, one_sentence
-from support.files_on_disk import grow_old
+from support.maintained_table import grow_old
 from support.tables import new_document
 
 GRACE = ("--set", "orphan_older_than_hours=72")

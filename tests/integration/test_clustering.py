@@ -31,8 +31,7 @@ from support.clustered_tables import (
     limit_memory,
 )
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.maintained_table import MaintainedTable, maintained_table, new_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
 from support.readers import canonical, duckdb_rows
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command import Command, one_sentence
-from support.command_passes import OPERATION_NAMES, PASS, summaries
-from support.waiting import wait_until
+from support.command import OPERATION_NAMES, PASS, Command, one_sentence, summaries
+from support.interrupted_process import wait_until
 
 # -- the console script, terminals
 

@@ -19,8 +19,7 @@ from icekeeper.operations.statistics import sketch_task as task
 from icekeeper.report.outcome import Status
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region, rows_of
-from support.files_on_disk import local_path
-from support.maintained_table import NAME, MaintainedTable, maintained_table
+from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
 from support.table_statistics import UP_TO_DATE, computed, entry, ndv, previewed, rows_read, true_ndv
 from support.v3 import data_files
 

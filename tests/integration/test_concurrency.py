@@ -14,9 +14,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.maintained_table import MaintainedTable, maintained_table
+from support.maintained_table import MaintainedTable, maintained_table, without_leases
 from support.overtaken import compacted, ids, sound
-from support.without_leases import without_leases
 
 
 @pytest.fixture

@@ -8,10 +8,20 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable
-from support.v3 import append, data_files, delete_positions, lineage, vectors
-from support.v3_passes import assert_row_ids_hold, compacted, file_of, rows, upgraded_table, with_row_ids
+from support.maintained_table import MaintainedTable, local_path
+from support.v3 import (
+    append,
+    assert_row_ids_hold,
+    compacted,
+    data_files,
+    delete_positions,
+    file_of,
+    lineage,
+    rows,
+    upgraded_table,
+    vectors,
+    with_row_ids,
+)
 
 
 @pytest.fixture

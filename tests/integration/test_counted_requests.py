@@ -18,8 +18,8 @@ from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
-from support.counting_proxy import CountingProxy, counting_proxy
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER
+from support.proxies import CountingProxy, counting_proxy
 
 FILES = 6
 MIB = 1 << 20

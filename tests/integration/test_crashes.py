@@ -14,10 +14,9 @@ import pytest
 
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import HOUR_MS
-from support.counted_steps import counted_steps
-from support.files_on_disk import files_below
-from support.maintained_table import MaintainedTable, maintained_table
+from support.maintained_table import MaintainedTable, files_below, maintained_table
 from support.readers import canonical, duckdb_rows
+from support.scripted_catalog import counted_steps
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
 APPENDS = 4

@@ -13,9 +13,7 @@ from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord
 from local_stack.moto_server import MotoServer
-from support.dynamodb_requests import LOAD, PIN, stored
-from support.state_stores import IDENTITY
-from support.state_tables import a_table
+from support.state_stores import IDENTITY, LOAD, PIN, a_table, stored
 
 FOLDERS = frozenset({"s3://b/t/data"})
 CLAIMS = TableClaims(

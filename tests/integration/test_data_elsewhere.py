@@ -18,8 +18,7 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.storage.paths import normalise
 from support.command import Command, local_path
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.tables import new_document
 
 

@@ -12,10 +12,8 @@ import pytest
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.careless_writer import relist
-from support.deletes import commit_deletes, compacted, create_by_region, position_delete, region_rows
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.deletes import commit_deletes, compacted, create_by_region, position_delete, region_rows, relist
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of
 from support.v3 import append, data_files, lineage, live, upgrade, vectors
 
 STRAYED = "; 2 stood under another spec or partition than their data file"

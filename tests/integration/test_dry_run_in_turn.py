@@ -10,12 +10,9 @@ from icekeeper.operations.compaction import compact
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status, in_turn, order_json
 from icekeeper.storage.paths import normalise
-from support.dry_runs import assert_agree, dry_run
-from support.maintained_table import maintained_table
+from support.maintained_table import assert_agree, dry_run, maintained_table, outcome_of
 from support.moments import Moment, at
-from support.outcomes import outcome_of
-from support.v3 import delete_positions
-from support.v3_passes import file_of, upgraded_table, with_row_ids
+from support.v3 import delete_positions, file_of, upgraded_table, with_row_ids
 
 
 def test_manifests_that_compaction_merges_are_not_rewritten_again(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from icekeeper.state.dynamodb.table import DynamoTable, delete_all, get_all, put
 from icekeeper.state.leases import Lease
 from icekeeper.state.store import LoadState, MaintenanceRequest
 from local_stack.moto_server import MotoServer
-from support.dynamodb_requests import LOAD, lost_answers, stored
-from support.state_stores import IDENTITY
-from support.state_tables import a_table
+from support.state_stores import IDENTITY, LOAD, a_table, lost_answers, stored
 
 
 @pytest.fixture

@@ -20,9 +20,7 @@ from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity
 from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord, StagedLoad
 from local_stack.moto_server import REGION, MotoServer
-from support.dynamodb_requests import LOAD, PIN, counted, stored
-from support.state_stores import IDENTITY
-from support.state_tables import a_table
+from support.state_stores import IDENTITY, LOAD, PIN, a_table, counted, stored
 
 DAY_MS = 24 * HOUR_MS
 

@@ -13,8 +13,7 @@ from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.dynamodb.table import DynamoTable
 from local_stack.moto_server import MotoServer
-from support.dynamodb_requests import counted, lost_answers
-from support.state_tables import a_table
+from support.state_stores import a_table, counted, lost_answers
 
 
 @pytest.fixture

@@ -19,12 +19,17 @@ from pyiceberg.types import DateType, LongType, NestedField
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
-from support.careless_writer import relist
-from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, region_rows, rows_of
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.deletes import (
+    commit_deletes,
+    create_by_region,
+    equality_delete,
+    position_delete,
+    region_rows,
+    relist,
+    rows_of,
+)
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of, without_leases
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
-from support.without_leases import without_leases
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
 TODAY = datetime.datetime.now(datetime.UTC).date()

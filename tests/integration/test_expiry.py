@@ -20,8 +20,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.expiries import EXPIRE, ROWS, expired, six_appends
-from support.maintained_table import MaintainedTable, maintained_table, registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows
 from support.v3 import live as live_entries
 

@@ -16,8 +16,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.expiries import EXPIRE, expired, six_appends
-from support.maintained_table import MaintainedTable
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, outcome_of
 from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 

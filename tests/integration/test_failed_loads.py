@@ -19,9 +19,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.clocks import same_clock
-from support.maintained_table import NAME
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, NAME, same_clock
 from support.staged_table import GRACE, GRACE_MS, START_MS, StagedTable
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from support.counting_proxy import WireRequest
 from support.failed_passes import FailedPasses
-from support.failing_store import Fault
+from support.proxies import Fault, WireRequest
 
 ADVICE = "failed with ExpiredToken: The provided token has expired; sign in again, or name a profile or role"
 

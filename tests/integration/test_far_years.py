@@ -15,8 +15,7 @@ from pyiceberg.types import LongType, NestedField, TimestampType
 from icekeeper.operations.compaction.write_properties import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.maintained_table import maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import maintained_table, outcome_of
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestampType()))
 DAY = 6_672_980

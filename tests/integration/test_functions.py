@@ -13,9 +13,9 @@ import pytest
 
 from icekeeper.errors import PolicyError
 from local_stack.template import load_template
-from support.cloudformation import local_environment
 from support.lambda_functions import sample
 from support.maintained_table import MaintainedTable
+from support.stack_template import local_environment
 from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Functions
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"

@@ -14,8 +14,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.maintained_table import MaintainedTable, maintained_table, new_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
 from support.scripted_rest import CommitScript, error_document, scripted_rest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])

@@ -15,8 +15,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, grow_old, new_table
 
 SWEEP = Operation.REMOVE_ORPHANS
 

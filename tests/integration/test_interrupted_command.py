@@ -18,7 +18,7 @@ from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
-from support.interrupted_process import partitioned, processes_below, running, stall, wait_until, waits_for_a_pipe
+from support.interrupted_process import partitioned, processes_below, running, stall, wait_for, waits_for_a_pipe
 
 EXIT_INTERRUPTED = 130
 AT_ONCE_S = 5.0  # a group takes as long as its files are large
@@ -39,9 +39,9 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> N
     table = partitioned(command, PARTITIONS)
     stall(table)
     with running("maintain", "ns.t", "--engine", "local", "--json", with_workers=True) as process:
-        wait_until(lambda: len(workers_of(process.pid)) == WORKERS)
+        wait_for(lambda: len(workers_of(process.pid)) == WORKERS)
         workers = workers_of(process.pid)
-        wait_until(lambda: all(map(waits_for_a_pipe, workers)))
+        wait_for(lambda: all(map(waits_for_a_pipe, workers)))
         started = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)

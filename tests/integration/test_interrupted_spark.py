@@ -17,7 +17,7 @@ from support.interrupted_process import (
     running,
     stall,
     unstall,
-    wait_until,
+    wait_for,
     waits_for_a_pipe,
 )
 from support.readers import duckdb_rows
@@ -37,7 +37,7 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     before = sorted_rows(table.metadata_location)
     stall(table)
     with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
-        wait_until(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
+        wait_for(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
         started = processes_below(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
@@ -51,7 +51,7 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     assert document["error"] == {"type": "Interrupted", "message": told}
     assert [part["status"] for part in document["operations"]] == ["failed", *["skipped"] * 4]
     assert len(started) >= 3, "Java, the daemon that starts workers, and a worker"
-    wait_until(lambda: all(map(has_ended, started)))
+    wait_for(lambda: all(map(has_ended, started)))
     (one,) = command("history", "ns.t", "--json").json["passes"]
     assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
     unstall(table)

@@ -16,8 +16,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.context import running_job
 from icekeeper.report.outcome import Status
 from icekeeper.state.table_memory import TableMemory
-from support.maintained_table import NAME, MaintainedTable, new_table
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, NAME, MaintainedTable, new_table
 from support.running_jobs import (
     LATER_MS,
     LEASE_MS,

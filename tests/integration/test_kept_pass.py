@@ -21,7 +21,7 @@ from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent,
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from local_stack.moto_server import MotoServer
 from support.pipeline_deployment import RUN, Pipeline
-from support.state_tables import a_table
+from support.state_stores import a_table
 
 ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from icekeeper.state.held_lease import has_died
 from support.command import Command
-from support.killed_process import dies_at
+from support.killed_processes import dies_at
 from support.readers import canonical, pyiceberg_rows
 
 LONGEST_LEASE_MS = 180_000

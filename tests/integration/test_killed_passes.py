@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.pipeline import whole_pass
-from support.killed_runs import Begin, KilledRuns, in_a_wave, in_one_call
+from support.killed_processes import Begin, KilledRuns, in_a_wave, in_one_call
 
 
 @pytest.mark.parametrize(("run", "steps"), [(in_one_call, (22, 35, 60)), (in_a_wave, (50,))])

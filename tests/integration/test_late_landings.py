@@ -19,8 +19,7 @@ from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.files_on_disk import files_below
-from support.maintained_table import MaintainedTable, maintained_table
+from support.maintained_table import MaintainedTable, files_below, maintained_table
 from support.readers import canonical, duckdb_rows
 
 WITH_GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}

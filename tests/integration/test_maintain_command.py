@@ -11,8 +11,7 @@ import pytest
 
 from icekeeper.policy import Operation
 from icekeeper.report import outcome as listings
-from support.command import Command, local_path
-from support.command_passes import LOCAL, OPERATION_NAMES, PASS, rows, statuses, summaries
+from support.command import LOCAL, OPERATION_NAMES, PASS, Command, local_path, rows, statuses, summaries
 
 # -- maintain
 

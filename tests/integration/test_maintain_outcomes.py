@@ -11,9 +11,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.cli import main
-from support.command import Command, arguments_of, local_path, one_sentence
-from support.command_passes import LOCAL, PASS, statuses
-from support.faults import closed_port
+from support.command import LOCAL, PASS, Command, arguments_of, local_path, one_sentence, statuses
+from support.proxies import closed_port
 
 
 @pytest.mark.parametrize(

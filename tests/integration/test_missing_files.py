@@ -21,8 +21,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status
 from icekeeper.storage.paths import normalise
 from support.command import Command, local_path
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.moments import Moment, at
 
 

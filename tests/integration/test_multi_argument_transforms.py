@@ -14,8 +14,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
 

@@ -12,7 +12,7 @@ from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName
 from support.command import Command, one_sentence
-from support.prepared_catalog import PreparedCatalog
+from support.scans import PreparedCatalog
 
 ABSENT = "there is no table sales.order in catalog C"
 CALLS = (

@@ -18,9 +18,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.store import LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
-from support.files_on_disk import DAY_S, grow_old
-from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.orphan_sweeps import sweep
+from support.maintained_table import DAY_S, ID_AND_PART, MaintainedTable, grow_old, new_table, sweep
 from support.tables import new_document
 
 

@@ -25,8 +25,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, grow_old, new_table
 
 OLD = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 OLD_MS = int(OLD.timestamp() * 1000)

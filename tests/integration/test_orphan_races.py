@@ -11,9 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.paths import normalise
-from support.files_on_disk import grow_old
-from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.orphan_sweeps import sweep
+from support.maintained_table import ID_AND_PART, MaintainedTable, grow_old, new_table, sweep
 from support.moments import Moment, at
 
 

@@ -18,9 +18,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.files_on_disk import grow_old
-from support.maintained_table import NAME, MaintainedTable, new_table
-from support.orphan_sweeps import assert_refused, metadata_of, sweep
+from support.maintained_table import NAME, MaintainedTable, assert_refused, grow_old, metadata_of, new_table, sweep
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.storage.paths import normalise
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable, new_table
-from support.orphan_sweeps import assert_refused, sweep
+from support.maintained_table import MaintainedTable, assert_refused, grow_old, new_table, sweep
 from support.scripted_catalog import ScriptedCatalog
 from support.tables import new_document
 

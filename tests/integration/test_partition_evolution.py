@@ -18,8 +18,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, equality_delete
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of
 from support.readers import duckdb_rows
 
 SCHEMA = Schema(

@@ -21,11 +21,10 @@ from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, new_table, without_leases
 from support.moments import Moment, at
 from support.plans import policy
 from support.scripted_catalog import ScriptedCatalog
-from support.without_leases import without_leases
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

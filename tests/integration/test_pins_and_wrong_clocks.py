@@ -12,8 +12,7 @@ from icekeeper.machine.clock import HOUR_MS, Clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.clocks import ahead, store_at
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, ahead, new_table, store_at
 
 NOW_H = 100  # the table's snapshots are so many hours old by its store
 

@@ -12,7 +12,7 @@ from icekeeper.pass_context.table_policy import read_policy_file
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.command import Command, one_sentence
-from support.faults import closed_port
+from support.proxies import closed_port
 
 RULES = "rules:\n- table: t\n  settings:\n    maintenance_enabled: false\n    min_input_files: 8\n"
 TABLE = ("w", "ns", "t")

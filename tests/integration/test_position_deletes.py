@@ -16,12 +16,9 @@ from icekeeper.model import FileContent, ManifestContent, ManifestEntry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of, without_leases
 from support.readers import duckdb_rows, pyiceberg_rows
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
-from support.without_leases import without_leases
 
 
 @pytest.fixture

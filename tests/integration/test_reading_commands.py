@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icekeeper.policy import POLICY_KEYS
-from support.command import EVERYTHING_IS_OLD, Command, arguments_of, local_path
-from support.command_passes import PASS
+from support.command import EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path
 
 # -- detect
 

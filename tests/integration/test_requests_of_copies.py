@@ -8,8 +8,8 @@ from collections import Counter
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.model import DataFile
 from icekeeper.storage.storage import Storage
-from support.counting_proxy import CountingProxy, counting_proxy
-from support.stored import judged, large_file, merged, stored_entry
+from support.copied import judged, large_file, merged_by_the_store, stored_entry
+from support.proxies import CountingProxy, counting_proxy
 
 
 def kinds(store: CountingProxy, stage: str) -> Counter[str]:
@@ -31,10 +31,10 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
         store.stage = "footers"
         inputs = judged(storage, entries)
         store.stage = "by the store"
-        assert isinstance(merged(storage, inputs, f"{folder}/stored"), DataFile)
+        assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/stored"), DataFile)
         storage.no_range_copies.add(folder.split("/")[2])
         store.stage = "through us"
-        assert isinstance(merged(storage, inputs, f"{folder}/streamed"), DataFile)
+        assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/streamed"), DataFile)
     assert kinds(store, "footers") == {"GET 0": 1, "GET 1": 1}
     assert {one.range for one in store.requests if one.stage == "footers"} == {"bytes=-65536"}
     # Page indexes came with the footers.  The proof: size, footer and magic of the new file, for each input some bytes

@@ -19,8 +19,8 @@ from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.counting_proxy import CountingProxy, counting_proxy
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER
+from support.proxies import CountingProxy, counting_proxy
 
 FILES = 6
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from local_stack.rights.evaluate import decide
 from local_stack.rights.rest_needs import rest_needs
 from local_stack.rights.roles import roles_of
 from local_stack.template import ACCOUNT, REGION, TEMPLATE, Template
-from support.counting_proxy import counting_proxy
+from support.proxies import counting_proxy
 
 BUCKET = f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake"
 SETTINGS = {"operations": "compact", "min_input_files": "2"}

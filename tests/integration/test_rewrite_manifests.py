@@ -22,8 +22,7 @@ from icekeeper.operations.manifests import rewrite_manifests as write_manifests
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
-from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
-from support.outcomes import outcome_of
+from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table, outcome_of
 from support.scripted_catalog import ScriptedCatalog, once
 from support.v3 import append, lineage, upgrade
 

@@ -17,10 +17,9 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import ScheduleRun
-from support.clocks import same_clock
 from support.command import Command, one_sentence
 from support.deletes import commit_deletes, position_delete
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, new_table, same_clock
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import IDENTITY
 

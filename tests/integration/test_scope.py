@@ -14,9 +14,7 @@ from icekeeper.report.outcome import Status
 from support.command import Command
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, rows_of
 from support.deletes import region_rows as rows
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from icekeeper.demo import seaweedfs as module
 from icekeeper.demo.measure import TableChecksum, read_checksum, read_rows
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.errors import StorageError
+from support.interrupted_process import wait_until
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
-from support.waiting import wait_until
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
 

@@ -21,9 +21,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
 from support.deletes import region_rows as rows
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
 from support.readers import duckdb_rows
 
 

@@ -15,7 +15,7 @@ from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
-from support.clocks import same_clock
+from support.maintained_table import same_clock
 
 A, B = TableName(("ns",), "a"), TableName(("ns",), "b")
 

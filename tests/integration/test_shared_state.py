@@ -21,7 +21,7 @@ from icekeeper.state.store import LoadState, PassRecord, Pin, StagedLoad, StateS
 from local_stack.moto_server import MotoServer
 from support.command import CATALOG, Command
 from support.lease_race import KEYS, take_leases
-from support.state_tables import a_table, state_address
+from support.state_stores import a_table, state_address
 
 NAME = TableName(("ns",), "t")
 SETTINGS = {

@@ -18,7 +18,7 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage import arrow_files as whole_reads
 from icekeeper.storage.storage import Storage
-from support.local_server import served_by
+from support.proxies import served_by
 from support.rewrites import rows, struct
 
 SCHEMA = struct((1, "id", "long"), (2, "value", "double"))

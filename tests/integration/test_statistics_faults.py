@@ -14,8 +14,7 @@ from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.report.outcome import Status
 from icekeeper.state.store import RETRY_MS
 from support.deletes import create_by_region, rows_of
-from support.files_on_disk import local_path
-from support.maintained_table import NAME, MaintainedTable, maintained_table
+from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
 from support.table_statistics import computed, entry, ndv, rows_read, true_ndv
 from support.v3 import data_files
 

@@ -15,9 +15,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import apply_deletes
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
 from support.table_statistics import UP_TO_DATE, computed, computed_from, entry, ndv, previewed, rows_read, true_ndv
 from support.v3 import data_files, delete_positions, upgrade
 

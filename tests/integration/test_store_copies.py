@@ -22,8 +22,8 @@ from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble
 from icekeeper.storage.part_plan import Part
 from icekeeper.storage.storage import Storage
+from support.copied import answering, judged, large_file, merged_by_the_store, requests_of, stored_entry
 from support.mixed_footers import mixed_fields
-from support.stored import answering, judged, large_file, merged, requests_of, stored_entry
 
 
 def files() -> list[bytes]:
@@ -66,7 +66,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     """And the bytes are those that streaming writes."""
     unread: list[int] = []
     with requests_of(storage) as requests:
-        made = merged(storage, inputs, f"{folder}/new.parquet", note_unread=unread.append)
+        made = merged_by_the_store(storage, inputs, f"{folder}/new.parquet", note_unread=unread.append)
     assert isinstance(made, DataFile)
     assert unread == [sum(file.copied_bytes for _, file in inputs)]
     assert Counter(requests) == {
@@ -81,7 +81,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     assert made.file_size_in_bytes == len(data)
     assert pq.read_table(io.BytesIO(data)).equals(all_rows())
     storage.no_range_copies.add(folder.split("/")[2])
-    streamed = merged(storage, inputs, f"{folder}/streamed.parquet", note_unread=unread.append)
+    streamed = merged_by_the_store(storage, inputs, f"{folder}/streamed.parquet", note_unread=unread.append)
     assert isinstance(streamed, DataFile)
     assert len(unread) == 1
     assert storage.read(streamed.file_path) == data
@@ -92,11 +92,11 @@ def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, 
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
     with requests_of(storage) as requests:
-        made = merged(storage, mixed, f"{folder}/new.parquet")
+        made = merged_by_the_store(storage, mixed, f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert requests.count("UploadPartCopy") >= 2
     storage.no_range_copies.add(folder.split("/")[2])
-    streamed = merged(storage, mixed, f"{folder}/streamed.parquet")
+    streamed = merged_by_the_store(storage, mixed, f"{folder}/streamed.parquet")
     assert isinstance(streamed, DataFile)
     assert storage.read(streamed.file_path) == storage.read(made.file_path)
     footer = read_footer(made.file_path, storage)
@@ -114,12 +114,12 @@ def test_where_the_store_does_not_copy_the_bytes_are_streamed(
     """A refusal is remembered, a failure midway is not; neither leaves an upload."""
     storage.s3.meta.config.retries["total_max_attempts"] = 1
     with answering(storage, "UploadPartCopy", status, code, first):
-        made = merged(storage, inputs[:2], f"{folder}/new.parquet")
+        made = merged_by_the_store(storage, inputs[:2], f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(all_rows()[:1_400_000])
     assert uploads(storage, folder) == []
     with requests_of(storage) as requests:
-        merged(storage, inputs[:2], f"{folder}/next.parquet")
+        merged_by_the_store(storage, inputs[:2], f"{folder}/next.parquet")
     assert ("UploadPartCopy" in requests) == (status == 500)
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_was_exchanged_after_it_was_judged_is_refused(
     storage.write(changed, files()[2].ljust(len(files()[1]))[: len(files()[1])])
     if not in_store:
         storage.no_range_copies.add(folder.split("/")[2])
-    refused = merged(storage, inputs, f"{folder}/new.parquet")
+    refused = merged_by_the_store(storage, inputs, f"{folder}/new.parquet")
     assert str(refused) == f"{changed} changed after its footer was read"
     assert storage.size(f"{folder}/new.parquet") is None
     assert uploads(storage, folder) == []
@@ -146,7 +146,7 @@ def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder
     twice = large_file(0, 1_450_000)
     large = judged(storage, [stored_entry(storage, f"{folder}/large.parquet", twice)])
     with requests_of(storage) as requests:
-        made = merged(storage, [*large, *between, inputs[0]], f"{folder}/new.parquet")
+        made = merged_by_the_store(storage, [*large, *between, inputs[0]], f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert (requests.count("UploadPartCopy"), requests.count("UploadPart")) == (2, 2)
     expected = pa.concat_tables(pq.read_table(io.BytesIO(data)) for data in (twice, small, files()[0]))
@@ -157,7 +157,7 @@ def test_small_files_are_streamed(storage: Storage, folder: str) -> None:
     """More than a third of their bytes would be sent."""
     small = [stored_entry(storage, f"{folder}/s{n}.parquet", large_file(n * 1000, 1000)) for n in range(2)]
     with requests_of(storage) as requests:
-        made = merged(storage, judged(storage, small), f"{folder}/new.parquet")
+        made = merged_by_the_store(storage, judged(storage, small), f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert "CreateMultipartUpload" not in requests
 
@@ -176,7 +176,7 @@ def test_parts_that_the_store_mixes_up_are_seen(
     with pytest.raises(
         StorageError, match=r"rows were not kept: byte \d+ and those that follow are not those from \d+ of"
     ):
-        merged(storage, inputs, f"{folder}/new.parquet")
+        merged_by_the_store(storage, inputs, f"{folder}/new.parquet")
 
 
 def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
@@ -189,7 +189,7 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
 
     monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", exchanged)
     with pytest.raises(StorageError, match="rows were not kept: the object has the ETag "):
-        merged(storage, inputs[:1], f"{folder}/new.parquet")
+        merged_by_the_store(storage, inputs[:1], f"{folder}/new.parquet")
 
 
 def test_how_seaweedfs_copies_ranges(storage: Storage, folder: str) -> None:

@@ -14,8 +14,7 @@ from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
-from support.copied import target_of
-from support.stored import FLAT, large_file, merged, requests_of, stored_entry
+from support.copied import FLAT, large_file, merged_by_the_store, requests_of, stored_entry, target_of
 
 
 def test_rows_keep_their_ids_in_what_the_store_copies(seaweedfs: SeaweedFSServer) -> None:
@@ -33,7 +32,7 @@ def test_rows_keep_their_ids_in_what_the_store_copies(seaweedfs: SeaweedFSServer
         inputs.append((entry, file if number == 0 else file.only([1])))
 
     with requests_of(storage) as requests:
-        made = merged(storage, inputs, f"{folder}/new.parquet", target)
+        made = merged_by_the_store(storage, inputs, f"{folder}/new.parquet", target)
 
     assert isinstance(made, DataFile)
     assert requests.count("UploadPartCopy") >= 1

@@ -17,9 +17,8 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import MaintenanceRequest
 from icekeeper.storage.paths import normalise
-from support.clocks import same_clock
 from support.command import CATALOG, Command
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, new_table, same_clock
 from support.pipeline_deployment import RUN, Pipeline
 
 HOUR_MS = 3_600_000

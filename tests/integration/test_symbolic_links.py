@@ -15,8 +15,7 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.store import LoadState
-from support.files_on_disk import grow_old
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 
 REAL, LINK = "real", "link"
 BOTH_WAYS = pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])

@@ -17,9 +17,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.leases import Lease, LeaseStore
-from support.clocks import same_clock
 from support.command import CATALOG, Command, one_sentence
-from support.outcomes import outcome_of
+from support.maintained_table import outcome_of, same_clock
 from support.readers import duckdb_rows
 
 NAME = TableName(("ns",), "t")

@@ -11,7 +11,7 @@ from icekeeper.engines.engine import DeferredEngine, Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.machine.resources import this_machine
-from support.worker_work import Reads, cores_of, cores_of_both, cores_of_split
+from support.engine_work import Reads, cores_of, cores_of_both, cores_of_split
 
 
 def mapped(engine: Engine, tasks: int) -> list[int]:

@@ -18,8 +18,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.deletes import create_by_region, rows_of
 from support.deletes import region_rows as rows
-from support.maintained_table import maintained_table
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, maintained_table
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 
 

@@ -12,8 +12,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
-from support.maintained_table import MaintainedTable, new_table
-from support.orphan_sweeps import sweep
+from support.maintained_table import MaintainedTable, new_table, sweep
 
 EXPIRE = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
 

@@ -15,11 +15,22 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import file_rows
 from support.deletes import create_by_region, rows_of
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
-from support.v3 import append, data_files, delete_positions, lineage, upgrade, vectors
-from support.v3_passes import assert_row_ids_hold, compacted, file_of, manifests, rows, upgraded_table, with_row_ids
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.v3 import (
+    append,
+    assert_row_ids_hold,
+    compacted,
+    data_files,
+    delete_positions,
+    file_of,
+    lineage,
+    manifests,
+    rows,
+    upgrade,
+    upgraded_table,
+    vectors,
+    with_row_ids,
+)
 
 
 @pytest.fixture

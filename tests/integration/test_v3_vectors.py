@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from icekeeper.report.outcome import Status
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable
-from support.v3 import data_files, delete_positions, lineage, vectors
-from support.v3_passes import assert_row_ids_hold, compacted, file_of, rows, upgraded_table, with_row_ids
+from support.maintained_table import MaintainedTable, local_path
+from support.v3 import (
+    assert_row_ids_hold,
+    compacted,
+    data_files,
+    delete_positions,
+    file_of,
+    lineage,
+    rows,
+    upgraded_table,
+    vectors,
+    with_row_ids,
+)
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.state.claims import CutWork
-from support.pipeline_deployment import RUN, Pipeline
-from support.wave_deployment import Wave, files_of, ids_of
+from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 
 ALL = ("ns.t", "ns.u", "ns.v")
 FILES = {"ns.t": 5, "ns.u": 2, "ns.v": 2}

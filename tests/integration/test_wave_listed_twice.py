@@ -10,8 +10,7 @@ from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.glue_job import End, run_wave
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.wave import WaveEvent, gather_wave
-from support.pipeline_deployment import RUN, Pipeline
-from support.wave_deployment import Wave, files_of, ids_of
+from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 
 NAMES = ("ns.t", "ns.u", "ns.v")
 

@@ -15,8 +15,7 @@ from icekeeper.pipeline.glue_job import NO_TIME, End
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
-from support.pipeline_deployment import RUN, Pipeline
-from support.wave_deployment import Wave, files_of, ids_of
+from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 
 MERGE = "rewrite_position_deletes"
 BEHIND = ["expire_snapshots", "remove_orphans", "rewrite_manifests"]

@@ -15,9 +15,8 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job
-from support.pipeline_deployment import RUN, Pipeline
+from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
-from support.wave_deployment import Wave, files_of, ids_of
 
 ALL = ("ns.t", "ns.u", "ns.v")
 

@@ -14,8 +14,7 @@ from icekeeper.pipeline.glue_job import End
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
-from support.pipeline_deployment import RUN, Pipeline
-from support.wave_deployment import Wave, files_of
+from support.pipeline_deployment import RUN, Pipeline, Wave, files_of
 
 
 def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(

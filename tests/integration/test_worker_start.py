@@ -13,7 +13,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.pass_context.context import CountedEngine
-from support.worker_work import has_module, process_of
+from support.engine_work import has_module, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
 

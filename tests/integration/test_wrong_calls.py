@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command import EVERYTHING_IS_OLD, Command, local_path, one_sentence
-from support.faults import closed_port
+from support.proxies import closed_port
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")
 THOROUGH = (*MAINTAIN, *EVERYTHING_IS_OLD)

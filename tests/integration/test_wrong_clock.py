@@ -25,8 +25,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LoadState
 from icekeeper.storage.storage import Storage, store_now_ms
-from support.clocks import ahead, same_clock, store_at
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, ahead, new_table, same_clock, store_at
 from support.scripted_catalog import ScriptedCatalog, once
 
 HOURS_4_DAYS = 96

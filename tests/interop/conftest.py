@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.compacted import Compacted, compact_evolved
+from support.evolved import Compacted, compact_evolved
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

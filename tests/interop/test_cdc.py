@@ -13,11 +13,11 @@ import pytest
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
+from support.java_table import SharedTable
 from support.java_writer import JavaTable, JavaTables
+from support.maintained_table import outcome_of
 from support.oracle import named
-from support.outcomes import outcome_of
 from support.readers import canonical, pyiceberg_rows
-from support.shared_table import SharedTable
 
 SCHEMA = {
     "type": "struct",

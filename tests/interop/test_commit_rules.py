@@ -16,9 +16,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import EntryStatus, ManifestEntry, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.files_on_disk import local_path
-from support.maintained_table import MaintainedTable, registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, outcome_of, registered_table
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 UNKNOWN = {"x-table": {"kept": True}}

@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 
 from icekeeper.model import DataFile
 from support.committed_copies import replace_all
-from support.files_on_disk import local_path
+from support.copied import Input, lineage_target, merged
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.lineage_copies import Input, lineage_target, merged
-from support.maintained_table import MaintainedTable, registered_table
+from support.maintained_table import MaintainedTable, local_path, registered_table
 from support.readers import canonical, duckdb_rows
 from support.v3 import live
 

@@ -12,10 +12,9 @@ from icekeeper.row_group_copy.footer_structs import NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from support.committed_copies import replace_all
 from support.copied import STORAGE, target_of
-from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.maintained_table import MaintainedTable, registered_table
+from support.maintained_table import MaintainedTable, local_path, registered_table
 from support.readers import canonical, duckdb_rows
 
 DDL = """CREATE TABLE {table} (id BIGINT NOT NULL, price DECIMAL(12, 2), at TIMESTAMP, ratio DOUBLE, name STRING)

@@ -15,9 +15,7 @@ from support.corpus import (
     expected,
 )
 from support.corpus_cases import TWO_HEADS, corpus_where, no_crash
-from support.files_on_disk import local_path
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import local_path, outcome_of, registered_table
 
 
 def java_told(name: str, check: str, key: str) -> bool:

@@ -29,8 +29,7 @@ from support.corpus_cases import (
     no_crash,
 )
 from support.iceberg_java import IcebergJava
-from support.maintained_table import MaintainedTable, registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, outcome_of, registered_table
 from support.readers import canonical
 
 # A reader that cannot apply equality deletes reads the table once they have been applied.

@@ -30,9 +30,7 @@ from support.corpus_cases import (
     read_by_java,
 )
 from support.iceberg_java import IcebergJava
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
-from support.pass_settings import KEEPING_SNAPSHOTS
+from support.maintained_table import KEEPING_SNAPSHOTS, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 # Live data files per partition spec and partition, from PyIceberg's scan plan (for dk_legacy_v1 from its manifests).

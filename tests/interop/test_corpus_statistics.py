@@ -13,9 +13,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.corpus import corpus_params, corpus_table, expected
 from support.duckdb_session import DuckDB
-from support.files_on_disk import local_path
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import local_path, outcome_of, registered_table
 from support.readers import canonical
 
 MANY_ROWS = 20_000

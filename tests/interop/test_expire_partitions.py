@@ -13,8 +13,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import outcome_of, registered_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 # Far enough apart that no run at the turn of an hour, day, month or year sees it otherwise.

@@ -12,8 +12,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows.file_rows import why_unreadable
 from support.java_writer import JavaTables
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import outcome_of, registered_table
 from support.plans import data_file
 
 FAR = "is ORC with timestamps before 1678 or after 2261, which are not read"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.duckdb_session import DuckDB
-from support.filtered_copies import problems_of_copies
+from support.filtered_table import problems_of_copies
 from support.java_writer import JavaTables
 
 

@@ -12,11 +12,8 @@ from pyspark.sql import SparkSession
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
-from support.pass_settings import KEEPING_SNAPSHOTS
+from support.maintained_table import KEEPING_SNAPSHOTS, local_path, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows
 
 COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), other DECIMAL(9, 2), huge DECIMAL(38, 10), name STRING,

@@ -13,8 +13,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.maintained_table import MaintainedTable, registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, outcome_of, registered_table
 from support.readers import CanonicalRows, rows_by_engine
 
 COLUMNS = """id INT, ratio FLOAT, price DECIMAL(9, 2), name STRING, `we ird` STRING, `1x` DECIMAL(8, 2), at TIMESTAMP,

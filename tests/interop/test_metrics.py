@@ -18,10 +18,9 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icekeeper.model import DataFile
 from icekeeper.rows.arrow_schema import leaf_columns
-from support.compacted import Compacted
-from support.files_on_disk import local_path
+from support.evolved import Compacted
 from support.iceberg_java import IcebergJava
-from support.maintained_table import registered_table
+from support.maintained_table import local_path, registered_table
 
 _T = TypeVar("_T")
 

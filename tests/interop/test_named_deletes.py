@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from support.duckdb_session import DuckDB
+from support.java_table import SharedTable
 from support.java_writer import JavaTables
 from support.readers import pyiceberg_rows
-from support.shared_table import SharedTable
 
 SCHEMA = {
     "type": "struct",

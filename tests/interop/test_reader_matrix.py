@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.java_writer import JavaTables
-from support.judges.environment import NEEDS_JUDGES
 from support.judges.readers import READERS, problems
-from support.judges.tables import Judged, judged_tables
+from support.judges.tables import NEEDS_JUDGES, Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
 # Every writer's files are copied by row groups in one of them: a table is not made otherwise.

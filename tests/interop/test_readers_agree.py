@@ -13,10 +13,9 @@ from pyiceberg.table import StaticTable
 from icekeeper.model import EntryStatus
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from support.compacted import Compacted, compact_evolved
-from support.files_on_disk import local_path
+from support.evolved import Compacted, compact_evolved
 from support.iceberg_java import IcebergJava
-from support.outcomes import outcome_of
+from support.maintained_table import local_path, outcome_of
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
 
 # Columns whose bounds Iceberg-Java shows decoded.

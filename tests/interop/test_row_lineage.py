@@ -14,12 +14,9 @@ from icekeeper.metadata.puffin import DELETION_VECTOR, decode_deletion_vector, d
 from icekeeper.model import DataFile, ManifestContent, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
-from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.maintained_table import MaintainedTable, registered_table
-from support.outcomes import outcome_of
-from support.pass_settings import KEEPING_SNAPSHOTS
+from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 Lineage = list[tuple[int, str, int | None, int | None]]

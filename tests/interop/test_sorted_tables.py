@@ -13,12 +13,9 @@ from pyspark.sql import SparkSession
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.files_on_disk import local_path
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
-from support.maintained_table import registered_table
-from support.outcomes import outcome_of
-from support.pass_settings import KEEPING_SNAPSHOTS
+from support.maintained_table import KEEPING_SNAPSHOTS, local_path, outcome_of, registered_table
 from support.readers import rows_by_engine
 
 COLUMNS = "id BIGINT, name STRING, ratio DOUBLE, price DECIMAL(9, 2), at TIMESTAMP, raw BINARY"

@@ -18,10 +18,8 @@ from icekeeper.metadata.statistics import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.files_on_disk import local_path
 from support.java_table import JavaTable
-from support.maintained_table import MaintainedTable, registered_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, local_path, outcome_of, registered_table
 
 COLUMNS = """id INT, big BIGINT, ratio FLOAT, precise DOUBLE, price DECIMAL(9, 2), huge DECIMAL(38, 5), name STRING,
     at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, flag BOOLEAN, raw BINARY, point STRUCT<x: INT, label: STRING>,

@@ -7,8 +7,8 @@ from typing import Any
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.report.outcome import PassStatus
+from support.java_table import SharedTable
 from support.java_writer import JavaTable, JavaTables
-from support.shared_table import SharedTable
 
 SCHEMA = {
     "type": "struct",

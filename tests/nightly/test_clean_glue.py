@@ -18,8 +18,7 @@ from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, read_pin
 from icekeeper.engines.spark import find_java_home
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed
-from support.bucket_lake import BucketLake
-from support.clean_pythons import empty_python, glue_python, install_as_glue_does, installed
+from support.clean_pythons import BucketLake, empty_python, glue_python, install_as_glue_does, installed
 
 pytestmark = pytest.mark.xdist_group("clean Glue")
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(34, 4, -1)]

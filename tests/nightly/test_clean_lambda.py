@@ -13,8 +13,7 @@ from artifacts.locks import LAYER_PYTHON
 from artifacts.pins import CONSTRAINTS, ROOT, read_pins
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed, not_in_one_call
-from support.bucket_lake import BucketLake
-from support.clean_pythons import LambdaPython
+from support.clean_pythons import BucketLake, LambdaPython
 
 pytestmark = pytest.mark.xdist_group("clean Lambda")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.pipeline import whole_pass
-from support.killed_runs import Begin, KilledRuns, in_a_wave, in_one_call
+from support.killed_processes import Begin, KilledRuns, in_a_wave, in_one_call
 
 
 @pytest.mark.parametrize(("run", "apart"), [(in_one_call, 1), (in_a_wave, 5)])

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from support.counting_proxy import WireRequest
 from support.failed_passes import FailedPasses
-from support.failing_store import Fault
+from support.proxies import Fault, WireRequest
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.duckdb_session import DuckDB
-from support.filtered_copies import problems_of_copies
+from support.filtered_table import problems_of_copies
 from support.java_writer import JavaTables
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.command import CATALOG, Command, one_sentence
-from support.interrupted_process import has_ended, partitioned, processes_below, running, started, wait_until
+from support.interrupted_process import has_ended, partitioned, processes_below, running, started, wait_for
 from support.readers import duckdb_rows
 
 EXIT_INTERRUPTED = 130
@@ -49,14 +49,14 @@ def interrupted_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 def test_an_interrupt_while_java_starts_leaves_no_java(command: Command, seconds: float) -> None:
     table = partitioned(command)
     with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
-        wait_until(lambda: bool(processes_below(process.pid, b"pyspark-shell")))
+        wait_for(lambda: bool(processes_below(process.pid, b"pyspark-shell")))
         time.sleep(seconds)
         begun = processes_below(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, one_sentence(err)[: len(UNCHANGED)]) == (EXIT_INTERRUPTED, UNCHANGED)
     assert json.loads(out)["status"] == "failed"
-    wait_until(lambda: all(map(has_ended, begun)))
+    wait_for(lambda: all(map(has_ended, begun)))
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
 
 

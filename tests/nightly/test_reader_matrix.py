@@ -8,9 +8,8 @@ import pytest
 
 from support.iceberg_java import IcebergJava
 from support.java_writer import JavaTables
-from support.judges.environment import NEEDS_JUDGES
 from support.judges.readers import READERS, problems
-from support.judges.tables import ARROW, FOREIGN, OPERATIONS, Judged, judged_tables
+from support.judges.tables import ARROW, FOREIGN, NEEDS_JUDGES, OPERATIONS, Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
 WRITERS = (

@@ -20,8 +20,8 @@ from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_manifest
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry
-from support.drawn_manifests import encoded, entries, table
 from support.examples import examples
+from support.manifests import drawn_table, encoded, entries
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
@@ -134,7 +134,7 @@ def told(entry: ManifestEntry) -> tuple[Any, ...]:
 def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.DataObject) -> None:
     """What is read only when it is asked for is damaged then, or never (rule 132)."""
     made = data.draw(st.lists(entries(2), min_size=1, max_size=2).map(lambda lists: [e for one in lists for e in one]))
-    metadata = table(2)
+    metadata = drawn_table(2)
     with mock.patch.object(avro_files, "_CODEC", "null"):
         written = encoded(metadata, made, ManifestContent.DATA)
     damaged = bytearray(written.data)

@@ -31,8 +31,8 @@ from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.storage.storage import Storage
 from support.examples import examples
-from support.hostile.metadata import DOCUMENT
-from support.hostile.packed import gzipped
+from support.hostile.avro import gzipped
+from support.hostile.parsers import DOCUMENT
 
 LIST = manifest_list_schema(2)
 LINE: dict[str, Any] = {

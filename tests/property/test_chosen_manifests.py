@@ -14,7 +14,7 @@ from icekeeper.model import (
 )
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
-from support.planned_manifests import HEADERS, LARGE, TABLE, plan_listed
+from support.manifests import HEADERS, LARGE, TABLE, plan_listed
 from support.plans import HEAD, manifest, policy
 
 

@@ -11,8 +11,7 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
-from support.cleanup_histories import CleanupHistory, cleanup_histories
-from support.cleanup_run import CleanupRun
+from support.cleanup_histories import CleanupHistory, CleanupRun, cleanup_histories
 from support.examples import NIGHTLY, examples
 from support.java_writer import JavaTables
 

@@ -19,15 +19,13 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
-from support.files_on_disk import local_path
-from support.histories import History, Step, Verb, histories, policies
-from support.history_run import HistoryRun
+from support.histories import History, HistoryRun, Step, Verb, histories, policies
+from support.java_table import SharedTable
 from support.java_writer import JavaTables
+from support.maintained_table import local_path, outcome_of
 from support.oracle import named
-from support.outcomes import outcome_of
 from support.readers import CanonicalRows, canonical
 from support.scripted_catalog import nothing
-from support.shared_table import SharedTable
 
 # Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
 # applied the deletes.

@@ -22,10 +22,21 @@ from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import NotCopyable
-from support.copied import STORAGE, entry_of, mixed_rows, parquet_file
+from support.copied import (
+    STORAGE,
+    Input,
+    entry_of,
+    lineage_file,
+    lineage_target,
+    merged,
+    mixed_rows,
+    parquet_file,
+    plain_file,
+    resolved,
+    row_ids,
+)
 from support.damaged_parquet import CHANGES, rows_of
 from support.examples import examples
-from support.lineage_copies import Input, lineage_file, lineage_target, merged, plain_file, resolved, row_ids
 from support.mixed_footers import mixed_fields
 from support.rewrites import rewritten, rows, struct, written
 

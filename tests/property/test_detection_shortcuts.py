@@ -28,8 +28,7 @@ from icekeeper.policy.values import rounded_down, rounded_up
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.corpus import corpus_root
 from support.examples import examples
-from support.prepared_catalog import PreparedCatalog
-from support.scans import source
+from support.scans import PreparedCatalog, source
 from support.settings import MB, NOW_MS, table
 
 SCHEMAS = [{"type": "struct", "schema-id": 0, "fields": []}]

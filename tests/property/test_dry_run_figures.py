@@ -11,9 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.dry_runs import assert_agree, dry_run
 from support.examples import examples
-from support.maintained_table import MaintainedTable, maintained_table
+from support.maintained_table import MaintainedTable, assert_agree, dry_run, maintained_table
 
 REGIONS = ("us", "eu")
 

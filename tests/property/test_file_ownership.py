@@ -15,9 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
-from support.ownership.lake import Lake
 from support.ownership.machine import OwnershipMachine
-from support.ownership.witness import Rows
+from support.ownership.truth import Rows
+from support.ownership.world import Lake
 
 CASES = settings(
     derandomize=not NIGHTLY,

@@ -23,8 +23,7 @@ from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from support.examples import NIGHTLY, examples
-from support.files_on_disk import grow_old
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, grow_old
 from support.readers import pyiceberg_rows
 from support.served import files_of
 

@@ -26,8 +26,8 @@ from icekeeper.metadata.entry_columns import EntryReader, EntryStep, PatternUnkn
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_live_paths, decode_manifest
 from icekeeper.metadata.manifest_write import EntryCopier
 from icekeeper.model import ManifestContent, ManifestFile
-from support.drawn_manifests import encoded, entries, table
 from support.examples import examples
+from support.manifests import drawn_table, encoded, entries
 
 LAYOUTS = (
     manifest_read._entry_layout,
@@ -79,7 +79,7 @@ def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadat
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_learned_entries_read_as_walked_ones(format_version: int, data: st.DataObject) -> None:
     made = data.draw(entries(format_version)) * 3
-    metadata = table(format_version)
+    metadata = drawn_table(format_version)
     with mock.patch.object(avro_files, "_CODEC", "null"):
         written = encoded(metadata, made, ManifestContent.DATA)
     whole = bytearray(written.data)

@@ -18,8 +18,8 @@ from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest,
 from icekeeper.metadata.manifest_write import encode_manifest_list
 from icekeeper.metadata.single_value import least_decimal, split_by_section
 from icekeeper.model import EntryStatus, LiveFile, ManifestContent
-from support.drawn_manifests import COLUMNS, FIELDS, encoded, entries, table
 from support.examples import examples
+from support.manifests import COLUMNS, DRAWN_FIELDS, drawn_table, encoded, entries
 
 
 def bits(values: Sequence[Any]) -> list[Any]:
@@ -42,7 +42,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
     """With everything that a null would have inherited filled in (rule 3)."""
     made = data.draw(entries(format_version))
     content = data.draw(st.sampled_from(ManifestContent)) if format_version > 1 else ManifestContent.DATA
-    metadata = table(format_version)
+    metadata = drawn_table(format_version)
     written = encoded(metadata, made, content)
     found = list(decode_manifest(written.data, written.manifest, metadata.specs[0]))
     assert len(found) == len(made)
@@ -72,7 +72,7 @@ def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObjec
     made = next(
         iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []
     )
-    written = encoded(table(format_version), made, ManifestContent.DATA)
+    written = encoded(drawn_table(format_version), made, ManifestContent.DATA)
     manifest = written.manifest
     assert manifest.manifest_length == len(written.data)
     for status, file_count, rows in (
@@ -85,7 +85,7 @@ def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObjec
     number = manifest.sequence_number
     least = [number if e.sequence_number is None else e.sequence_number for e in made if e.is_live]
     assert manifest.min_sequence_number == min(least, default=number)
-    schema = Schema.model_validate({"type": "struct", "fields": FIELDS})
+    schema = Schema.model_validate({"type": "struct", "fields": DRAWN_FIELDS})
     assert manifest.partitions is not None
     for index, (summary, (_, kind, _)) in enumerate(zip(manifest.partitions, COLUMNS, strict=True)):
         values = [entry.file.partition[index] for entry in made]
@@ -126,7 +126,9 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_manifest_lists_read_back(format_version: int, data: st.DataObject) -> None:
     made = [
-        replace(encoded(table(format_version), data.draw(entries(format_version)), content).manifest, key_metadata=key)
+        replace(
+            encoded(drawn_table(format_version), data.draw(entries(format_version)), content).manifest, key_metadata=key
+        )
         for content in (ManifestContent.DATA, *([ManifestContent.DELETES] if format_version > 1 else []))
         for key in (None, b"key")
     ]

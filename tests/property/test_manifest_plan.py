@@ -16,10 +16,19 @@ from icekeeper.model import (
 )
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan
 from support.examples import examples
-from support.manifests import entries_of, rewritten
-from support.planned_manifests import TABLE, encoded, lanes, live, plan, stored_manifests, targets
+from support.manifests import (
+    TABLE,
+    encoded_manifests,
+    entries_of,
+    lane_sizes,
+    live,
+    plan,
+    rewritten,
+    stored_manifests,
+    targets,
+)
 from support.plans import policy
-from support.uuids import ORDERS
+from support.values import ORDERS
 
 HERE = LocalEngine(1)
 
@@ -36,7 +45,7 @@ def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], le
 
 
 @settings(max_examples=examples(40))
-@given(stored_manifests(), targets, lanes)
+@given(stored_manifests(), targets, lane_sizes)
 def test_entries_are_the_same_multiset_with_everything_they_inherited(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:
@@ -48,7 +57,7 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
         assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
         for m in written:
             entries = [e for _, e in entries_of(TABLE, [m])]
-            again = encoded(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
+            again = encoded_manifests(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
             # All that a manifest list says is true; who commits, and how large the file is, is known later.
             assert again == replace(
                 m.manifest,
@@ -60,7 +69,7 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
 
 
 @settings(max_examples=examples(40))
-@given(stored_manifests(), targets, lanes)
+@given(stored_manifests(), targets, lane_sizes)
 def test_summaries_hold_for_readers_of_either_order(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:
@@ -92,7 +101,7 @@ def test_summaries_hold_for_readers_of_either_order(
 
 
 @settings(max_examples=examples(40))
-@given(stored_manifests(), targets, lanes)
+@given(stored_manifests(), targets, lane_sizes)
 def test_manifests_are_cut_from_entries_in_partition_order(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:

@@ -18,9 +18,9 @@ from icekeeper.model import (
 )
 from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
 from icekeeper.operations.position_deletes.plan_merges import NothingToMerge, plan_position_deletes
-from support.day_manifests import DAYS, day_manifest, planned
 from support.examples import examples
-from support.planned_manifests import plan, stored_manifests, targets
+from support.growing_table import DAYS, day_manifest, planned
+from support.manifests import plan, stored_manifests, targets
 from support.plans import HEAD, MB, data_file, manifest, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)

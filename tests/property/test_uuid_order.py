@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from icekeeper.metadata.single_value import split_by_section, summarise_partitions, uuid_bounds, uuid_section
 from support.examples import examples
-from support.uuids import AWKWARD_UUIDS, ORDERS, uuid_values
+from support.values import AWKWARD_UUIDS, ORDERS, uuid_values
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

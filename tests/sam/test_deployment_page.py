@@ -24,8 +24,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from local_stack.moto_server import MotoServer
 from local_stack.stack import ROOT, LocalStack, deployed
 from support.local_lake import LocalLake
-from support.rendered_template import render
-from support.stack_template import PARAMETERS
+from support.stack_template import PARAMETERS, render
 
 SAM = Path(os.environ["SAM_CLI"]).resolve()
 PAGE = (ROOT / "docs" / "deployment.md").read_text()

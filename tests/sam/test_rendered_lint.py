@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.rendered_template import combinations, refusals, render
-from support.template_choices import SINGLE, TABLES, VPC
+from support.stack_template import SINGLE, TABLES, VPC, combinations, refusals, render
 
 
 def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from local_stack.stack import ROOT, LocalStack, deployed
 from local_stack.template import ACCOUNT, REGION, TEMPLATE
 from support.lambda_functions import sample
 from support.local_lake import LocalLake
-from support.rendered_template import render
 from support.sent_events import STEPS_OF_EVENTS, SentEvents
-from support.stack_template import FUNCTIONS
+from support.stack_template import FUNCTIONS, render
 
 SAM = Path(os.environ["SAM_CLI"])
 PARAMETERS = {

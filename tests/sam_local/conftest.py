@@ -13,9 +13,8 @@ from artifacts.installers import find_python
 from artifacts.locks import LAYER_PYTHON
 from local_stack.moto_server import MotoServer
 from local_stack.stack import ROOT, LocalStack, deployed
-from support.lambda_root import build_root
 from support.rights_fleet import PARAMETERS
-from support.sam_environment import emulators
+from support.sam_environment import build_root, emulators
 
 collect_ignore_glob = [] if "SAM_CLI" in os.environ else ["test_*.py"]
 

@@ -10,13 +10,10 @@ import pytest
 
 from local_stack.stack import ROOT, LocalStack
 from support.emulated_functions import EmulatedFunction, emulated, why_not_here
-from support.lambda_root import USER
-from support.passes_by_events import NeedyTable
-from support.rendered_template import render
 from support.rights_fleet import PARAMETERS
-from support.sam_environment import as_sam_resolves
-from support.sent_events import SentEvents
-from support.stack_template import FUNCTIONS
+from support.sam_environment import USER, as_sam_resolves
+from support.sent_events import NeedyTable, SentEvents
+from support.stack_template import FUNCTIONS, render
 
 TRIES = """
 import multiprocessing, os, sys

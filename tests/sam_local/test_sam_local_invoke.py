@@ -13,9 +13,8 @@ import pytest
 from local_stack.stack import ROOT, LocalStack
 from local_stack.template import REGION, TEMPLATE
 from support.lambda_image import gateway, image_of, reachable_at, why_no_engine
-from support.passes_by_events import NeedyTable
 from support.sam_environment import keys_of, sam_cli, variables_of
-from support.sent_events import SentEvents
+from support.sent_events import NeedyTable, SentEvents
 from support.stack_template import FUNCTIONS
 
 

@@ -1,4 +1,4 @@
-"""The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk."""
+"""The ``icekeeper`` command, called in this process, and passes by it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from icekeeper.cli import main
 from icekeeper.cycle.service import Service, ServiceOptions
 from icekeeper.cycle.supervisor import Supervisor
 from icekeeper.engines.engine import EngineName
+from icekeeper.policy import ALL_OPERATIONS
 from icekeeper.runtime import open_engine
 from icekeeper.state.open import open_state
+
+# The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk.
 
 CATALOG = "C"
 ABOUT = {"table": "ns.t", "catalog": CATALOG, "status": "succeeded"}
@@ -170,3 +173,23 @@ def one_sentence(text: str) -> str:
 def arguments_of(settings: Mapping[str, str]) -> list[str]:
     """``--set`` for each setting."""
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
+# A pass by the command over one local table, what its JSON said of every operation, and the rows it left.
+
+LOCAL = ("--engine", "local")
+PASS = ("maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD)
+OPERATION_NAMES = [operation.value for operation in ALL_OPERATIONS]
+
+
+def statuses(answer: Answer) -> dict[str, tuple[str, str | None]]:
+    return {part["operation"]: (part["status"], part["reason"]) for part in answer.json["operations"]}
+
+
+def summaries(answer: Answer) -> dict[str, str]:
+    return {part["operation"]: part["summary"] for part in answer.json["operations"]}
+
+
+def rows(command: Command, name: str = "ns.t") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = command.catalog.load_table(name).scan().to_arrow().to_pylist()
+    return sorted(found, key=str)

@@ -1,19 +1,26 @@
-"""Parquet files to copy, and copies of them."""
+"""Parquet files to copy, on this machine or by the store, and their copies."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import functools
+import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import random
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from botocore.awsrequest import AWSResponse
 
 from icekeeper.model import DataFile, FileContent
-from icekeeper.row_group_copy.copyable import CopyTarget, copy_target
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer import data_pages, framed
 from icekeeper.row_group_copy.footer_structs import (
     FileMetaData,
@@ -24,9 +31,12 @@ from icekeeper.row_group_copy.footer_structs import (
     write_struct,
 )
 from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
-from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
+from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
 from support.rewrites import rows, struct
+
+# Parquet files to copy, and copies of them.
 
 STORAGE = Storage({})
 _PRICES = {
@@ -134,3 +144,176 @@ def flipped(path: Path, to: Path, bit: int) -> Path:
     data[bit // 8] ^= 1 << bit % 8
     to.write_bytes(bytes(data))
     return to
+
+
+# Parquet files of a v3 table to copy: with and without columns of row lineage, and what a reader finds in them.
+
+LINEAGE = with_lineage(MIXED)
+
+
+class Input(NamedTuple):
+    """A data file by its entry, with its data sequence number; of some only certain row groups are copied."""
+
+    entry: DataFile
+    sequence_number: int
+    only: Collection[int] | None = None
+
+
+def lineage_target(schema: Mapping[str, Any] = MIXED, mode: str = "none", **more: Any) -> CopyTarget:
+    """A target for rows that keep their ids."""
+    return target_of(with_lineage(schema), mode=mode, **more)
+
+
+def plain_file(path: Path, first: int, first_row_id: int, number: int, rows: int = 60, **options: Any) -> Input:
+    """A file without lineage columns, as most writers write it."""
+    parquet_file(path, mixed_rows(first, rows), **options)
+    return Input(entry_of(path, first_row_id=first_row_id), number)
+
+
+def lineage_file(
+    path: Path,
+    first: int,
+    stored: tuple[Sequence[int | None], Sequence[int | None]],
+    inherits: tuple[int, int] = (0, 0),
+    **options: Any,
+) -> Input:
+    """A file with stored row ids and last changes, of which some may be null; ``inherits`` is ``first_row_id`` and the
+    data sequence number."""
+    table = mixed_rows(first, len(stored[0]))
+    wanted = arrow_schema(LINEAGE)
+    for field, values in zip(list(wanted)[-2:], stored, strict=True):
+        table = table.append_column(field, pa.array(values, pa.int64()))
+    parquet_file(path, table, **options)
+    return Input(entry_of(path, first_row_id=inherits[0]), inherits[1])
+
+
+def merged(inputs: Sequence[Input], path: Path, target: CopyTarget | None = None) -> DataFile | NotCopyable | None:
+    """Copy the inputs into one file at ``path``, unless one of them cannot be copied."""
+    wanted = target or lineage_target()
+    judged = []
+    for one in inputs:
+        file = copyable_file(one.entry, wanted, STORAGE, one.sequence_number)
+        if isinstance(file, NotCopyable):
+            return file
+        judged.append((one.entry, file if one.only is None else file.only(one.only)))
+    return merge_files(judged, str(path), wanted, STORAGE)
+
+
+def resolved(one: Input) -> list[dict[str, Any]]:
+    """The rows of an input as the specification reads them, one by one; they hold ``_row_id`` and the other."""
+    path, first = one.entry.file_path, one.entry.first_row_id
+    assert first is not None
+    footer = pq.read_metadata(path)
+    wanted = set(range(footer.num_row_groups)) if one.only is None else set(one.only)
+    groups = [number for number in range(footer.num_row_groups) for _ in range(footer.row_group(number).num_rows)]
+    found = []
+    for position, row in enumerate(pq.read_table(path).to_pylist()):
+        if groups[position] not in wanted:
+            continue
+        row_id, changed = row.get("_row_id"), row.get("_last_updated_sequence_number")
+        row["_row_id"] = first + position if row_id is None else row_id
+        row["_last_updated_sequence_number"] = one.sequence_number if changed is None else changed
+        found.append(row)
+    return found
+
+
+def row_ids(path: str) -> list[tuple[int, int, int]]:
+    """Of every row of a copy ``id``, row id and last change, as they are stored."""
+    table = pq.read_table(path, columns=["id", "_row_id", "_last_updated_sequence_number"])
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+# Parquet files that are large enough for a store to copy, merged there, and the requests that it was sent.
+
+FLAT = struct((1, "id", "long"), (2, "noise", "long"), (3, "text", "string"))
+_TARGET = target_of(FLAT)
+
+
+@functools.cache
+def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: bool = True) -> bytes:
+    """Rows with ids from ``first``, and noise that no codec makes smaller: 8 bytes a row; two row groups."""
+    some = random.Random(first + seed).randbytes(8 * count)
+    noise = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(some)])
+    ids = pa.array(range(first, first + count), pa.int64())
+    table = rows(FLAT, {"id": ids, "noise": noise, "text": pc.cast(pc.divide(ids, 100_000), pa.string())})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", row_group_size=count // 2 + 1, write_page_index=page_index)
+    return sink.getvalue()
+
+
+def stored_entry(storage: Storage, path: str, data: bytes) -> DataFile:
+    """The file in the store, and its manifest entry without metrics."""
+    storage.write(path, data)
+    return DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=(),
+        record_count=pq.read_metadata(io.BytesIO(data)).num_rows,
+        file_size_in_bytes=len(data),
+    )
+
+
+def judged(
+    storage: Storage, entries: Sequence[DataFile], target: CopyTarget = _TARGET
+) -> list[tuple[DataFile, CopyableFile]]:
+    """The files, all of which can be copied."""
+    found = []
+    for entry in entries:
+        file = copyable_file(entry, target, storage)
+        assert isinstance(file, CopyableFile), file
+        found.append((entry, file))
+    return found
+
+
+def merged_by_the_store(
+    storage: Storage,
+    inputs: Sequence[tuple[DataFile, CopyableFile]],
+    path: str,
+    target: CopyTarget = _TARGET,
+    note_unread: Callable[[int], None] = lambda size: None,
+) -> DataFile | NotCopyable | None:
+    """One file of the inputs at ``path``."""
+    return merge_files(inputs, path, target, storage, note_unread)
+
+
+@contextmanager
+def requests_of(storage: Storage) -> Iterator[list[str]]:
+    """The names of requests that boto3 sends meanwhile; what Arrow sends is not among them."""
+    seen: list[str] = []
+
+    def note(model: Any, **_: Any) -> None:
+        seen.append(model.name)
+
+    storage.s3.meta.events.register("before-call.s3", note)
+    try:
+        yield seen
+    finally:
+        storage.s3.meta.events.unregister("before-call.s3", note)
+
+
+@contextmanager
+def answering(storage: Storage, call: str, status: int, code: str, first: int = 1) -> Iterator[None]:
+    """Requests of that name are answered with an error, from the ``first`` one on, and do not reach the store."""
+    count = 0
+    lock = threading.Lock()
+
+    def answer(request: Any, **_: Any) -> AWSResponse | None:
+        nonlocal count
+        with lock:
+            count += 1
+            if count < first:
+                return None
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        return AWSResponse(request.url, status, {}, _Raw(body))
+
+    storage.s3.meta.events.register(f"before-send.s3.{call}", answer)
+    try:
+        yield
+    finally:
+        storage.s3.meta.events.unregister(f"before-send.s3.{call}", answer)
+
+
+class _Raw(io.BytesIO):
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.read()

@@ -12,8 +12,7 @@ from support.corpus import (
     corpus_root,
     expected,
 )
-from support.maintained_table import MaintainedTable
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, outcome_of
 from support.readers import duckdb_rows, pyiceberg_rows
 
 Digest = tuple[int, str] | None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.lambda_root import EMULATOR, GROUP, USER, VARIABLES
+from support.sam_environment import EMULATOR, GROUP, USER, VARIABLES
 
 # Quotas of Lambda: file descriptors and processes.
 _START = """

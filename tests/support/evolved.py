@@ -1,4 +1,4 @@
-"""A table that PyIceberg wrote while its schema and its partitioning changed: every v2 type, values at the edges."""
+"""A table whose schema and partitioning changed, before and after compaction."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import decimal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -45,6 +48,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 from pyiceberg.utils.datetime import datetime_to_micros
+
+from icekeeper.model import DataFile, ManifestFile
+from icekeeper.report.outcome import PassOutcome
+from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, registered_table
+
+# A table that PyIceberg wrote while its schema and its partitioning changed: every v2 type, values at the edges.
 
 NAME = "ns.evolved"
 
@@ -256,3 +265,47 @@ def evolved_table(
     append_twice()
     table.transaction().remove_properties(*_WHOLE_BOUNDS).commit_transaction()
     return table
+
+
+# The evolved table before and after a pass that keeps its snapshots.
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """An evolved table, as it was and as a pass left it; both metadata files still stand."""
+
+    format_version: int
+    before: str
+    after: str
+    table: MaintainedTable
+    outcome: PassOutcome
+
+    def snapshot_ids(self) -> list[int]:
+        return list(self.table.reader.metadata.snapshots)
+
+    def manifests(self) -> list[ManifestFile]:
+        reader = self.table.reader
+        snapshot = reader.metadata.current_snapshot
+        assert snapshot is not None
+        return reader.manifests(snapshot)
+
+    def files(self) -> dict[str, DataFile]:
+        """Live data files by path."""
+        found = self.table.reader.entries(self.manifests())
+        return {e.file.file_path: e.file for _, entries in found for e in entries if e.is_live}
+
+    def outputs(self) -> dict[str, DataFile]:
+        """Those that we wrote."""
+        return {path: file for path, file in self.files().items() if "/compact-" in path}
+
+
+def compact_evolved(
+    format_version: int, folder: Path, *, with_time: bool = False, output_spec: str = "keep"
+) -> Compacted:
+    """Files stay in their partition specs unless told otherwise: what merges with what is then plain to see."""
+    catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
+    before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
+    catalog.close()
+    table = registered_table(before, folder)
+    outcome = table.maintain(**KEEPING_SNAPSHOTS, output_spec=output_spec)
+    return Compacted(format_version, before, table.metadata_location, table, outcome)

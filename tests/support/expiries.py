@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
-from support.maintained_table import MaintainedTable, maintained_table
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, outcome_of
 
 ROWS = pa.table({"id": [1, 2, 3]})
 EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}

@@ -21,9 +21,8 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.verify import verify_table
-from support.counting_proxy import WireRequest
-from support.failing_store import Fault, Moment, failing_store
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER
+from support.proxies import Fault, Moment, WireRequest, failing_store
 
 _NAME = TableName.parse("ns.t")
 _numbers = count()

@@ -21,7 +21,7 @@ import pytest
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.loopback_proxy import serving
 from local_stack.moto_server import REGION, MotoServer
-from support.counting_proxy import CountingProxy, Forwarder
+from support.proxies import CountingProxy, Forwarder
 
 _CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/[^/]+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
 # Less than ten minutes, so that boto3 asks before every request.

@@ -1,16 +1,25 @@
-"""What hypothesis draws: tables with their history, and policies to compact them by.
-
-A step is a verb and a seed.  What it does depends on the table that it meets (:mod:`support.history_run`), so any list
-of steps is a history and shrinking is only leaving steps out.
-"""
+"""Random histories of tables, carried out by Iceberg-Java and by the oracle."""
 
 from __future__ import annotations
 
 import enum
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+
+from support.java_writer import JavaTable, JavaTables
+from support.oracle import EqualityDelete, ModelFile, PositionDelete, Row, TableModel
+from support.values import fits, promoted, random_row, random_value
+
+# What hypothesis draws: tables with their history, and policies to compact them by.
+#
+# A step is a verb and a seed.  What it does depends on the table that it meets (:mod:`support.histories`), so any
+# list of steps is a history and shrinking is only leaving steps out.
 
 FORMAT_VERSIONS = (1, 2, 2, 3, 3)
 FILE_FORMATS = (("parquet",), ("parquet",), ("parquet", "avro"), ("parquet", "orc", "avro"))
@@ -148,7 +157,7 @@ def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSION
 def policies(draw: st.DrawFn) -> dict[str, str]:
     """Settings of one compaction; targets so small that a partition becomes several files.
 
-    What to sort by is chosen when the table is there (:meth:`support.history_run.HistoryRun.fitted`).
+    What to sort by is chosen when the table is there (:meth:`support.histories.HistoryRun.fitted`).
     """
     settings = {
         "strategy": draw(st.sampled_from(STRATEGIES)),
@@ -165,3 +174,393 @@ def policies(draw: st.DrawFn) -> dict[str, str]:
     if draw(st.integers(0, 3)) == 0:
         settings["delete_compaction_min_deletes"] = "2"
     return settings
+
+
+# A table that Iceberg-Java makes, and the oracle's model of it.
+
+# Manifests stay as they are written, so that deletes and data of many sequence numbers meet.
+_PROPERTIES = {"commit.manifest-merge.enabled": "false", "write.metadata.metrics.default": "truncate(16)"}
+_ONE_ROW_A_GROUP = {
+    "write.parquet.row-group-size-bytes": "1",
+    "write.parquet.row-group-check-min-record-count": "1",
+    "write.parquet.row-group-check-max-record-count": "1",
+}
+# Java 1.10 reads several keys of fixed bytes as the last one and no keys of nanoseconds at all, and lets bounds decide
+# that a delete of NaN is not needed (platform 24).
+_NO_KEYS = ("fixed[3]", "timestamp_ns", "timestamptz_ns", "float", "double")
+_UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
+
+
+class HistoryTable:
+    """One table, made twice; ``trace`` tells what every step came to."""
+
+    def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
+        properties = {**_PROPERTIES, "format-version": str(history.format_version)}
+        # Java writes bounds of uuids as bytes and reads them as signed numbers: it skips deletes that it needs.
+        properties |= {
+            f"write.metadata.metrics.column.c{i}": "counts" for i, t in enumerate(history.column_types) if t == "uuid"
+        }
+        if history.one_row_a_group:
+            properties |= _ONE_ROW_A_GROUP
+        self.java: JavaTable = tables.create(history.schema, _UNPARTITIONED, properties, folder)
+        self.model = TableModel()
+        self.defaults: dict[str, Any] = {}
+        self.trace: list[str] = []
+        self.format_version = history.format_version
+        self.formats = history.file_formats
+        self.past: list[tuple[int, TableModel]] = []
+        """Snapshots since the beginning, save those that a rollback left."""
+        self.names = 0
+
+    @property
+    def expected(self) -> list[dict[str, Any]]:
+        """What a reader must find now."""
+        return self.model.rows(self.java.schema, self.defaults)
+
+    def fitted(self, policy: Mapping[str, str]) -> dict[str, str]:
+        """The policy with columns of today's schema to sort by."""
+        chance = random.Random(str(policy))
+        names = [f["name"] for f in self.java.schema["fields"] if isinstance(f["type"], str)]
+        chosen = chance.sample(names, min(len(names), 2))
+        if policy["strategy"] == "sort":
+            terms = (f"{c} {chance.choice(('asc', 'desc'))} nulls {chance.choice(('first', 'last'))}" for c in chosen)
+            return {**policy, "sort_order": ", ".join(terms)}
+        if policy["strategy"] == "zorder":
+            return {**policy, "zorder_columns": ",".join(chosen)}
+        return dict(policy)
+
+    def committed(self, model: TableModel) -> None:
+        """Note that Java has committed a snapshot whose rows and files are those of ``model``."""
+        self.model = model
+        snapshot_id = self.java.snapshot_id
+        assert snapshot_id is not None
+        self.past.append((snapshot_id, model))
+
+    def numbered(self, files: Sequence[tuple[Any, ModelFile]]) -> list[ModelFile]:
+        """Files with the sequence number of the commit that brought them."""
+        number = self.java.sequence_number
+        return [ModelFile(f.path, number, f.spec_id, f.partition, f.rows) for _, f in files]
+
+    # -- choices
+
+    @property
+    def schemas(self) -> list[int]:
+        return [int(schema_id) for schema_id in self.java.table.schemas()]
+
+    @property
+    def specs(self) -> dict[int, Mapping[str, Any]]:
+        return {int(i): self.java.spec_of(int(i)) for i in self.java.table.specs()}
+
+    def some_spec(self, chance: random.Random) -> Mapping[str, Any]:
+        """The current one, mostly."""
+        return chance.choice(list(self.specs.values())) if chance.random() < 0.3 else self.java.spec
+
+    def key_columns(self, schema: Mapping[str, Any], chance: random.Random) -> list[int]:
+        """Ids of columns that an equality delete may go by, dropped ones among them."""
+        plain = [f["id"] for f in schema["fields"] if isinstance(f["type"], str) and f["type"] not in _NO_KEYS]
+        dropped = sorted(set(plain) - {f["id"] for f in self.java.schema["fields"]})
+        plain = dropped if dropped and chance.random() < 0.5 else plain
+        return sorted(chance.sample(plain, min(len(plain), chance.choice((1, 2, 2)))))
+
+    def like_an_old_one(
+        self, row: Row, ids: Sequence[int], chance: random.Random, schema: Mapping[str, Any] | None = None
+    ) -> Row:
+        """Mostly with the key of a row that is, or was, in the table."""
+        rows = [old for file in self.model.files for old in file.rows]
+        if not rows or chance.random() < 0.2:
+            return row
+        old, made = chance.choice(rows), dict(row)
+        for field in (schema or self.java.schema)["fields"]:
+            if field["id"] in ids:
+                value = old.get(str(field["id"]))
+                if (value is None and field["required"]) or (value is not None and not fits(field["type"], value)):
+                    value = random_value(field["type"], chance, required=True)
+                made[str(field["id"])] = value
+        return made
+
+
+# How schema and partition spec of a table change between its commits.
+
+
+def evolve(table: HistoryTable, chance: random.Random) -> None:
+    """Change one column of the current schema, or add one."""
+    schema = table.java.schema
+    keys = {i for delete in table.model.equality for i in delete.field_ids}
+    # What deletes go by changes most often.
+    field = chance.choice(
+        [f for f in schema["fields"] if f["id"] in keys and chance.random() < 0.7] or schema["fields"]
+    )
+    name, kind = field["name"], field["type"]
+    partitioned = {int(part["source-id"]) for spec in table.specs.values() for part in spec["fields"]}
+    table.names += 1
+    # A name that was free again may come back with another id.
+    new = f"c{chance.randrange(9)}"
+    new = f"n{table.names}" if new in {f["name"] for f in schema["fields"]} else new
+    if isinstance(kind, Mapping) and kind["type"] == "struct" and chance.random() < 0.5:
+        what, change = _evolve_struct(table, name, kind, chance)
+    elif (wider := promoted(kind)) is not None and chance.random() < 0.7:
+        what, change = f"{name} is {wider}", lambda u: u.updateColumn(name, table.java.type(wider))
+    elif field["required"]:
+        what, change = f"{name} is optional", lambda u: u.makeColumnOptional(name)
+    else:
+        added = chance.choice(("int", "string", "date", "decimal(9, 2)"))
+        changes: list[tuple[str, Callable[[Any], object]]] = [
+            (f"{name} renamed {new}", lambda u: u.renameColumn(name, new)),
+            (f"{name} first", lambda u: u.moveFirst(name)),
+            (f"{new} {added} added", lambda u: u.addColumn(new, table.java.type(added))),
+        ]
+        if table.format_version > 2 and "orc" not in table.formats:  # Java cannot fill in defaults from ORC
+            default = chance.randrange(9)
+            number, literal = table.java.type("int"), table.java.literal(default)
+            changes.append((f"{new} added with {default}", lambda u: u.addColumn(new, number, literal)))
+        if len(schema["fields"]) > 2 and field["id"] not in partitioned:
+            changes += [(f"{name} dropped", lambda u: u.deleteColumn(name))] * 4
+        what, change = chance.choice(changes)
+    table.java.evolve(change)
+    table.trace.append(f"  {what}")
+    for column in table.java.schema["fields"]:
+        if "initial-default" in column:
+            table.defaults[str(column["id"])] = column["initial-default"]
+
+
+def _evolve_struct(
+    table: HistoryTable, name: str, kind: Mapping[str, Any], chance: random.Random
+) -> tuple[str, Callable[[Any], object]]:
+    inner = chance.choice(kind["fields"])["name"]
+    new = f"n{table.names}"
+    changes: list[tuple[str, Callable[[Any], object]]] = [
+        (f"{name}.{new} added", lambda u: u.addColumn(name, new, table.java.type("long"))),
+        (f"{name}.{inner} renamed {new}", lambda u: u.renameColumn(f"{name}.{inner}", new)),
+        (f"{name}.{inner} first", lambda u: u.moveFirst(f"{name}.{inner}")),
+    ]
+    if len(kind["fields"]) > 1:
+        changes.append((f"{name}.{inner} dropped", lambda u: u.deleteColumn(f"{name}.{inner}")))
+    return chance.choice(changes)
+
+
+def repartition(table: HistoryTable, chance: random.Random) -> None:
+    """Add a field to the partition spec, or take one away."""
+    spec, schema = table.java.spec, table.java.schema
+    live = [part for part in spec["fields"] if part["transform"] != "void"]
+    sources = {int(part["source-id"]) for part in live}
+    fields = [f for f in schema["fields"] if f["id"] not in sources and _transforms(f["type"])]
+    if live and (len(live) > 1 or not fields or chance.random() < 0.4):
+        gone = chance.choice(live)["name"]
+        table.java.repartition(lambda update: update.removeField(gone))
+        table.trace.append(f"  partition field {gone} removed")
+    elif fields:
+        field = chance.choice(fields)
+        transform, *width = chance.choice(_transforms(field["type"]))
+        expressions = table.java.iceberg.expressions.Expressions
+        term = getattr(expressions, transform)(field["name"], *width)
+        table.names += 1
+        name = f"p{table.names}"
+        table.java.repartition(lambda update: update.addField(name, term))
+        table.trace.append(f"  partitioned by {transform}{tuple(width)} of {field['name']} as {name}")
+
+
+def _transforms(kind: Any) -> list[tuple[Any, ...]]:
+    """What a column may be partitioned by, as ``Expressions`` has it: method, width."""
+    if not isinstance(kind, str) or kind.startswith(("float", "double", "fixed")) or kind.endswith(("time", "_ns")):
+        return []
+    transforms: list[tuple[Any, ...]] = [("ref",)]
+    if kind != "boolean":
+        transforms.append(("bucket", 3))
+    if kind.startswith(("int", "long", "string", "binary", "decimal")):
+        transforms.append(("truncate", 2))
+    if kind == "date" or kind.startswith("timestamp"):
+        transforms += [("day",), ("month",)]
+    return transforms
+
+
+# Carries out a history twice: by Iceberg-Java on a real table, and in the oracle's model of it.
+
+
+class HistoryRun(HistoryTable):
+    """Takes the steps of a history one by one."""
+
+    def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
+        super().__init__(history, tables, folder)
+        chance = random.Random(history.seed)
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            repartition(self, chance)
+        for step in history.steps:
+            self.take(step)
+
+    def take(self, step: Step) -> None:
+        """Do one step to both; what cannot be done to this table leaves both as they are."""
+        self._VERBS[step.verb](self, random.Random(step.seed))
+
+    # -- rows
+
+    def _append(self, chance: random.Random) -> None:
+        spec = self.some_spec(chance)
+        rows = [random_row(self.java.schema, chance) for _ in range(chance.randint(1, 8))]
+        files = self._write(rows, spec, chance)
+        self.java.append(file for file, _ in files)
+        self.committed(self.model.with_files(*self.numbered(files)))
+
+    def _write(
+        self, rows: Sequence[Row], spec: Mapping[str, Any], chance: random.Random
+    ) -> list[tuple[Any, ModelFile]]:
+        """One file per partition, or two."""
+        by_partition: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        for row, partition in zip(rows, self.java.partitions(spec["spec-id"], rows), strict=True):
+            by_partition[partition].append(row)
+        files = []
+        for partition, mine in by_partition.items():
+            split = chance.randrange(len(mine)) if chance.random() < 0.3 else 0
+            for part in (mine[:split], mine[split:]):
+                if part:
+                    kind = chance.choice(self.formats)
+                    file = self.java.data_file(part, spec["spec-id"], partition, kind)
+                    files.append((file, ModelFile(file.location(), 0, spec["spec-id"], partition, tuple(part))))
+                    self.trace.append(f"  {kind} {_short(file)} spec {spec['spec-id']} {partition}: {part}")
+        return files
+
+    def _upsert(self, chance: random.Random) -> None:
+        """New rows, and in the same commit deletes of their keys, in their partitions, as Flink writes them."""
+        ids = self.key_columns(self.java.schema, chance)
+        spec = self.some_spec(chance)
+        rows = [self.like_an_old_one(random_row(self.java.schema, chance), ids, chance) for _ in range(3)]
+        files = self._write(rows, spec, chance)
+        deletes = [self._equality(file.rows, ids, spec, file.partition, chance) for _, file in files]
+        # A row that the same commit overwrites is deleted by its position.
+        twice = files[0][1] if chance.random() < 0.5 else None
+        vectors = [] if twice is None else self._first_row_of(twice)
+        self.java.row_delta([file for file, _ in files], [*(delete for delete, _ in deletes), *vectors])
+        number = self.java.sequence_number
+        model = self.model.with_files(*self.numbered(files)).with_equality(*(make(number) for _, make in deletes))
+        if twice is not None:
+            model = model.with_positions(PositionDelete(number, twice.path, frozenset({0})))
+        self.committed(model)
+
+    def _first_row_of(self, file: ModelFile) -> list[Any]:
+        """A delete of it, for the commit that brings the file."""
+        positions = {file.path: [0]}
+        self.trace.append(f"  and the first row of {_name(file.path)}")
+        if self.format_version > 2:
+            return self.java.vectors(positions, file.spec_id, file.partition)
+        return [self.java.position_deletes(positions, file.spec_id, file.partition, "parquet")]
+
+    def _drop_files(self, chance: random.Random) -> None:
+        if not self.model.files:
+            return
+        gone = chance.choice(self.model.files)
+        rows = [random_row(self.java.schema, chance)] if chance.random() < 0.5 else []
+        files = self._write(rows, self.some_spec(chance), chance)
+        self.java.replace([gone.path], [file for file, _ in files])
+        self.trace.append(f"  {_name(gone.path)} dropped")
+        self.committed(self.model.without([gone.path]).with_files(*self.numbered(files)))
+
+    # -- deletes
+
+    def _delete_keys(self, chance: random.Random) -> None:
+        """By a writer that may be late: with an older schema, for a partition of an older spec."""
+        schema_id = chance.choice(sorted(self.schemas)) if chance.random() < 0.4 else self.java.schema["schema-id"]
+        schema = self.java.schema_of(schema_id)
+        ids = self.key_columns(schema, chance)
+        unpartitioned = [spec for spec in self.specs.values() if _is_unpartitioned(spec)]
+        spec = chance.choice(unpartitioned) if chance.random() < 0.3 else self.some_spec(chance)
+        candidates = [file.partition for file in self.model.files if file.spec_id == spec["spec-id"]]
+        if candidates and chance.random() < 0.9:
+            partition = chance.choice(candidates)
+        else:
+            (partition,) = self.java.partitions(spec["spec-id"], [random_row(self.java.schema, chance)])
+        keys = [self.like_an_old_one(random_row(schema, chance), ids, chance, schema) for _ in range(3)]
+        delete, make = self._equality(keys, ids, spec, partition, chance, schema)
+        self.java.row_delta(deletes=[delete])
+        self.committed(self.model.with_equality(make(self.java.sequence_number)))
+
+    def _equality(
+        self,
+        rows: Sequence[Row],
+        ids: Sequence[int],
+        spec: Mapping[str, Any],
+        partition: tuple[Any, ...],
+        chance: random.Random,
+        schema: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, Callable[[int], EqualityDelete]]:
+        """Java's delete file, and the model's once it has a number."""
+        spec_id, kind = spec["spec-id"], chance.choice(self.formats)
+        known = (schema or self.java.schema)["schema-id"]
+        keys = tuple({str(i): row.get(str(i)) for i in ids} for row in rows)
+        delete = self.java.equality_deletes(keys, ids, spec_id, partition, kind, known)
+        is_global = _is_unpartitioned(spec)
+        self.trace.append(f"  {kind} {_short(delete)} by {ids} spec {spec_id} {partition}: {list(keys)}")
+
+        def make(number: int) -> EqualityDelete:
+            return EqualityDelete(number, spec_id, None if is_global else partition, tuple(ids), keys)
+
+        return delete, make
+
+    def _delete_positions(self, chance: random.Random) -> None:
+        if not self.model.files:
+            return
+        columns = {field["id"] for field in self.java.schema["fields"]}
+        if self.format_version > 2 and any(set(delete.field_ids) - columns for delete in self.model.equality):
+            return  # Java 1.10 cannot plan such a table, so it does not find the vectors to replace
+        first = chance.choice(self.model.files)
+        scope = (first.spec_id, first.partition)
+        near = [f for f in self.model.files if self.format_version > 2 or (f.spec_id, f.partition) == scope]
+        files = {f.path: f for f in (first, *chance.sample(near, min(len(near), chance.randrange(3))))}
+        chosen = {
+            path: sorted(chance.sample(range(len(files[path].rows)), min(len(files[path].rows), chance.randint(1, 3))))
+            for path in sorted(files)
+        }
+        if self.format_version > 2:
+            self.java.delete_by_vectors(chosen)
+        else:
+            kind, whole = chance.choice(self.formats), chance.random() < 0.7
+            delete = self.java.position_deletes(chosen, first.spec_id, first.partition, kind, whole_paths=whole)
+            self.java.row_delta(deletes=[delete])
+        self.trace.append(f"  positions { {_name(path): positions for path, positions in chosen.items()} }")
+        number = self.java.sequence_number
+        deletes = (PositionDelete(number, path, frozenset(positions)) for path, positions in chosen.items())
+        self.committed(self.model.with_positions(*deletes))
+
+    # -- history
+
+    def _upgrade(self, chance: random.Random) -> None:
+        if self.format_version < 3:
+            self.format_version += 1
+            self.java.set_property("format-version", str(self.format_version))
+            self.trace.append(f"  upgraded to v{self.format_version}")
+
+    def _tag(self, chance: random.Random) -> None:
+        if self.java.snapshot_id is not None:
+            self.names += 1
+            self.java.tag(f"t{self.names}")
+
+    def _roll_back(self, chance: random.Random) -> None:
+        if len(self.past) > 1:
+            keep = chance.randrange(1, len(self.past))
+            snapshot_id, self.model = self.past[keep - 1]
+            del self.past[keep:]
+            self.java.roll_back(snapshot_id)
+            self.trace.append(f"  back to snapshot {keep}")
+
+    _VERBS: Mapping[Verb, Callable[[HistoryRun, random.Random], None]] = {
+        Verb.APPEND: _append,
+        Verb.UPSERT: _upsert,
+        Verb.DELETE_KEYS: _delete_keys,
+        Verb.DELETE_POSITIONS: _delete_positions,
+        Verb.DROP_FILES: _drop_files,
+        Verb.EVOLVE: evolve,
+        Verb.REPARTITION: repartition,
+        Verb.TAG: _tag,
+        Verb.ROLL_BACK: _roll_back,
+        Verb.UPGRADE: _upgrade,
+    }
+
+
+def _is_unpartitioned(spec: Mapping[str, Any]) -> bool:
+    return all(part["transform"] == "void" for part in spec["fields"])
+
+
+def _short(file: Any) -> str:
+    return _name(file.location())
+
+
+def _name(path: str) -> str:
+    return path.rpartition("-")[2]

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import unescape
 
-from support.local_server import served_by
+from support.proxies import served_by
 
 _PIECE = 256 * 1024
 OLD = "2020-01-01T00:00:00.000Z"

@@ -1,4 +1,4 @@
-"""A pass as a process of its own that is interrupted at a known moment."""
+"""Passes as processes of their own that are interrupted, and waiting for what they do."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 
 from support.command import CATALOG, Command
+
+# A pass as a process of its own that is interrupted at a known moment.
 
 
 def partitioned(command: Command, partitions: int = 2) -> Table:
@@ -48,7 +50,7 @@ def unstall(table: Table) -> None:
         path.replace(path.with_suffix(".parquet"))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -127,3 +129,14 @@ def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
                 yield process
             finally:
                 process.kill()
+
+
+# Waiting for what another process does, for no longer than it takes.
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    """Whether the condition came to hold within these seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()

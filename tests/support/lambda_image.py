@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.lambda_root import VARIABLES
+from support.sam_environment import VARIABLES
 
 _OURS = "icekeeper-test-lambda"
 

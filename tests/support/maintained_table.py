@@ -1,14 +1,18 @@
-"""A local table with writers beside us: PyIceberg or others write, we maintain, and a test says when they meet."""
+"""A local table that others write and we maintain, its files, its clock, and its outcomes."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -18,26 +22,87 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.engines.engine import Engine
-from icekeeper.machine.clock import Clock, system_clock
+from icekeeper.machine.clock import HOUR_MS, Clock, system_clock
 from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import DataFile, ManifestContent, ManifestEntry, TableName
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, PassOutcome
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, in_turn
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import normalise, split_path
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.verification.checks import Verification
 from icekeeper.verification.verify import verify_table
-from support.clocks import same_clock
-from support.files_on_disk import files_below, grow_old
-from support.pass_settings import EAGER
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
+
+# Clocks of stores, for tests that set their own time.
+
+
+def ahead(hours: float) -> Callable[[], int]:
+    """A clock that is so many hours ahead of this machine's."""
+    return lambda: system_clock() + int(hours * HOUR_MS)
+
+
+def same_clock(storage: Storage, location: str, may_write: bool) -> int | None:
+    """The store has the clock that the test has set: whatever that says, nothing is skewed."""
+    return None
+
+
+def store_at(now_ms: Callable[[], int]) -> Callable[[Storage, str, bool], int | None]:
+    """A store with a clock of its own."""
+    return lambda storage, location, may_write: now_ms()
+
+
+# Files of local tables, where they lie.
+
+DAY_S = 86_400
+
+
+def local_path(path: str) -> Path:
+    """Where a ``file:`` address lies; nothing in it is decoded."""
+    return Path(split_path(path).key)
+
+
+def files_below(folder: Path) -> set[str]:
+    """Every file below a folder, as normalised paths."""
+    return {str(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def grow_old(paths: Iterable[Path], days: float = 10) -> None:
+    """Date files back to so many days ago."""
+    then = time.time() - days * DAY_S
+    for path in paths:
+        os.utime(path, (then, then))
+
+
+# What passes report.
+
+
+def outcome_of(outcome: PassOutcome, operation: Operation) -> OperationOutcome:
+    """The part of a pass that one operation had."""
+    return next(part for part in outcome.operations if part.operation is operation)
+
+
+# Settings of passes in tests.
+
+EAGER = {
+    "min_input_files": "2",
+    "snapshot_retention_hours": "0",
+    "max_snapshots_to_keep": "1",
+    "orphan_older_than_hours": "0",
+    "min_manifests_to_rewrite": "2",
+}
+"""Everything that may go goes at once: one snapshot stays, orphans have no grace, two of anything are too many."""
+
+KEEPING_SNAPSHOTS: dict[str, Any] = {"operations": "compact,remove_orphans,rewrite_manifests"}
+
+
+# A local table with writers beside us: PyIceberg or others write, we maintain, and a test says when they meet.
 
 NAME = TableName(("ns",), "t")
 ID_AND_PART = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
@@ -128,7 +193,7 @@ class MaintainedTable:
         store_clock: StoreClock | None = None,
         **settings: str,
     ) -> PassOutcome:
-        """A pass that spares nothing it may touch (:data:`support.pass_settings.EAGER`).
+        """A pass that spares nothing it may touch (:data:`support.maintained_table.EAGER`).
 
         Without a ``run_id``, as a command makes it: a run of its own, which a pipeline's lease keeps out.
         """
@@ -305,3 +370,70 @@ def our_catalog(folder: Path, warehouse: Path | None = None, allowed: Path | str
     properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address}
     rules = {} if allowed is None else {ALLOWED_PREFIXES: f"*={address},{allowed}"}
     return OurSqlCatalog("local", properties, environment={**os.environ, **rules})
+
+
+# Dry runs beside the passes that follow them: both must tell the same figures.
+
+
+def figures(outcome: OperationOutcome) -> list[str]:
+    """The numbers of the sentence that a dry run tells, too: of statistics how many columns, no count of entries."""
+    found = re.findall(r"\d+", re.sub(r"\(\d+ entries\)", "", outcome.summary))
+    return found[:1] if outcome.operation is Operation.COMPUTE_STATISTICS else found
+
+
+def dry_run(made: MaintainedTable, operations: str = "all", **settings: Any) -> PassOutcome:
+    """A dry run in turn, which changes neither the table nor its files."""
+    before = made.files(), made.metadata_location
+    outcome = made.maintain(operations, dry_run=True, **settings)
+    assert (made.files(), made.metadata_location) == before
+    return in_turn(outcome)
+
+
+def assert_agree(would: PassOutcome, did: PassOutcome) -> None:
+    """The same operations ended alike with the same figures; the files that a dry run names are the pass's, too.
+
+    A sentence of the pass may go on with figures that only the work tells.
+    """
+    assert [one.operation for one in would.operations] == [one.operation for one in did.operations]
+    for planned, done in zip(would.operations, did.operations, strict=True):
+        told = f"{planned.operation.value}: {planned.summary} / {done.summary}"
+        assert planned.status == done.status, told
+        assert figures(planned) == figures(done)[: len(figures(planned))], told
+        assert set(planned.files_planned) <= set(done.files_planned), told
+
+
+# Sweeps of a table for orphans.
+
+ORPHANS = Operation.REMOVE_ORPHANS
+SETTINGS = {"orphan_older_than_hours": "72"}
+
+
+def sweep(table: MaintainedTable, **more: Any) -> OperationOutcome:
+    return table.run(ORPHANS, **{**SETTINGS, **more})
+
+
+def metadata_of(table: MaintainedTable, **changes: Any) -> bytes:
+    return json.dumps({**table.metadata.document, **changes}).encode()
+
+
+def assert_refused(table: MaintainedTable, *words: str, **more: Any) -> None:
+    """Refused, naming these words, and every file is still there."""
+    table.plant("data/bait.parquet")
+    before = table.files()
+    outcome = sweep(table, **more)
+    assert outcome.status is Status.REFUSED, outcome
+    assert outcome.files_deleted == ()
+    for word in words:
+        assert word in (outcome.reason or ""), outcome.reason
+    assert table.files() >= before
+
+
+# Passes that no lease keeps apart: what guards rows and files must hold even then.
+
+
+@contextmanager
+def without_leases() -> Iterator[None]:
+    """While the block runs, every pass of this process believes that it holds its table's lease."""
+    unguarded = SimpleNamespace(is_lost=False, require=lambda: None)
+    with mock.patch("icekeeper.maintenance.run_pass.leased", return_value=nullcontext(unguarded)):
+        yield

@@ -7,8 +7,7 @@ from typing import Any
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
-from support.maintained_table import MaintainedTable
-from support.outcomes import outcome_of
+from support.maintained_table import MaintainedTable, outcome_of
 from support.readers import duckdb_rows
 
 COMPACT: dict[str, Any] = {"operations": "compact"}

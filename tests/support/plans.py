@@ -1,7 +1,8 @@
-"""What planners take, made from plain numbers: data files, entries, manifests."""
+"""What planners take, made from plain numbers, and partitions by time."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,11 @@ from icekeeper.model import (
     PartitionValue,
 )
 from icekeeper.policy import Policy
+from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.settings import policy as resolved_policy
 from support.tables import new_document, snapshot
+
+# What planners take, made from plain numbers: data files, entries, manifests.
 
 MB = 1024 * 1024
 HEAD = 100
@@ -91,3 +95,60 @@ def live_file(
     """
     entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age if file_age is None else file_age, file)
     return LiveEntry(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)
+
+
+# Partitioned tables by their columns and transforms, and the time that their partitions tell.
+
+UTC = datetime.UTC
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "required": False, "type": "long"},
+        {"id": 2, "name": "ts", "required": False, "type": "timestamptz"},
+        {"id": 3, "name": "day", "required": False, "type": "date"},
+        {"id": 4, "name": "dt", "required": False, "type": "string"},
+        {"id": 5, "name": "year", "required": False, "type": "int"},
+        {"id": 6, "name": "month", "required": False, "type": "int"},
+        {"id": 7, "name": "at_ns", "required": False, "type": "timestamp_ns"},
+        {"id": 8, "name": "price", "required": False, "type": "decimal(9, 2)"},
+        {
+            "id": 9,
+            "name": "meta",
+            "required": False,
+            "type": {"type": "struct", "fields": [{"id": 10, "name": "at", "required": False, "type": "timestamp"}]},
+        },
+    ],
+}
+SOURCES = {"id": 1, "ts": 2, "day": 3, "dt": 4, "year": 5, "month": 6, "at_ns": 7, "price": 8, "meta.at": 10}
+
+
+def spec(spec_id: int, *fields: tuple[str, str]) -> dict[str, Any]:
+    """Fields as (column, transform), named after both."""
+    return {
+        "spec-id": spec_id,
+        "fields": [
+            {
+                "field-id": 1000 + 10 * spec_id + i,
+                "source-id": SOURCES[column],
+                "name": column if transform == "identity" else f"{column}_{transform}",
+                "transform": transform,
+            }
+            for i, (column, transform) in enumerate(fields)
+        ],
+    }
+
+
+def partitioned(*specs: dict[str, Any]) -> TableMetadata:
+    """The last spec is the current one."""
+    return table(3, schemas=[SCHEMA], **{"partition-specs": list(specs), "default-spec-id": specs[-1]["spec-id"]})
+
+
+def times(metadata: TableMetadata, **settings: str) -> PartitionTimes:
+    found = partition_times(metadata, policy(**settings))
+    assert isinstance(found, PartitionTimes)
+    return found
+
+
+def ms(*moment: int) -> int:
+    return int(datetime.datetime(*moment, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc, arg-type]

@@ -12,8 +12,7 @@ from typing import Any
 from pyiceberg.table import StaticTable
 
 from icekeeper.demo.measure import read_arrow
-from support.arrow_rows import arrow_rows
-from support.duckdb_session import shared_duckdb
+from support.duckdb_session import arrow_rows, shared_duckdb
 from support.iceberg_java import IcebergJava
 
 _DECIMALS = decimal.Context(prec=76)

@@ -133,7 +133,7 @@ class RightsFleet:
         address = {"tableBucketARN": arn, "namespace": DATABASE, "name": name}
         s3tables.create_table(**address, format="ICEBERG")
         pointer = s3tables.get_table_metadata_location(**address)
-        blind = {"py-io-impl": "support.blind_io.BlindFileIO", **self.stack.moto.s3_properties}
+        blind = {"py-io-impl": "support.aws_table_bucket.BlindFileIO", **self.stack.moto.s3_properties}
         writer = load_catalog("writer", type="sql", uri=f"sqlite:///{self._folder}/{bucket}.db", **blind)
         writer.create_namespace(DATABASE)
         table = _filled(writer, f"{DATABASE}.{name}", pointer["warehouseLocation"])

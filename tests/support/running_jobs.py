@@ -12,8 +12,7 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.state.store import Pin, StagedLoad
 from icekeeper.storage.paths import normalise
-from support.maintained_table import NAME, MaintainedTable
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, NAME, MaintainedTable
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

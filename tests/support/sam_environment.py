@@ -1,18 +1,24 @@
-"""What SAM CLI gives a function of a local stack as its environment, and where its emulator of the runtime is."""
+"""What SAM CLI gives a function: its environment and its file system."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import re
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from artifacts.locks import LAYER_PYTHON
 from local_stack.stack import ROOT, LocalStack
 from local_stack.template import REGION, TEMPLATE
 from support.lambda_functions import sample
 from support.rights_fleet import PARAMETERS
 from support.stack_template import FUNCTIONS
+
+# What SAM CLI gives a function of a local stack as its environment, and where its emulator of the runtime is.
 
 
 def sam_cli() -> Path:
@@ -65,3 +71,113 @@ def keys_of(stack: LocalStack, role: str) -> dict[str, str]:
 
 def _of_aws(stack: LocalStack, role: str) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": stack.moto.endpoint, **keys_of(stack, role)}
+
+
+# The file system that a function of Lambda's Python sees, made of what this machine has: no image is fetched.
+#
+# The interpreter is this machine's, and so is glibc; ``awslambdaric``, AWS's own client of the runtime, comes from PyPI
+# (``make`` installs it), the emulator of the runtime from SAM CLI.  What Lambda has not is not here either: no home
+# folder, no ``/dev/shm``, and of a system's programs only those that SAM CLI needs to make an image.
+
+USER, GROUP = 993, 990
+"""``sbx_user1051``, whom the code of a function runs as."""
+EMULATOR = "/var/rapid/aws-lambda-rie"
+VARIABLES = {
+    "LANG": "en_US.UTF-8",
+    "TZ": ":/etc/localtime",
+    "PATH": "/var/lang/bin:/usr/local/bin:/usr/bin/:/bin:/opt/bin",
+    "LD_LIBRARY_PATH": "/var/lang/lib:/lib64:/usr/lib64:/var/runtime:/var/runtime/lib:/var/task:/var/task/lib:/opt/lib",
+    "LAMBDA_TASK_ROOT": "/var/task",
+    "LAMBDA_RUNTIME_DIR": "/var/runtime",
+}
+"""AWS Lambda developer guide, "Using Lambda environment variables", with the image's own PATH."""
+
+# What a wheel may take for granted, of glibc and GCC (PEP 600); the system of Lambda's Python 3.12 has them.
+_OF_THE_SYSTEM = ("libc", "libm", "librt", "libdl", "libpthread", "libresolv", "libgcc_s", "libstdc++")
+# SAM's own lines of an image: RUN mv ..., chmod ...
+_TOOLS = ("/bin/sh", "/bin/mv", "/bin/chmod")
+_FOLDERS = ("tmp", "opt", "var/task", "var/rapid", "proc", "dev", "etc", "bin", "home")
+_NEVER_USED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "config-*")
+_BOOTSTRAP = f"""#!/bin/sh
+export AWS_EXECUTION_ENV=AWS_Lambda_python{LAYER_PYTHON}
+exec /var/lang/bin/python{LAYER_PYTHON} /var/runtime/bootstrap.py
+"""
+# The order of modules: AWS Lambda developer guide, "Dependency search path and runtime-included libraries".  An engine
+# for containers starts us as root, with a home and a shared memory; Lambda does not.
+_START = f"""\
+import os, sys
+if os.getuid() == 0:
+    if os.path.isdir("/dev/shm"):
+        os.chmod("/dev/shm", 0o700)
+    os.setgroups([])
+    os.setgid({GROUP})
+    os.setuid({USER})
+os.environ.pop("HOME", None)
+sys.path[:1] = ["/var/task", "/opt/python/lib/python{LAYER_PYTHON}/site-packages", "/opt/python", "/var/runtime"]
+from awslambdaric.__main__ import main
+main(["bootstrap.py", os.environ["_HANDLER"]])
+"""
+
+
+def build_root(folder: Path, interpreter: str, runtime: Path, emulators: Path) -> None:
+    """Fill a folder with the packages of ``runtime``; the emulator is that of SAM CLI's which is for this processor."""
+    for name in _FOLDERS:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "tmp").chmod(0o1777)
+    (folder / "etc/passwd").write_text(f"sbx_user1051:x:{USER}:{GROUP}::/home/sbx_user1051:/sbin/nologin\n")
+    (folder / "etc/group").write_text(f"sbx_user1051:x:{GROUP}:\n")
+    _copy_python(_prefix_of(interpreter), folder / "var/lang")
+    processor = "arm64" if platform.machine() == "aarch64" else "x86_64"
+    shutil.copytree(runtime, folder / "var/runtime")
+    (folder / "var/runtime/bootstrap").write_text(_BOOTSTRAP)
+    (folder / "var/runtime/bootstrap").chmod(0o755)
+    (folder / "var/runtime/bootstrap.py").write_text(_START)
+    shutil.copy(emulators / f"aws-lambda-rie-{processor}", folder / EMULATOR[1:])
+    (folder / EMULATOR[1:]).chmod(0o755)
+    for tool in _TOOLS:
+        shutil.copy(tool, folder / "bin" / Path(tool).name)
+    _copy_libraries(folder)
+
+
+def _prefix_of(interpreter: str) -> Path:
+    asked = [interpreter, "-c", "import sys; print(sys.base_prefix)"]
+    return Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def _copy_python(prefix: Path, target: Path) -> None:
+    library = f"lib/python{LAYER_PYTHON}"
+    (target / "bin").mkdir(parents=True)
+    shutil.copy(prefix / "bin" / f"python{LAYER_PYTHON}", target / "bin")
+    shutil.copytree(prefix / library, target / library, ignore=shutil.ignore_patterns("__pycache__", *_NEVER_USED))
+    for path in (target / library / "lib-dynload").glob("_tkinter*"):
+        path.unlink()
+    for path in (prefix / "lib").glob(f"libpython{LAYER_PYTHON}.so*"):
+        shutil.copy(path, target / "lib")
+
+
+def _copy_libraries(root: Path) -> None:
+    """Copy what the loader would find for all that is in the root, and what every wheel may expect, to /lib64."""
+    programs = [*root.glob("bin/*"), *root.glob("var/lang/bin/*"), *root.glob("var/lang/lib/**/*.so*")]
+    wanted = {path for program in programs for path in _libraries(program)} | set(_of_the_system())
+    target = root / "lib64"
+    target.mkdir()
+    for path in wanted:
+        if not path.name.startswith("libpython"):
+            shutil.copy(path, target / path.name)
+    # The program that loads the others is named in each by its whole path.
+    loader = next(path for path in wanted if path.name.startswith("ld-linux"))
+    if loader.parent.name != "lib64":
+        (root / "lib").mkdir(exist_ok=True)
+        shutil.copy(loader, root / "lib" / loader.name)
+
+
+def _libraries(program: Path) -> Iterator[Path]:
+    told = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
+    yield from (Path(found) for found in re.findall(r"(/\S+) \(0x", told))
+
+
+def _of_the_system() -> Iterable[Path]:
+    told = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^\s+(\S+) \([^)]*\) => (\S+)$", told, re.MULTILINE)
+    known = {name.split(".so")[0]: Path(path) for name, path in found}
+    return [known[name] for name in _OF_THE_SYSTEM if name in known]

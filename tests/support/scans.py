@@ -1,12 +1,13 @@
-"""A scan over prepared catalogs with a state that counts what it is asked."""
+"""Scans over catalogs of prepared answers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
@@ -16,8 +17,46 @@ from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Glance, MaintenanceRequest
-from support.prepared_catalog import PreparedCatalog
 from support.settings import NOW_MS, policy, resolved
+
+# A catalog of prepared answers, for scans.
+
+
+class PreparedCatalog:
+    """An exception in place of metadata is raised by ``load``; ``loads`` says what was asked for, in order."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableMetadata | Exception],
+        *,
+        name: str = "C",
+        warehouse: str = "s3://prod-lake/",
+        on_load: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.tables = dict(tables)
+        self.name = name
+        self.warehouse = warehouse
+        self.loads: list[str] = []
+        self._on_load = on_load
+
+    built_in_maintenance = None
+
+    def list_tables(self) -> Iterator[TableName]:
+        return iter([TableName.parse(name) for name in self.tables])
+
+    def load(self, table: TableName) -> LoadedTable:
+        self.loads.append(str(table))
+        self._on_load()
+        found = self.tables[str(table)]
+        if isinstance(found, Exception):
+            raise found
+        return LoadedTable(table, found, "m", "m", {})
+
+    def commit(self, base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        raise AssertionError("detection never commits")
+
+
+# A scan over prepared catalogs with a state that counts what it is asked.
 
 FILES = "{} data files of 1 MB on average are below 192 MB"
 IDLE = "no sign of work"

@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import CommitConflict, PolicyError
 from icekeeper.model import TableName
-from support.local_server import served_by
+from support.proxies import served_by
 
 Rest = TypeVar("Rest", bound="ScriptedRest")
 

@@ -17,9 +17,7 @@ from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
-from support.files_on_disk import grow_old
-from support.maintained_table import MaintainedTable
-from support.pass_settings import EAGER
+from support.maintained_table import EAGER, MaintainedTable, grow_old
 from support.readers import pyiceberg_rows
 
 

@@ -1,13 +1,20 @@
-"""The parts of template.yaml by kind and role, what they refer to, and which actions they allow."""
+"""template.yaml by kind and role, as CloudFormation renders it, under choices of parameters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from local_stack.template import TEMPLATE, load_template
+import yaml
+
+from local_stack.template import TEMPLATE, YAML_LOADER, Template, load_template
+
+# The parts of template.yaml by kind and role, what they refer to, and which actions they allow.
 
 ROOT = TEMPLATE.parent
 DOCUMENT = load_template()
@@ -81,3 +88,244 @@ def actions(value: Any) -> set[str]:
         action = statement["Action"]
         found |= {action} if isinstance(action, str) else set(action)
     return found
+
+
+# What tests look for in template.yaml: the lines that hold a wildcard, variables by default, every text of a part.
+
+_GUARDED = ("Action", "NotAction", "Resource", "NotResource")
+JUSTIFICATION = "# wildcard: "
+
+
+def local_environment(template: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of all functions as ``sam local invoke`` sets them: parameters at their defaults, no condition
+    holds, and what is ``AWS::NoValue`` is there, but empty."""
+    resources = template["Resources"].values()
+    parts = [template["Globals"]["Function"]]
+    parts += [one["Properties"] for one in resources if one["Type"] == "AWS::Serverless::Function"]
+    variables = [part.get("Environment", {}).get("Variables", {}) for part in parts]
+    return {name: _by_default(template, value) for some in variables for name, value in some.items()}
+
+
+def _by_default(template: Mapping[str, Any], value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    ((function, given),) = value.items()
+    if function == "Ref":
+        return "" if given == "AWS::NoValue" else str(template["Parameters"].get(given, {}).get("Default", given))
+    if function == "Fn::If":
+        return _by_default(template, given[2])
+    if function == "Fn::FindInMap":
+        return str(template["Mappings"][given[0]][_by_default(template, given[1])][given[2]])
+    if function == "Fn::Join":
+        return _by_default(template, given[1])  # of a list in one parameter
+    if function == "Fn::Sub":
+        return str(given)
+    raise NotImplementedError(function)
+
+
+@dataclass(frozen=True)
+class Wildcard:
+    """A ``*`` in an action or resource; ``line`` counts from 1."""
+
+    line: int
+    text: str
+    is_justified: bool
+
+
+def wildcards(text: str | None = None) -> list[Wildcard]:
+    """Every ``*`` that grants something, and whether the line above says why."""
+    source = TEMPLATE.read_text() if text is None else text
+    lines = source.splitlines()
+    found = {}
+    for node in _guarded(yaml.compose(source, Loader=YAML_LOADER)):
+        above = node.start_mark.line - 1
+        why = lines[above].strip() if above >= 0 else ""
+        said = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10
+        found[node.start_mark.line] = Wildcard(node.start_mark.line + 1, node.value, said)
+    return [found[line] for line in sorted(found)]
+
+
+def _guarded(node: yaml.Node, *, inside: bool = False) -> Iterator[yaml.ScalarNode]:
+    if isinstance(node, yaml.ScalarNode):
+        if inside and "*" in node.value:
+            yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _guarded(item, inside=inside)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _guarded(value, inside=inside or key.value in _GUARDED)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in a part of a template, keys left out."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+# template.yaml as CloudFormation makes it of a set of parameters: resources that are there, and what each role may do.
+#
+# Conditions are decided and intrinsic functions resolved; whatever refers to a resource that its condition leaves out
+# is an error, as it is to CloudFormation.  Names are those of the local stack (``STACK-LogicalId``).
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One policy of a role: a managed one of the template by its logical id, or one inside the role."""
+
+    name: str
+    document: Mapping[str, Any]
+    is_managed: bool
+
+    @property
+    def statements(self) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self.document["Statement"]
+        return found
+
+
+@dataclass(frozen=True)
+class RenderedTemplate:
+    """The resources of one stack, their properties resolved."""
+
+    parameters: Mapping[str, str]
+    resources: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    """By logical id, with ``Type`` and ``Properties``."""
+    _template: _Strict = field(repr=False)
+
+    def reference(self, logical_id: str) -> str:
+        """What ``!Ref`` of a resource is.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        return str(self._template.resolve({"Ref": logical_id}))
+
+    def of_type(self, kind: str) -> dict[str, Mapping[str, Any]]:
+        """Properties by logical id."""
+        return {name: one["Properties"] for name, one in self.resources.items() if one["Type"] == kind}
+
+    @cached_property
+    def managed(self) -> dict[str, Grant]:
+        """The template's managed policies by logical id."""
+        found = self.of_type("AWS::IAM::ManagedPolicy")
+        return {name: Grant(name, one["PolicyDocument"], is_managed=True) for name, one in found.items()}
+
+    @cached_property
+    def grants(self) -> dict[str, list[Grant]]:
+        """What everything that acts may do, by logical id: functions, jobs, the state machine, the schedule."""
+        found = {}
+        for name, one in self.resources.items():
+            properties = one["Properties"]
+            role = properties.get("Role") or properties.get("Target", {}).get("RoleArn")
+            if role is not None:
+                own = self._roles[role]
+                found[name] = self._of_role(own.get("Policies", ()), own.get("ManagedPolicyArns", ()))
+        return found
+
+    @cached_property
+    def _roles(self) -> dict[str, Mapping[str, Any]]:
+        named = self.of_type("AWS::IAM::Role")
+        return {str(self._template.resolve({"Fn::GetAtt": [name, "Arn"]})): one for name, one in named.items()}
+
+    def _of_role(self, policies: Any, managed: Any) -> list[Grant]:
+        by_name = {self.reference(name): grant for name, grant in self.managed.items()}
+        grants = [by_name[name] for name in managed]
+        grants += [Grant(one["PolicyName"], one["PolicyDocument"], is_managed=False) for one in policies]
+        return grants
+
+
+class _Strict(Template):
+    """Refers to nothing that is not there."""
+
+    def _kind(self, logical_id: str) -> str:
+        kind = super()._kind(logical_id)
+        condition = self._document["Resources"].get(logical_id, {}).get("Condition")
+        if not self._holds(condition):
+            raise KeyError(f"{logical_id} is not there: {condition} does not hold")
+        return kind
+
+    def _holds(self, condition: Any) -> bool:
+        if isinstance(condition, Mapping) and "Fn::EachMemberIn" in condition:
+            members, allowed = (self.resolve(part) for part in condition["Fn::EachMemberIn"])
+            return set(members) <= set(allowed)
+        return super()._holds(condition)
+
+    def refusals(self) -> list[str]:
+        """What the assertions of the section ``Rules`` say that these parameters break."""
+        return [
+            one["AssertDescription"]
+            for rule in self._document.get("Rules", {}).values()
+            if self._holds(rule.get("RuleCondition"))
+            for one in rule["Assertions"]
+            if not self._holds(one["Assert"])
+        ]
+
+    def rendered(self) -> RenderedTemplate:
+        kinds = {str(one["Type"]) for one in self._document["Resources"].values()}
+        found = {
+            logical_id: {"Type": kind, "Properties": properties}
+            for kind in sorted(kinds)
+            for logical_id, properties in self.resources(kind)
+        }
+        return RenderedTemplate(self._parameters, found, self)
+
+
+def render(parameters: Mapping[str, str] | None = None, *, stack: str = "icekeeper") -> RenderedTemplate:
+    """The stack that these parameters make; the others have their defaults.
+
+    Raises:
+        KeyError: something refers to a resource that the template does not hold, or not under these parameters.
+    """
+    return _Strict(TEMPLATE, stack, {"ArtifactLocation": "s3://artifacts/icekeeper/1", **(parameters or {})}).rendered()
+
+
+def refusals(parameters: Mapping[str, str]) -> list[str]:
+    """Why CloudFormation refuses these parameters, in the words of the template's own rules."""
+    return _Strict(TEMPLATE, "icekeeper", parameters).refusals()
+
+
+def combinations(values: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """Every combination of the values of some parameters."""
+    for chosen in product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
+
+
+# Values of the parameters of template.yaml that its conditions ask for.
+
+TABLES = {
+    "DiscoverTableBuckets": ("false", "true"),
+    "TableBucketArns": ("", "arn:aws:s3tables:eu-central-1:123456789012:bucket/lake"),
+    "DataBucketArns": ("", "arn:aws:s3:::lake"),
+    "GlueDataCatalogArns": ("", "arn:aws:glue:eu-central-1:123456789012:database/sales"),
+    "KmsKeyArns": ("", "arn:aws:kms:eu-central-1:123456789012:key/1"),
+}
+"""These decide which policies there are and what they hold."""
+SINGLE = {
+    "BucketFilter": "lake*",
+    "NamespaceFilter": "sales",
+    "TableFilter": "orders*",
+    "ShortestSnapshotRetentionHours": "24",
+    "FewestSnapshotsToKeep": "3",
+    "ShortestOrphanGraceHours": "48",
+    "AllowedPrefixes": "lake.sales=s3://lake/sales/",
+    "RequestsMay": "expire_partitions,partition_retention_hours",
+    "MaxUnpackedMb": "512",
+    "MaintenanceEnabled": "false",
+    "GlueConnection": "lake-network",
+    "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
+    "ScheduleState": "ENABLED",
+    "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
+    "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
+    "StateTableKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/4",
+    "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
+    "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
+}
+"""A value of every other parameter that a condition asks for, each by itself."""
+VPC = {"VpcSubnetIds": "subnet-0a1b2c3d,subnet-4e5f6a7b", "VpcSecurityGroupIds": "sg-0a1b2c3d"}
+"""These two go together."""

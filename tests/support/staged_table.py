@@ -12,8 +12,7 @@ from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome, StagedOutcome
 from icekeeper.state.store import LoadState, StagedLoad
-from support.clocks import same_clock
-from support.maintained_table import NAME, MaintainedTable, our_catalog
+from support.maintained_table import NAME, MaintainedTable, our_catalog, same_clock
 
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS

@@ -66,3 +66,32 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
     return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))
+
+
+# The state machine's definition by levels and tasks, and what each task sends.
+
+MACHINE = load_machine()
+LEVELS = list(MACHINE.levels())
+CHILD = next(level for level in LEVELS if level.name == "MaintainTables")
+
+
+def job_tasks() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tasks that run a Glue job for one table; that of a wave is for many."""
+    return ((name, state) for name, state in tasks("glue") if name != "CompactWave")
+
+
+def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every task whose resource has ``kind`` in it."""
+    for level in LEVELS:
+        for name, state in level.states.items():
+            if state["Type"] == "Task" and kind in state["Resource"]:
+                yield name, state
+
+
+def payload(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = state["Parameters"]["Payload"]
+    return found
+
+
+def fields(sent: Mapping[str, Any]) -> set[str]:
+    return {key.removesuffix(".$") for key in sent}

@@ -1,20 +1,50 @@
-"""Every state store, and whose state the contract suites keep in it."""
+"""Every state store, and DynamoDB's tables and requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import TableName
+from icekeeper.state.dynamodb.items import Item, create_table
 from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import StateStore
-from support.state_tables import a_table
+from icekeeper.state.store import Pin, StagedLoad, StateStore
+from local_stack.moto_server import REGION, MotoServer
+
+# State tables in moto's DynamoDB, each a fresh one.
+
+_numbers = itertools.count(1)
+
+
+@lru_cache
+def _client(server: MotoServer) -> Any:
+    return server.client("dynamodb")
+
+
+def a_table(server: MotoServer) -> DynamoTable:
+    """A fresh table, as the stack's template makes it."""
+    name = f"state-{next(_numbers)}"
+    create_table(_client(server), name)
+    return DynamoTable(_client(server), name)
+
+
+def state_address(server: MotoServer, table: DynamoTable) -> str:
+    """What ``ICEKEEPER_STATE`` says to mean it."""
+    return f"dynamodb://{table.name}?region={REGION}&endpoint={server.endpoint}"
+
+
+# Every state store, and whose state the contract suites keep in it.
 
 IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t")
 WITHOUT_UUID = replace(IDENTITY, uuid="")
@@ -50,3 +80,51 @@ def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
 
 STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}
 """Each makes an empty store; servers are started by fixtures, and only when they are needed."""
+
+
+# What reaches DynamoDB: the items of a table, answers lost on their way, operations asked for, and two records.
+
+LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
+PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
+
+
+def stored(table: DynamoTable) -> list[Item]:
+    """Every item as DynamoDB has it."""
+    pages = table.client.get_paginator("scan").paginate(TableName=table.name)
+    return [item for page in pages for item in page["Items"]]
+
+
+@contextmanager
+def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator[list[bytes]]:
+    """The first ``count`` answers to an operation are lost on their way, so that boto3 sends the request again.
+
+    What is yielded are the bodies of all requests for the operation.
+    """
+    session = table.client._endpoint.http_session
+    bodies: list[bytes] = []
+    send = session.send
+
+    def lose(request: Any) -> Any:
+        answer = send(request)
+        if request.headers["X-Amz-Target"].decode().endswith(f".{operation}"):
+            bodies.append(request.body)
+            if len(bodies) <= count:
+                raise ReadTimeoutError(endpoint_url=request.url)
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "send", lose)
+        yield bodies
+
+
+@contextmanager
+def counted(table: DynamoTable) -> Iterator[list[str]]:
+    """The operations that are asked of DynamoDB."""
+    asked: list[str] = []
+
+    def note(model: Any, **_: Any) -> None:
+        asked.append(model.name)
+
+    table.client.meta.events.register("before-call.dynamodb", note)
+    yield asked
+    table.client.meta.events.unregister("before-call.dynamodb", note)

@@ -6,8 +6,7 @@ from typing import Any
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
-from support.maintained_table import NAME, MaintainedTable
-from support.outcomes import outcome_of
+from support.maintained_table import NAME, MaintainedTable, outcome_of
 from support.readers import duckdb_rows
 
 UP_TO_DATE = "statistics are up to date"

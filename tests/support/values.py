@@ -1,15 +1,21 @@
-"""Random values of every Iceberg type, from domains so small that keys meet again."""
+"""Random values of every Iceberg type, uuids among them."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import random
+import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 from support.oracle import Row
+
+# Random values of every Iceberg type, from domains so small that keys meet again.
 
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 # ORC has no place for the last second before 1970: Java's writer moves it to the first one after.
@@ -75,3 +81,22 @@ def fits(kind: str, value: Any) -> bool:
     if kind == "float":
         return bool(value != 0.1)
     return kind != "decimal(9, 2)" or bool(abs(value) < 10**7)
+
+
+# The two orders of uuids that readers use, and uuids on which they differ.
+
+
+def _signed(value: bytes) -> tuple[int, int]:
+    """As ``java.util.UUID.compareTo`` orders them, and with it Iceberg-Java up to 1.10."""
+    most, least = struct.unpack(">qq", value)
+    return most, least
+
+
+ORDERS: tuple[Callable[[bytes], Any], ...] = (_signed, bytes)
+"""Of Java; and of the specification, PyIceberg and DuckDB: unsigned bytes."""
+
+_NUMBERS = (0, 1, 2, 2**62, 2**63 - 2, 2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2**62, 2**64 - 2, 2**64 - 1)
+AWKWARD_UUIDS = tuple(struct.pack(">QQ", *pair) for pair in itertools.product(_NUMBERS, repeat=2))
+"""Both halves of both signs, at both ends and beside them."""
+
+uuid_values = st.sampled_from(AWKWARD_UUIDS) | st.binary(min_size=16, max_size=16)

@@ -11,8 +11,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen
-from support.prepared_catalog import PreparedCatalog
-from support.scans import CountedState, names, scanned, with_uuid
+from support.scans import CountedState, PreparedCatalog, names, scanned, with_uuid
 from support.settings import MB, NOW_MS, small_files, table
 
 DAY_MS = 24 * HOUR_MS

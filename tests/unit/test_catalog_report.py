@@ -19,7 +19,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LastSeen, MaintenanceRequest, Pin
-from support.prepared_catalog import PreparedCatalog
+from support.scans import PreparedCatalog
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 

@@ -26,15 +26,20 @@ from icekeeper.row_group_copy.footer_structs import (
 )
 from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.read_task import InputFile, with_lineage
-from support.copied import STORAGE, copied, entry_of, mixed_rows, parquet_file, with_metadata
-from support.lineage_copies import (
+from support.copied import (
+    STORAGE,
     Input,
+    copied,
+    entry_of,
     lineage_file,
     lineage_target,
     merged,
+    mixed_rows,
+    parquet_file,
     plain_file,
     resolved,
     row_ids,
+    with_metadata,
 )
 from support.rewrites import rewritten, rows, struct, task, written
 

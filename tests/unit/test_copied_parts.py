@@ -18,8 +18,20 @@ from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
-from support.copied import STORAGE, entry_of, mixed_rows, parquet_file, target_of, with_metadata
-from support.lineage_copies import Input, lineage_file, lineage_target, merged, plain_file, resolved
+from support.copied import (
+    STORAGE,
+    Input,
+    entry_of,
+    lineage_file,
+    lineage_target,
+    merged,
+    mixed_rows,
+    parquet_file,
+    plain_file,
+    resolved,
+    target_of,
+    with_metadata,
+)
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
 FLOATS = struct(

@@ -9,10 +9,8 @@ import pytest
 
 from local_stack.rights.evaluate import Need, Role, decide, statements_of
 from local_stack.template import ACCOUNT, REGION
-from support.rendered_template import refusals, render
 from support.source_tree import SOURCES
-from support.stack_template import FUNCTIONS, ROOT
-from support.template_choices import VPC
+from support.stack_template import FUNCTIONS, ROOT, VPC, refusals, render
 
 # AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
 RIGHTS = {

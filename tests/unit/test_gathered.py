@@ -20,8 +20,7 @@ from icekeeper.state import store as gathered
 from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Gathered
-from support.prepared_catalog import PreparedCatalog
-from support.scans import names, source, with_uuid
+from support.scans import PreparedCatalog, names, source, with_uuid
 from support.settings import MB, NOW_MS, small_files, table
 
 TABLES = 60

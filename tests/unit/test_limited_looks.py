@@ -16,7 +16,7 @@ from icekeeper.machine.clock import in_limited_time
 from icekeeper.model import TableName
 from icekeeper.state.claims import CutOff
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.prepared_catalog import PreparedCatalog
+from support.scans import PreparedCatalog
 
 CATALOG = PreparedCatalog({})
 NOW_MS = 1_000_000_000_000

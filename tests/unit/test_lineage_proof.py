@@ -17,8 +17,7 @@ from icekeeper.row_group_copy import lineage as write_lineage
 from icekeeper.row_group_copy import write_copy as write_tail
 from icekeeper.row_group_copy.footer_structs import FileMetaData, Statistics
 from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage
-from support.copied import entry_of, with_metadata
-from support.lineage_copies import Input, lineage_file, merged, plain_file, row_ids
+from support.copied import Input, entry_of, lineage_file, merged, plain_file, row_ids, with_metadata
 
 Patch = pytest.MonkeyPatch
 

@@ -18,8 +18,7 @@ from icekeeper.errors import PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.prepared_catalog import PreparedCatalog
-from support.scans import with_uuid
+from support.scans import PreparedCatalog, with_uuid
 from support.settings import MB, small_files, table
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"

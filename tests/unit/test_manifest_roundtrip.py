@@ -18,7 +18,7 @@ from icekeeper.metadata.manifest_read import (
 )
 from icekeeper.metadata.manifest_write import EntryCopier, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry
-from support.drawn_manifests import encoded, table
+from support.manifests import drawn_table, encoded
 
 
 def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file_number: int | None) -> ManifestEntry:
@@ -40,13 +40,13 @@ def test_existing_and_deleted_entries_must_say_it_all(
 ) -> None:
     """Written null, they would inherit the numbers of the wrong snapshot (rule 3)."""
     with pytest.raises(ValueError, match="must carry its ids explicitly"):
-        encoded(table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
+        encoded(drawn_table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
 
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
 def test_a_file_sequence_number_that_was_lost_is_carried_over_as_lost(status: EntryStatus) -> None:
     """Writers of v2's early days lost it; Java and PyIceberg read such entries, and nobody needs the number."""
-    metadata = table(2, spec=[])
+    metadata = drawn_table(2, spec=[])
     lost = entry(status, 1, 1, None)
     written = encoded(metadata, [lost], ManifestContent.DATA)
     assert list(decode_manifest(written.data, written.manifest, metadata.specs[0])) == [lost]
@@ -57,7 +57,7 @@ def test_a_file_sequence_number_that_was_lost_is_carried_over_as_lost(status: En
 
 
 def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifest_from_v1() -> None:
-    metadata = table(2, spec=[])
+    metadata = drawn_table(2, spec=[])
     schema = manifest_schema(2, metadata.schemas_current_first, metadata.specs[0])
     sink = io.BytesIO()
     file = {"content": 0, "file_path": "f", "file_format": "PARQUET", "partition": {}, "record_count": 1}
@@ -73,7 +73,7 @@ def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifes
 
 
 def test_v1_entries_have_the_block_size_that_v1_readers_require() -> None:
-    written = encoded(table(1, spec=[]), [entry(EntryStatus.ADDED, 1, None, None)], ManifestContent.DATA)
+    written = encoded(drawn_table(1, spec=[]), [entry(EntryStatus.ADDED, 1, None, None)], ManifestContent.DATA)
     record: Any = next(fastavro.reader(io.BytesIO(written.data)))
     assert record["data_file"]["block_size_in_bytes"] == 64 * 1024 * 1024
     assert not {"sequence_number", "file_sequence_number"} & record.keys()
@@ -84,7 +84,7 @@ def test_decimals_of_a_narrower_type_are_widened() -> None:
     """The column was promoted from decimal(4,2); older entries hold two bytes."""
     fields = [{"id": 1, "name": "d", "required": False, "type": "decimal(20,2)"}]
     spec = [{"name": "d", "transform": "identity", "source-id": 1, "field-id": 1000}]
-    metadata = table(2, fields, spec)
+    metadata = drawn_table(2, fields, spec)
     narrow = entry(EntryStatus.ADDED, 1, None, None)
     narrow = replace(narrow, file=replace(narrow.file, partition=(b"\xff\x38",)))
     written = encoded(metadata, [narrow], ManifestContent.DATA)
@@ -100,7 +100,7 @@ def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
     for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):
         fields = [{"id": i, "name": f"d{i}", "required": False, "type": kind} for i in (1, 2)]
         spec = [{"name": f"d{i}", "transform": "identity", "source-id": i, "field-id": 999 + i} for i in (1, 2)]
-        metadata = table(2, fields, spec)
+        metadata = drawn_table(2, fields, spec)
         made = entry(EntryStatus.ADDED, 1, None, None)
         made = replace(made, file=replace(made.file, partition=(b"\x01", b"\xff")))
         written = encoded(metadata, [made], ManifestContent.DATA)
@@ -111,7 +111,7 @@ def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data[:50], lambda data: b"", lambda _: b"{}"])
 def test_damaged_files_name_themselves(damage: Any) -> None:
-    metadata = table(2, spec=[])
+    metadata = drawn_table(2, spec=[])
     made = [entry(EntryStatus.ADDED, 1, None, None)] * 100
     written = encoded(metadata, made, ManifestContent.DATA)
     with pytest.raises(MetadataUnreadable, match=r"s3://b/m\.avro"):

@@ -9,7 +9,7 @@ import pytest
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import ManifestFile
 from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
-from support.day_manifests import DAYS, day_manifest, planned
+from support.growing_table import DAYS, day_manifest, planned
 from support.plans import MB, manifest, table
 
 PLAIN = table()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.paper_fleet import START_MS, PaperFleet
-from support.paper_lives import LIVES
+from support.paper_fleet import LIVES, START_MS, PaperFleet
 
 
 def test_forty_hours_of_one_table_of_each_kind(tmp_path: Path) -> None:

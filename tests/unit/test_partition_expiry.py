@@ -10,8 +10,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.old_partitions import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
-from support.partition_times import partitioned, spec, times
-from support.plans import data_file
+from support.plans import data_file, partitioned, spec, times
 
 DAILY = times(partitioned(spec(0, ("ts", "day"))))
 TODAY = 20000

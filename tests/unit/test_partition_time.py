@@ -13,8 +13,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import Nothing
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import parse_time_pattern
-from support.partition_times import ms, partitioned, spec, times
-from support.plans import policy
+from support.plans import ms, partitioned, policy, spec, times
 
 
 @pytest.mark.parametrize(

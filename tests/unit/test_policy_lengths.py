@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from support.rendered_template import Grant, render
-from support.stack_template import ROOT
-from support.template_choices import SINGLE, VPC
+from support.stack_template import ROOT, SINGLE, VPC, Grant, render
 
 KMS = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/00000000-0000-0000-0000-000000000000"
 

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from support.cloudformation import strings
-from support.rendered_template import Grant, RenderedTemplate, combinations, refusals, render
-from support.stack_template import DOCUMENT, PARAMETERS, referred
-from support.template_choices import SINGLE, TABLES, VPC
+from support.stack_template import (
+    DOCUMENT,
+    PARAMETERS,
+    SINGLE,
+    TABLES,
+    VPC,
+    Grant,
+    RenderedTemplate,
+    combinations,
+    referred,
+    refusals,
+    render,
+    strings,
+)
 
 NAMES = {"FunctionName", "Name", "LogGroupName", "DashboardName", "LayerName", "QueueName", "BucketName", "TableName"}
 

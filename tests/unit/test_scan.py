@@ -22,8 +22,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
-from support.prepared_catalog import PreparedCatalog
-from support.scans import FILES, IDLE, CountedState, names, request, scanned, source, with_uuid
+from support.scans import FILES, IDLE, CountedState, PreparedCatalog, names, request, scanned, source, with_uuid
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 

@@ -12,8 +12,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
-from support.prepared_catalog import PreparedCatalog
-from support.scans import FILES, CountedState, names, request, scanned, with_uuid
+from support.scans import FILES, CountedState, PreparedCatalog, names, request, scanned, with_uuid
 from support.settings import MB, small_files, table
 
 

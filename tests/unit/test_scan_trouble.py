@@ -20,8 +20,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import CutOff, CutWork
-from support.prepared_catalog import PreparedCatalog
-from support.scans import IDLE, CountedState, names, request, scanned, source, with_uuid
+from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, source, with_uuid
 from support.settings import MB, NOW_MS, policy, small_files, table
 
 

@@ -16,8 +16,7 @@ from icekeeper.pipeline.one_call import RestEvent
 from icekeeper.pipeline.wave import WaveEvent
 from icekeeper.policy import Operation
 from local_stack.moto_server import MotoServer
-from support.machine_states import CHILD, MACHINE, fields, job_tasks, payload, tasks
-from support.state_machine import DEFINITION
+from support.state_machine import CHILD, DEFINITION, MACHINE, fields, job_tasks, payload, tasks
 
 OF_PLAN = {"GatherWave": WaveEvent, "TakeUpRest": RestEvent}
 OPERATIONS = [*(str(operation) for operation in Operation), "clean_staged"]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper import errors
-from support.machine_states import LEVELS, tasks
-from support.state_machine import Machine
+from support.state_machine import LEVELS, Machine, tasks
 
 TYPES = {"Task", "Choice", "Wait", "Pass", "Map", "Succeed", "Fail"}
 

@@ -19,12 +19,12 @@ from icekeeper.metadata.entry_columns import StoredFile
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from support.drawn_manifests import table
+from support.manifests import drawn_table
 
 AvroSchema = dict[str, Any]
 FIELDS = [{"id": 1, "name": "d", "required": False, "type": "double"}]
 SPEC = [{"name": "d", "transform": "identity", "source-id": 1, "field-id": 1000}]
-TABLE = table(2, FIELDS, SPEC)
+TABLE = drawn_table(2, FIELDS, SPEC)
 MANIFEST = ManifestFile(
     manifest_path="s3://b/m.avro", manifest_length=1, partition_spec_id=0, sequence_number=7, added_snapshot_id=42
 )

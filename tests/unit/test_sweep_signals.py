@@ -14,8 +14,7 @@ from icekeeper.policy import Policy
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import ScheduleRun
-from support.prepared_catalog import PreparedCatalog
-from support.scans import IDLE, names, scanned, with_uuid
+from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
 from support.settings import NOW_MS, refusal, table
 
 HOUR_MS = 3_600_000

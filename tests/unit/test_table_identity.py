@@ -10,7 +10,7 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from support.prepared_catalog import PreparedCatalog
+from support.scans import PreparedCatalog
 
 
 def identity(

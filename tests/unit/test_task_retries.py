@@ -9,8 +9,8 @@ import pytest
 
 from icekeeper.pipeline.run_leases import table_lease_ttl_ms
 from icekeeper.policy import Policy
-from support.machine_states import tasks
 from support.stack_template import DOCUMENT, JOBS, PARAMETERS
+from support.state_machine import tasks
 
 # AWS Glue developer guide, "AWS Glue job run statuses": a queued run that gets no capacity fails after so long.
 QUEUED_S = 15 * 60

@@ -14,7 +14,6 @@ from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from icekeeper.state.dynamodb.items import TABLE_SCHEMA
-from support.cloudformation import strings
 from support.lambda_functions import give_up_package_logger
 from support.stack_template import (
     DOCUMENT,
@@ -25,6 +24,7 @@ from support.stack_template import (
     VARIABLES,
     of_type,
     referred,
+    strings,
 )
 from support.state_machine import load_machine, substitutions_used
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from icekeeper.state.dynamodb.items import REQUESTS
-from support.cloudformation import Wildcard, strings, wildcards
 from support.stack_template import (
     DOCUMENT,
     FUNCTIONS,
@@ -19,12 +18,15 @@ from support.stack_template import (
     PARAMETERS,
     RESOURCES,
     ROOT,
+    Wildcard,
     actions,
     camel,
     of_type,
     referred,
     role_of,
     statements,
+    strings,
+    wildcards,
 )
 
 READ, READ_OUTSIDE, COMMIT, DELETE = "read", "read outside of table buckets", "commit", "delete"

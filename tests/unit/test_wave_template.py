@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.machine_states import MACHINE
 from support.stack_template import DOCUMENT
+from support.state_machine import MACHINE
 
 FLEX_WAITS_S = 20 * 60
 

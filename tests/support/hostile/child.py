@@ -18,7 +18,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from support.hostile import metadata, rows, settings
+from support.hostile import parsers as metadata
+from support.hostile import parsers as rows
+from support.hostile import parsers as settings
 
 Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
 """Makes a parser, which may use a folder, and what is sent to it by the name of the case."""

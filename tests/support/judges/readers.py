@@ -12,13 +12,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyiceberg.table import StaticTable
 
-from support.arrow_rows import arrow_rows
-from support.duckdb_session import shared_duckdb
+from support.duckdb_session import arrow_rows, shared_duckdb
 from support.iceberg_java import IcebergJava
-from support.judges.environment import served
 from support.judges.questions import COLUMNS, QUESTIONS, Question
 from support.judges.served import plain
-from support.judges.tables import Judged
+from support.judges.tables import Judged, served
 
 SERVED = ("iceberg-rust", "datafusion", "polars", "chdb")
 """Those of the judges' environment."""

@@ -1,9 +1,11 @@
-"""Tables by every writer, each maintained by one operation, and the rows that are left of those that were written."""
+"""Tables by every writer, maintained by one operation, and the judges' environment."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pyarrow.feather
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.schema import Schema
@@ -33,11 +36,37 @@ from icekeeper.model import FileContent
 from icekeeper.report.outcome import Status
 from support import v3
 from support.deletes import commit_deletes, equality_delete, position_delete
-from support.files_on_disk import local_path
 from support.java_writer import JavaTables
-from support.judges.environment import served
 from support.judges.questions import COLUMNS, FILES, Row, arrow_table, file_rows
-from support.maintained_table import MaintainedTable, new_table, registered_table
+from support.maintained_table import MaintainedTable, local_path, new_table, registered_table
+from support.source_tree import ROOT
+
+# The judges' environment, which ``make`` sets up, and what is run in it.
+
+_PYTHON = ROOT / os.environ.get("JUDGES_PYTHON", "build/judges/bin/python")
+NEEDS_JUDGES = pytest.mark.skipif(
+    "JUDGES_PYTHON" not in os.environ and not _PYTHON.exists(),
+    reason="'make test' and 'make nightly' set up build/judges, an environment of other readers",
+)
+_SERVED = Path(__file__).with_name("served.py")
+
+
+def served(task: Mapping[str, Any], folder: Path) -> Any:
+    """The answers of a process of its own, which may read and write below the folder."""
+    done = subprocess.run(
+        [str(_PYTHON), str(_SERVED)],
+        cwd=folder,
+        input=json.dumps(task),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# Tables by every writer, each maintained by one operation, and the rows that are left of those that were written.
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),

@@ -1,30 +1,257 @@
-"""The model of ownership: what hypothesis lets happen, step by step, and what must be true after each step."""
+"""The model of ownership: its steps, its passes, and how a pass comes to a table."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from icekeeper.administration.pins import add_pin, declare_load, remove_pin, stage_load
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
+from icekeeper.model import TableName
 from icekeeper.pass_context.stores import TableHandle
+from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import LoadState
-from support.ownership.doors import DOORS, Door, Interruption, Moment
-from support.ownership.lake import CATALOGS, Lake
-from support.ownership.passing import Passing, table_name
-from support.ownership.truth import Entry, Hold, Lineage
-from support.ownership.witness import Rows, Witness, real_path
-from support.ownership.world import World
-from support.ownership.writing import Care, Layout, Writing, chosen
+from icekeeper.storage.storage import Storage
+from support.maintained_table import without_leases
+from support.ownership.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path
+from support.ownership.world import CATALOGS, Care, Lake, Layout, World, Writing, chosen
+
+# How a pass comes to a table: a catalog under one of its names, with something that happens in the middle.
+
+DOORS = 3
+"""Each catalog is known under so many names."""
+
+
+class Moment(StrEnum):
+    """Where a pass can be interrupted."""
+
+    LOAD = "load"
+    WORK = "work"
+    BEFORE_COMMIT = "before commit"
+    AFTER_COMMIT = "after commit"
+    LIST = "list"
+    DELETE = "delete"
+
+
+class Interruption:
+    """Lets something happen once, at the n-th time (0 is the first) that a pass comes to a moment."""
+
+    def __init__(self, moment: Moment, nth: int, happens: Callable[[], object]) -> None:
+        self.has_happened = False
+        self._moment, self._left, self._happens = moment, nth, happens
+        self._lock = threading.Lock()
+
+    def at(self, moment: Moment) -> None:
+        with self._lock:
+            if moment is not self._moment or self.has_happened:
+                return
+            self._left -= 1
+            if self._left >= 0:
+                return
+            self.has_happened = True
+        self._happens()
+
+    @contextmanager
+    def watching_storage(self) -> Iterator[None]:
+        """Listings and deletions of whoever works here."""
+
+        def watched(name: str, moment: Moment) -> Any:
+            original = getattr(Storage, name)
+
+            def call(storage: Storage, *args: Any, **kwargs: Any) -> Any:
+                self.at(moment)
+                return original(storage, *args, **kwargs)
+
+            return mock.patch.object(Storage, name, call)
+
+        with watched("list", Moment.LIST), watched("delete", Moment.DELETE):
+            yield
+
+
+class Door:
+    """A catalog under another name and with another spelling of its warehouse, as another configuration would say."""
+
+    built_in_maintenance = None
+
+    def __init__(self, inner: Catalog, number: int, at: Callable[[Moment], object] = lambda moment: None) -> None:
+        self._inner, self._at = inner, at
+        warehouse = inner.warehouse
+        self.name = (inner.name, inner.name.upper(), f"alias-of-{inner.name}")[number % DOORS]
+        self.warehouse = (warehouse, f"{warehouse}/", warehouse.removeprefix("file://"))[number % DOORS]
+
+    def list_tables(self) -> Iterator[TableName]:
+        return self._inner.list_tables()
+
+    def load(self, table: TableName) -> LoadedTable:
+        self._at(Moment.LOAD)
+        return self._inner.load(table)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        self._at(Moment.BEFORE_COMMIT)
+        after = self._inner.commit(base, requirements, updates)
+        self._at(Moment.AFTER_COMMIT)
+        return after
+
+
+def door_named(catalogs: Sequence[Catalog], name: str, warehouse: str) -> Door | None:
+    """The door, one way to reach a catalog, that has this catalog name and warehouse; ``None`` if there is none."""
+    doors = (Door(catalog, number) for catalog in catalogs for number in range(DOORS))
+    return next((door for door in doors if (door.name, door.warehouse) == (name, warehouse)), None)
+
+
+class InterruptedEngine(LocalEngine):
+    """Works in this process; then comes the moment before anything is committed."""
+
+    def __init__(self, at: Callable[[Moment], object] = lambda moment: None) -> None:
+        super().__init__(1)
+        self._at = at
+
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
+        results = super().map(function, tasks, on_done)
+        self._at(Moment.WORK)
+        return results
+
+
+# Passes over the tables of a world: real ones, perhaps with something in their middle; what each did is reported.
+
+EAGER = {
+    "min_input_files": "2",
+    "min_manifests_to_rewrite": "2",
+    "snapshot_retention_hours": "0",
+    "max_snapshots_to_keep": "1",
+    "orphan_max_delete_ratio": "1",
+}
+"""Everything that may go goes at once, and two of anything are too many."""
+
+
+def table_name(entry: Entry) -> TableName:
+    return TableName(("ns",), entry.name)
+
+
+@dataclass(slots=True)
+class Passing:
+    """Runs passes over one world."""
+
+    world: World
+    depth: int = 0
+    problem: BaseException | None = None
+    """What went wrong in the middle of a pass, which the pass itself must not swallow."""
+
+    def run(
+        self,
+        entry: Entry,
+        door: int,
+        settings: Mapping[str, str],
+        interruption: Interruption | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """One pass; it may refuse, but raises nothing, and what it refused changes nothing."""
+        world = self.world
+        before, pointer = world.lake.files(), world.pointers()[entry]
+        report = self._report(entry, door, pointer)
+        outcome = self._outcome(entry, door, settings, interruption, report, dry_run=dry_run)
+        report.moved = world.pointers()[entry] != pointer
+        if outcome is None:
+            return
+        world.reports.append(report)
+        world.advance()
+        for operation in outcome.operations:
+            world.tally[f"{operation.operation.value} {operation.status.value}"] += 1
+            world.tally["files deleted"] += len(operation.files_deleted)
+            world.tell(f"  {operation.operation.value}: {operation.status.value}, {operation.summary}")
+            report.deleted.update(dict.fromkeys(map(real_path, operation.files_deleted), operation.operation))
+        if outcome.staged is not None:
+            world.tell(f"  staged: {outcome.staged.summary}")
+            report.deleted.update(dict.fromkeys(map(real_path, outcome.staged.files_deleted), None))
+        alone = interruption is None and self.depth == 0
+        if alone and not dry_run:
+            self._check_refusals(outcome, report, before)
+        if alone and report.was_newest:
+            broken = [part.summary for part in outcome.operations if part.status is Status.FAILED]
+            assert not broken, f"FAILED {broken[0]}"
+
+    def _report(self, entry: Entry, door: int, pointer: str) -> PassReport:
+        world = self.world
+        lineage = world.lineages[world.uuids[entry]]
+        is_newest = real_path(pointer) == real_path(lineage.newest)
+        return PassReport(
+            entry,
+            door,
+            lineage,
+            pointer,
+            was_newest=is_newest,
+            behind=0 if is_newest else Witness.number(lineage.newest) - Witness.number(pointer),
+            is_alone=not world.entries_at_newest(lineage),
+        )
+
+    def _outcome(
+        self,
+        entry: Entry,
+        door: int,
+        settings: Mapping[str, str],
+        interruption: Interruption | None,
+        report: PassReport,
+        *,
+        dry_run: bool,
+    ) -> PassOutcome | None:
+        world = self.world
+        at: Callable[..., object] = (lambda moment: None) if interruption is None else interruption.at
+        catalog = Door(world.lake.ours(entry.catalog), door, at)
+        runtime = Runtime(
+            catalog,
+            world.lake.state,
+            environment={},
+            other_catalog=partial(door_named, [world.lake.ours(number) for number in range(len(CATALOGS))]),
+        )
+        watching = nullcontext() if interruption is None else interruption.watching_storage()
+        self.problem = None if self.depth == 0 else self.problem
+        try:
+            with watching, without_leases():
+                outcome = runtime.maintain(
+                    table_name(entry), {**EAGER, **settings}, InterruptedEngine(at), dry_run=dry_run, unsafe=True
+                )
+        except MaintenanceError as error:
+            sight = world.witness.look(report.start)
+            if sight is not None and not sight.missing:
+                raise AssertionError(f"RAISED {type(error).__name__}: {error}") from error
+            world.tell(f"  cannot be loaded: {error}")
+            return None
+        finally:
+            if self.depth == 0 and self.problem is not None:
+                raise self.problem
+        return outcome
+
+    def _check_refusals(self, outcome: PassOutcome, report: PassReport, before: frozenset[str]) -> None:
+        """A refusal leaves every file where it was, and adds none."""
+        if all(part.status is Status.REFUSED for part in outcome.operations):
+            cleaned = {path for path, operation in report.deleted.items() if operation is None}
+            after = self.world.lake.files()
+            assert before - cleaned == after, f"REFUSED, but changed {sorted(before ^ after)}"
+            assert not report.moved, "REFUSED, but committed"
+
+
+# The model of ownership: what hypothesis lets happen, step by step, and what must be true after each step.
 
 _FOREVER_MS = 1 << 40
 _picks = st.integers(0, 11)

@@ -1,0 +1,277 @@
+"""Servers and proxies on loopback that count, lose, or replace answers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from local_stack.loopback_proxy import OF_ONE_CONNECTION, ProxyHandler, serving
+
+# A proxy in front of an HTTP server that counts what really goes over the wire: what a store charges for.
+
+
+class WireRequest(NamedTuple):
+    """One request as it came."""
+
+    kind: str
+    """GET, HEAD, PUT, DELETE, LIST; CREATE, PART, COMPLETE and ABORT of a multipart upload; DELETE_MANY; POST."""
+    path: str
+    range: str | None
+    """The header ``Range``."""
+    stage: str
+    """What :attr:`CountingProxy.stage` said when it came."""
+
+
+@dataclass
+class CountingProxy:
+    """The address to use in place of the server's, and every request that came."""
+
+    address: str
+    requests: list[WireRequest] = field(default_factory=list)
+    stage: str = ""
+
+    def counts(self, stage: str | None = None) -> Counter[str]:
+        """How many requests of each kind came, of one stage or of all."""
+        return Counter(request.kind for request in self.requests if stage in (None, request.stage))
+
+
+@contextmanager
+def counting_proxy(server: str) -> Iterator[CountingProxy]:
+    """Forwards to ``server`` (``http://host:port``); signatures stay valid, because the client's Host is passed on."""
+    proxy = CountingProxy("")
+
+    class Handler(Forwarder):
+        upstream = urlsplit(server).netloc
+        counted = proxy
+
+    with serving(Handler) as proxy.address:
+        yield proxy
+
+
+class Forwarder(ProxyHandler):
+    """Sends every request on as it came, and counts it."""
+
+    counted: CountingProxy
+
+    def serve(self) -> None:
+        self.forward(self.body())
+
+    def forward(self, body: bytes) -> None:
+        """Record the request and send it to the server, with the ``body`` that was read from the client."""
+        self.count()
+        self.send_on_as_it_came(body)
+
+    def count(self) -> WireRequest:
+        """Record the request."""
+        request = WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
+        self.counted.requests.append(request)
+        return request
+
+    def send_on_as_it_came(self, body: bytes) -> None:
+        """Send the request to the server, with the ``body`` that was read from the client."""
+        self.send_on(body, [one for one in self.headers.items() if one[0].lower() not in OF_ONE_CONNECTION])
+
+
+def _kind(method: str, path: str) -> str:
+    query = parse_qs(urlsplit(path).query, keep_blank_values=True)
+    if method == "GET" and ("list-type" in query or "prefix" in query):
+        return "LIST"
+    if "uploadId" in query:
+        return {"PUT": "PART", "POST": "COMPLETE", "DELETE": "ABORT"}.get(method, method)
+    if method == "POST" and "uploads" in query:
+        return "CREATE"
+    return "DELETE_MANY" if method == "POST" and "delete" in query else method
+
+
+# A proxy in front of a store that fails in the midst of what a client does: keys expire, answers are lost.
+
+_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+
+Moment: TypeAlias = Callable[[int, WireRequest], bool]
+"""Whether the fault begins with this request, told its number from 0."""
+
+
+class Fault(Enum):
+    """What the store does wrong."""
+
+    EXPIRED = "every request is refused from here on, for the keys have expired"
+    LOST = "the store did what was asked, and the connection broke before its answer came"
+    LATE_503 = "the store did what was asked, and a proxy answered 503"
+
+
+@dataclass
+class FailingStore:
+    """The address to use in place of the server's, and what came of the fault."""
+
+    proxy: CountingProxy
+    hit: WireRequest | None = None
+    """The request with which the fault began."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@contextmanager
+def failing_store(server: str, fault: Fault, moment: Moment) -> Iterator[FailingStore]:
+    """Forwards to ``server`` (``http://host:port``) but for one request, or all from one on."""
+    store = FailingStore(CountingProxy(""))
+
+    class Handler(_FailingForwarder):
+        upstream = urlsplit(server).netloc
+        counted = store.proxy
+        failing = store
+        does_wrong = fault
+        begins = staticmethod(moment)
+
+    with serving(Handler) as store.proxy.address:
+        yield store
+
+
+class _FailingForwarder(Forwarder):
+    failing: FailingStore
+    does_wrong: Fault
+    begins: Moment
+    _swallows = False
+
+    def serve(self) -> None:
+        body = self.body()
+        if not self._is_hit():
+            self.send_on_as_it_came(body)
+        elif self.does_wrong is Fault.EXPIRED:
+            self.answer(403, [("Content-Type", "application/xml")], _EXPIRED, str(len(_EXPIRED)))
+        else:
+            self._swallows = True
+            self.send_on_as_it_came(body)
+            self._swallows = False
+            if self.does_wrong is Fault.LATE_503:
+                self.answer(503, [], b"", "0")
+            else:
+                self.close_connection = True
+
+    def answer(self, *told: Any) -> None:
+        if not self._swallows:
+            super().answer(*told)
+
+    def _is_hit(self) -> bool:
+        """Whether this request fails; it is counted in either case."""
+        with self.failing.lock:
+            request = self.count()
+            if self.failing.hit is not None:
+                return self.does_wrong is Fault.EXPIRED
+            if self.begins(len(self.counted.requests) - 1, request):
+                self.failing.hit = request
+            return self.failing.hit is not None
+
+
+# A TCP proxy on loopback that loses or replaces answers after the server has acted on the request.
+
+HOST = "127.0.0.1"
+
+
+class FaultyProxy:
+    """Forwards to one server.  While ``fault`` is set, requests arrive there, but the answers do not come back."""
+
+    def __init__(self, upstream: str) -> None:
+        address = urlsplit(upstream)
+        self._upstream = (address.hostname or HOST, address.port or 80)
+        self._listener = socket.create_server((HOST, 0))
+        self.url = f"http://{HOST}:{self._listener.getsockname()[1]}"
+        self.fault: bytes | None = None
+        """Sent instead of the answer, then the connection is closed; empty for closing only."""
+        self.faults_left: int | None = None
+        """How many answers get lost; ``None`` for all."""
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        for client in tuple(self._open):
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._open.add(client)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError), socket.create_connection(self._upstream) as server:
+            back = threading.Thread(target=self._answer, args=(server, client), daemon=True)
+            back.start()
+            while data := client.recv(65536):
+                server.sendall(data)
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_WR)
+            back.join(5)
+        self._open.discard(client)
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if self.fault is not None and self.faults_left != 0:
+                    if self.faults_left is not None:
+                        self.faults_left -= 1
+                    # The server answers only after it has acted: now the answer is lost.
+                    client.sendall(self.fault)
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def faulty_proxy(upstream: str) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(upstream)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+@contextmanager
+def closed_port() -> Iterator[str]:
+    """An address that refuses connections, reserved while the context lasts."""
+    with socket.socket() as reserved:
+        reserved.bind((HOST, 0))  # bound, but not listening
+        yield f"http://{HOST}:{reserved.getsockname()[1]}"
+
+
+# A server of a test's own on 127.0.0.1, for as long as a block runs.
+
+
+class _Server(HTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """As always, but for a client that goes away once it has read enough."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _ThreadingServer(ThreadingMixIn, _Server):
+    daemon_threads = True
+
+
+@contextmanager
+def served_by(handler: type[BaseHTTPRequestHandler], *, one_by_one: bool = False) -> Iterator[str]:
+    """The address of a server whose requests a handler answers, each in a thread of its own, or one after another."""
+    server = (_Server if one_by_one else _ThreadingServer)(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
