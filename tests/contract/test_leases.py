@@ -1,9 +1,10 @@
-"""What every store of leases does: of many that want one, exactly one has it."""
+"""Every store of leases: one holder at a time, slots, and clocks that were ahead."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,21 @@ from threading import Barrier
 
 import pytest
 
-from icekeeper.errors import LeaseHeld, LeaseLost
+from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.maintenance.table_lease import why_needless
+from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import held_lease
-from icekeeper.state.held_lease import has_died, holder_name
+from icekeeper.state.held_lease import HeldLease, has_died, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import Lease, take_slot
+from icekeeper.state.leases import Lease, LeaseStore, held_slot, slot_keys, take_slot
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import OVERLAP_MS, LastSeen, MaintenanceRequest
+from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
+
+# What every store of leases does: of many that want one, exactly one has it.
 
 KEY = IDENTITY.lease_key
 NAME = str(IDENTITY.table)
@@ -253,3 +263,193 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(held_lease, "_PROC", tmp_path)
     assert not has_died(dead)
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
+
+
+# What a machine recorded while its clock was ahead bars nobody once the clock is right (rule 170).
+
+BARRED = IDENTITY.lease_key
+YEAR_MS = 366 * 24 * HOUR_MS
+SEEN = LastSeen(snapshot_id=3, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
+FROM_AHEAD = replace(SEEN, finished_ms=NOW_MS + YEAR_MS)
+
+
+def test_a_lease_of_a_killed_process_does_not_bar_the_table_for_a_year(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    leases.acquire(BARRED, "killed", now_ms=NOW_MS + YEAR_MS, ttl_ms=100)
+    assert leases.current(BARRED, now_ms=NOW_MS) is None
+    taken = leases.acquire(BARRED, "next", now_ms=NOW_MS, ttl_ms=100)
+    assert (taken.holder, taken.expires_ms) == ("next", NOW_MS + 100)
+
+
+def test_a_holder_whose_clock_is_set_right_has_a_lease_that_ends_in_time(tmp_path: Path) -> None:
+    """Should it be killed now, it bars others no longer than ever; a shared store goes by a clock of its own."""
+    leases = SqliteStateStore(tmp_path / "state.db").leases
+    lease = leases.acquire(BARRED, "holder", now_ms=NOW_MS + YEAR_MS, ttl_ms=100)
+    assert leases.renew(lease, now_ms=NOW_MS, ttl_ms=100).expires_ms == NOW_MS + 100
+    with pytest.raises(LeaseHeld):
+        leases.acquire(BARRED, "other", now_ms=NOW_MS + 99, ttl_ms=100)
+
+
+def test_the_next_pass_takes_the_place_of_one_that_ended_in_the_future(open_store: OpenStore) -> None:
+    store = open_store()
+    store.remember(IDENTITY, FROM_AHEAD)
+    store.remember(IDENTITY, replace(SEEN, idle=False))
+    assert store.last_seen(IDENTITY) == replace(SEEN, idle=False)
+    earlier = replace(SEEN, finished_ms=NOW_MS - OVERLAP_MS)
+    store.remember(IDENTITY, earlier)  # the report of a pass at the same time, which arrives late
+    assert store.last_seen(IDENTITY) == replace(SEEN, idle=False)
+
+
+def test_no_pass_is_left_out_for_one_that_ended_in_the_future(open_store: OpenStore) -> None:
+    """A laptop that was a year ahead had every run skip its tables for a year: "another run has maintained it"."""
+    store = open_store()
+    store.remember(IDENTITY, FROM_AHEAD)
+    assert why_needless(store, IDENTITY, NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
+    store.remember(IDENTITY, SEEN)
+    told = why_needless(store, IDENTITY, NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
+    assert told == f"another run has maintained {IDENTITY.table} since it was detected"
+
+
+def test_detection_does_not_believe_that_nothing_was_to_do_in_the_future() -> None:
+    metadata = table(small_files(400, MB), snapshots=3)
+    unknown = TableFindings(now_ms=NOW_MS, expirable=0)
+    misled = replace(unknown, last_seen=FROM_AHEAD)
+    assert assess("ns.t", metadata, policy(), misled) == assess("ns.t", metadata, policy(), unknown)
+
+
+def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:
+    store, waiting = open_store(), Waiting(clock=lambda: NOW_MS, sleep=lambda seconds: None)
+    request = MaintenanceRequest(identity=IDENTITY, requested_ms=NOW_MS - 1, settings={})
+    store.remember(IDENTITY, FROM_AHEAD)
+    assert await_pass(store, request, waiting).status == "failed"
+    store.remember(IDENTITY, SEEN)
+    assert await_pass(store, request, waiting).status == "skipped"
+
+
+# A lease while its holder works, over every store: prolonged by a thread, lost once another one has it.
+
+HELD, HELD_NAME = IDENTITY.lease_key, str(IDENTITY.table)
+TTL_MS = 120
+
+
+def held(leases: LeaseStore, now: list[int], ttl_ms: int = TTL_MS) -> HeldLease:
+    lease = leases.acquire(HELD, "a", now_ms=now[0], ttl_ms=ttl_ms, name=HELD_NAME)
+    return HeldLease(leases, lease, ttl_ms, lambda: now[0])
+
+
+def test_whoever_asks_for_it_prolongs_it(open_store: OpenStore) -> None:
+    now, leases = [1_000], open_store().leases
+    lease = held(leases, now)
+    now[0] += 100
+    lease.require()
+    found = leases.current(HELD, now_ms=1_219)
+    assert found is not None
+    assert (found.holder, found.expires_ms) == ("a", 1_220)
+
+
+def test_what_another_one_took_is_lost_for_good(open_store: OpenStore) -> None:
+    now, leases = [1_000], open_store().leases
+    lease = held(leases, now)
+    now[0] += TTL_MS
+    stolen = leases.acquire(HELD, "b", now_ms=now[0], ttl_ms=TTL_MS, name=HELD_NAME)
+    with pytest.raises(LeaseLost, match=rf"^the lease of a on {HELD_NAME} is lost: b took it$"):
+        lease.require()
+    assert leases.release(stolen)
+    assert lease.is_lost
+    with pytest.raises(LeaseLost):  # though it is free again: what came in between is not known
+        lease.require()
+    lease.give_back()
+
+
+def test_a_lease_that_cannot_be_prolonged_is_nobodys_right(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, leases = [1_000], open_store().leases
+    lease = held(leases, now)
+
+    def down(*_: object, **__: object) -> None:
+        raise StorageError("the state is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(leases), "renew", down)
+        with pytest.raises(StorageError, match="down"):
+            lease.require()
+    lease.require()
+    assert not lease.is_lost
+
+
+def test_it_is_prolonged_while_its_holder_works_and_given_back_at_the_end(open_store: OpenStore) -> None:
+    """The clock jumps by almost a whole lease at each beat, several times: without beats it would run out."""
+    leases = open_store().leases
+    now, beats, enough = [1_000], [0], threading.Event()
+    lease = held(leases, now)
+    renew = lease.require
+
+    def counted() -> None:
+        renew()
+        beats[0] += 1
+        now[0] += TTL_MS - 1
+        if beats[0] == 3:
+            enough.set()
+
+    lease.require = counted  # type: ignore[method-assign] # the beat of the very object under test is counted
+    with kept_alive(lease):
+        assert enough.wait(30)
+        with pytest.raises(LeaseHeld):
+            leases.acquire(HELD, "b", now_ms=1_000 + 3 * (TTL_MS - 1) - 1, ttl_ms=1)
+    assert leases.current(HELD, now_ms=1_000) is None
+
+
+def test_it_is_given_back_after_an_interrupt(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    with pytest.raises(KeyboardInterrupt), kept_alive(held(leases, [1_000], 60_000)):
+        raise KeyboardInterrupt
+    assert leases.current(HELD, now_ms=1_000) is None
+
+
+# Slots, over every store: never more are taken than there are, whoever asks (rule 127).
+
+
+def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    taken = [take_slot(leases, holder, 2, now_ms=0, ttl_ms=100) for holder in ("a", "b")]
+    assert [lease.key for lease in taken] == slot_keys(2)
+    with pytest.raises(LeaseHeld, match=r"^2 table\(s\) are maintained now, as many as max_concurrent_jobs allows"):
+        take_slot(leases, "c", 2, now_ms=0, ttl_ms=100)
+    assert take_slot(leases, "c", 3, now_ms=0, ttl_ms=100).key == "slot-3"
+    assert leases.release(taken[0])
+    assert take_slot(leases, "d", 2, now_ms=0, ttl_ms=100).key == "slot-1"
+
+
+def test_who_has_one_gets_it_again(open_store: OpenStore) -> None:
+    """Also when one before it has become free: a repeated call must not take two."""
+    leases = open_store().leases
+    first = take_slot(leases, "a", 2, now_ms=0, ttl_ms=100)
+    second = take_slot(leases, "b", 2, now_ms=0, ttl_ms=100)
+    assert leases.release(first)
+    again = take_slot(leases, "b", 2, now_ms=50, ttl_ms=100)
+    assert (again.key, again.expires_ms) == (second.key, 150)
+    assert held_slot(leases, "b", 2, now_ms=50) == again
+    assert held_slot(leases, "a", 2, now_ms=50) is None
+
+
+def test_the_slot_of_the_dead_runs_out(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    take_slot(leases, "killed", 1, now_ms=0, ttl_ms=100)
+    assert take_slot(leases, "b", 1, now_ms=100, ttl_ms=100).holder == "b"
+
+
+def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
+    start = Barrier(6)
+
+    def try_it(number: int) -> Lease | None:
+        leases = open_store().leases
+        start.wait()
+        try:
+            return take_slot(leases, f"run-{number}", 3, now_ms=0, ttl_ms=100)
+        except LeaseHeld:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        won = [lease for lease in pool.map(try_it, range(6)) if lease]
+    assert sorted(lease.key for lease in won) == slot_keys(3)

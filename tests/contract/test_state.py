@@ -1,16 +1,39 @@
-"""What every state store does; parametrised over all of them."""
+"""Every state store: tables, staged loads, quarantine, pending deletions, and claims."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
+from icekeeper.errors import StorageError
 from icekeeper.model import TableName
+from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
+from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, LoadState, PassRecord, Pin, PinKind, StagedLoad
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import (
+    UNTIL_REMOVED_MS,
+    Glance,
+    LastSeen,
+    LoadOrigin,
+    LoadState,
+    PassRecord,
+    PendingDeletionStore,
+    Pin,
+    PinKind,
+    Sighting,
+    StagedLoad,
+    StagingStore,
+)
+from icekeeper.state.table_memory import TableMemory
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
+
+# What every state store does; parametrised over all of them.
 
 BIG_SNAPSHOT_ID = 2**63 - 1
 
@@ -208,3 +231,422 @@ def test_many_writers_at_once_lose_nothing(open_store: OpenStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(40)))
     assert [record.finished_ms for record in open_store().history(IDENTITY)] == list(range(39, -1, -1))
+
+
+# What every store of claims does: an owner finds whoever may have files in its folders, in any catalog.
+
+
+def claims(
+    table: str,
+    location: str,
+    folders: tuple[str, ...] = (),
+    *,
+    catalog: str = "lake",
+    warehouse: str = "s3://wh",
+    uuid: str = "0b9e3b1c",
+    data_roots: tuple[str, ...] = (),
+) -> TableClaims:
+    return TableClaims(
+        catalog=catalog,
+        warehouse=warehouse,
+        table=TableName.parse(table),
+        uuid=uuid,
+        location=location,
+        folders=frozenset(folders),
+        data_roots=frozenset(data_roots),
+        seen_sequence_number=2**40,
+        seen_ms=1_767_225_600_000,
+    )
+
+
+OWNER = claims("ns.owner", "s3://b/wh/owner", data_roots=("s3://b/wh/owner/data", "s3://b/wh/owner/imported"))
+GUEST = claims("ns.guest", "s3://b/wh/guest", ("s3://b/wh/owner/data", "s3://other/x"), catalog="other")
+NESTED = claims("ns.nested", "s3://b/wh/owner/below/nested")
+AROUND = claims("ns.around", "s3://b/wh")
+NEIGHBOUR = claims("ns.neighbour", "s3://b/wh/owner2")
+
+
+def found(open_store: OpenStore, folder: str) -> list[str]:
+    return [str(one.table) for one in open_store().claims.touching(folder)]
+
+
+def test_nothing_is_known_at_first(open_store: OpenStore) -> None:
+    store = open_store().claims
+    assert store.of_entry(OWNER.entry) is None
+    assert list(store.touching("s3://b/wh")) == []
+    assert list(store.of_catalog("lake", "s3://wh")) == []
+    store.forget(OWNER.entry)
+
+
+def test_what_was_recorded_comes_back_as_it_was(open_store: OpenStore) -> None:
+    open_store().claims.record(OWNER)
+    open_store().claims.record(GUEST)
+    assert open_store().claims.of_entry(OWNER.entry) == OWNER
+    assert list(open_store().claims.of_catalog("lake", "s3://wh")) == [OWNER]
+    assert list(open_store().claims.of_catalog("other", "s3://wh")) == [GUEST]
+
+
+def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: OpenStore) -> None:
+    for one in (OWNER, GUEST, NESTED, AROUND, NEIGHBOUR):
+        open_store().claims.record(one)
+    assert sorted(found(open_store, OWNER.location)) == ["ns.around", "ns.guest", "ns.nested", "ns.owner"]
+    assert sorted(found(open_store, NEIGHBOUR.location)) == ["ns.around", "ns.neighbour"]
+    assert found(open_store, "s3://other/x/y") == ["ns.guest"]
+    assert found(open_store, "s3://other") == ["ns.guest"]
+    assert found(open_store, "s3://nobody/x") == []
+
+
+def test_local_folders_are_found_too(open_store: OpenStore) -> None:
+    open_store().claims.record(claims("ns.t", "/wh/t"))
+    assert found(open_store, "/wh/t") == found(open_store, "/wh") == found(open_store, "/") == ["ns.t"]
+    assert found(open_store, "/wh/t/data") == ["ns.t"]
+    assert found(open_store, "/wh/t2") == []
+
+
+def test_what_is_recorded_later_replaces_everything(open_store: OpenStore) -> None:
+    open_store().claims.record(GUEST)
+    moved = claims("ns.guest", "s3://b/new", ("s3://other/z",), catalog="other")
+    open_store().claims.record(moved)
+    assert open_store().claims.of_entry(GUEST.entry) == moved
+    assert found(open_store, "s3://b/wh/owner") == []
+    assert found(open_store, "s3://other/z") == found(open_store, "s3://b/new/data") == ["ns.guest"]
+
+
+def test_what_the_caller_knows_is_not_read_again(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pass over every table records something, and has just read the entry."""
+    open_store().claims.record(GUEST)
+    moved = claims("ns.guest", "s3://b/new", ("s3://other/z",), catalog="other")
+    reads: list[str] = []
+    read = DynamoTable.get
+
+    def get(table: DynamoTable, pk: str, sk: str) -> Item | None:
+        reads.append(pk)
+        return read(table, pk, sk)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DynamoTable, "get", get)
+        open_store().claims.record(moved, replaces=GUEST)
+    assert reads == []
+    assert open_store().claims.of_entry(GUEST.entry) == moved
+    assert found(open_store, "s3://b/wh/owner") == []
+    assert found(open_store, "s3://other/z") == ["ns.guest"]
+
+
+def test_an_entry_that_is_gone_is_forgotten(open_store: OpenStore) -> None:
+    open_store().claims.record(GUEST)
+    open_store().claims.record(OWNER)
+    open_store().claims.forget(GUEST.entry)
+    assert open_store().claims.of_entry(GUEST.entry) is None
+    assert found(open_store, "s3://b/wh/owner") == ["ns.owner"]
+
+
+@pytest.mark.parametrize("length", [1_000, 3_000])
+def test_folders_of_any_length_are_found(open_store: OpenStore, length: int) -> None:
+    long = f"s3://b/{'x' * length}"
+    open_store().claims.record(claims("ns.t", long, (f"s3://c/{'y' * length}/z",)))
+    assert found(open_store, long) == found(open_store, f"{long}/data") == ["ns.t"]
+    assert found(open_store, f"s3://c/{'y' * length}") == ["ns.t"]
+    assert found(open_store, f"s3://b/{'x' * (length - 1)}") == []
+
+
+def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
+    """A catalog is known from the first claims on; a look stays until the next one (rule 220)."""
+    assert list(open_store().claims.looks()) == []
+    open_store().claims.record(GUEST)
+    open_store().claims.record_first_looks([OWNER, NESTED])
+    never = [CatalogLook(catalog=name, warehouse="s3://wh") for name in ("lake", "other")]
+    assert list(open_store().claims.looks()) == never
+    assert sorted(found(open_store, OWNER.location)) == ["ns.guest", "ns.nested", "ns.owner"]
+    unseen = UnseenEntry(table=TableName.parse("ns.lost"), reason="why", location="s3://b/wh/lost", is_gone=True)
+    looked = CatalogLook(
+        catalog="lake", warehouse="s3://wh", run="r1", looked_ms=7, unseen=(unseen,), failure="because"
+    )
+    open_store().claims.record_look(looked)
+    open_store().claims.record(AROUND)
+    assert list(open_store().claims.looks()) == [looked, never[1]]
+
+
+# What every state store does about deletions that a run set out to do.
+
+
+def paths_of(store: PendingDeletionStore, name: str, identity: TableIdentity = IDENTITY) -> list[str]:
+    return list(chain.from_iterable(store.paths(identity, name)))
+
+
+def test_an_empty_store_expects_nothing(open_store: OpenStore) -> None:
+    assert open_store().pending_deletions.lists(IDENTITY) == ()
+    assert paths_of(open_store().pending_deletions, "a") == []
+    open_store().pending_deletions.forget(IDENTITY, "a")
+
+
+def test_lists_are_kept_until_they_are_forgotten(open_store: OpenStore) -> None:
+    odd = ["s3://b/t/a b", "s3://b/t/a%20b", "s3://b/t/ü\n,", "file:/x"]
+    open_store().pending_deletions.expect(IDENTITY, "run-2", odd)
+    open_store().pending_deletions.expect(IDENTITY, "run-1", ["s3://b/t/1"])
+    assert open_store().pending_deletions.lists(IDENTITY) == ("run-1", "run-2")
+    assert paths_of(open_store().pending_deletions, "run-2") == odd
+    open_store().pending_deletions.forget(IDENTITY, "run-2")
+    assert open_store().pending_deletions.lists(IDENTITY) == ("run-1",)
+    assert paths_of(open_store().pending_deletions, "run-2") == []
+
+
+def test_an_expectation_replaces_the_one_of_its_name(open_store: OpenStore) -> None:
+    many = [f"s3://b/t/{number}" for number in range(2500)]
+    open_store().pending_deletions.expect(IDENTITY, "a", iter(many))
+    assert paths_of(open_store().pending_deletions, "a") == many
+    assert max(map(len, open_store().pending_deletions.paths(IDENTITY, "a"))) < len(many), "some at a time"
+    open_store().pending_deletions.expect(IDENTITY, "a", many[-2:])
+    assert paths_of(open_store().pending_deletions, "a") == many[-2:]
+    open_store().pending_deletions.expect(IDENTITY, "a", [])
+    assert open_store().pending_deletions.lists(IDENTITY) == ()
+
+
+def test_tables_and_copies_do_not_share_lists(open_store: OpenStore) -> None:
+    open_store().pending_deletions.expect(IDENTITY, "a", ["s3://b/t/1"])
+    for other in (*OTHERS.values(), COPY):
+        assert open_store().pending_deletions.lists(other) == ()
+        open_store().pending_deletions.forget(other, "a")
+    assert paths_of(open_store().pending_deletions, "a") == ["s3://b/t/1"]
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_pending_deletions_are_those_of_a_table_whatever_it_is_called(
+    open_store: OpenStore, called: TableIdentity
+) -> None:
+    store = open_store().pending_deletions
+    store.expect(IDENTITY, "a", ["s3://b/t/1"])
+    assert (store.lists(called), paths_of(store, "a", called)) == (("a",), ["s3://b/t/1"])
+    store.expect(called, "a", ["s3://b/t/2"])
+    assert paths_of(store, "a") == ["s3://b/t/2"]
+    store.forget(called, "a")
+    assert store.lists(IDENTITY) == ()
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        SqliteStateStore(tmp_path / "file" / "state.db").pending_deletions.expect(IDENTITY, "a", ["x"])
+
+
+# What every quarantine ledger does; parametrised over all stores.
+
+
+def test_an_empty_ledger_knows_nothing(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
+    assert ledger.counts(IDENTITY, "run-1", ["a"]) == {}
+    assert list(ledger.sightings(IDENTITY)) == []
+    ledger.forget(IDENTITY, ["a"])
+    ledger.forget_unseen(IDENTITY, "run-1")
+
+
+def test_each_run_counts_once(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
+    ledger.see(IDENTITY, "run-1", ["a"], now_ms=11)
+    ledger.see(IDENTITY, "run-2", ["a"], now_ms=20)
+    assert list(open_store().quarantine.sightings(IDENTITY)) == [
+        Sighting("a", 2, 10, "run-2"),
+        Sighting("b", 1, 10, "run-1"),
+    ]
+
+
+def test_a_run_asks_for_the_sightings_of_others(open_store: OpenStore) -> None:
+    """So that a run which is repeated after a crash gets the same answer."""
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
+    before = ledger.counts(IDENTITY, "run-2", ["a", "b", "c"])
+    ledger.see(IDENTITY, "run-2", ["a", "b", "c"], now_ms=20)
+    assert before == {"a": 1, "b": 1}
+    assert ledger.counts(IDENTITY, "run-2", ["a", "b", "c"]) == {"a": 1, "b": 1, "c": 0}
+    assert ledger.counts(IDENTITY, "run-3", ["a", "c"]) == {"a": 2, "c": 1}
+
+
+def test_what_a_run_did_not_see_is_forgotten(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
+    ledger.see(IDENTITY, "run-2", ["b"], now_ms=20)
+    ledger.forget_unseen(IDENTITY, "run-2")
+    assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["b"]
+
+
+def test_what_was_deleted_is_forgotten(open_store: OpenStore) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b", "ü"], now_ms=10)
+    ledger.forget(IDENTITY, ["b", "ü", "never seen"])
+    assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["a"]
+
+
+def test_many_paths_are_taken_in_batches(open_store: OpenStore) -> None:
+    count = 230  # DynamoDB reads a hundred and writes 25 at a time
+    paths = [f"s3://bucket/t/data/{number:06d}" for number in range(count)]
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", iter(paths), now_ms=10)
+    assert len(ledger.counts(IDENTITY, "run-2", iter(paths))) == count
+    ledger.forget(IDENTITY, iter(paths[1:]))
+    assert [entry.path for entry in ledger.sightings(IDENTITY)] == paths[:1]
+
+
+@pytest.mark.parametrize("other", [*OTHERS.values(), COPY], ids=[*OTHERS, "copy"])
+def test_tables_and_copies_share_nothing(open_store: OpenStore, other: TableIdentity) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a"], now_ms=10)
+    assert ledger.counts(other, "run-2", ["a"]) == {}
+    ledger.forget(other, ["a"])
+    ledger.forget_unseen(other, "run-2")
+    assert list(ledger.sightings(other)) == []
+    assert [entry.path for entry in ledger.sightings(IDENTITY)] == ["a"]
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_sightings_are_those_of_a_table_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    ledger = open_store().quarantine
+    ledger.see(IDENTITY, "run-1", ["a", "b"], now_ms=10)
+    ledger.see(called, "run-2", ["a"], now_ms=20)
+    ledger.forget_unseen(called, "run-2")
+    assert list(ledger.sightings(IDENTITY)) == [Sighting("a", 2, 10, "run-2")]
+    assert ledger.counts(called, "run-3", ["a", "b"]) == {"a": 2}
+
+
+# What every state store remembers about staged loads; parametrised over all of them.
+
+
+def a_load(name: str = "L", identity: TableIdentity = IDENTITY) -> StagedLoad:
+    return StagedLoad(identity=identity, name=name, prefixes=("s3://bucket/t/in",), changed_ms=2**40)
+
+
+def paths(store: StagingStore, name: str = "L", identity: TableIdentity = IDENTITY) -> list[str]:
+    return list(chain.from_iterable(store.files(identity, name)))
+
+
+def test_an_empty_store_knows_no_loads(open_store: OpenStore) -> None:
+    store = open_store().staging
+    assert store.loads(IDENTITY) == ()
+    assert paths(store) == []
+    assert store.change(a_load(), a_load()) is False
+    assert store.forget(a_load()) is False
+
+
+def test_a_load_is_recorded_with_its_files_in_order(open_store: OpenStore) -> None:
+    files = ["s3://bucket/t/b", "s3://bucket/t/ä b%20?#", "s3://bucket/t/a"]
+    recorded = open_store().staging.stage(a_load(), iter(files))
+    assert recorded == replace(a_load(), file_count=3)
+    assert open_store().staging.loads(IDENTITY) == (recorded,)
+    assert paths(open_store().staging) == files
+
+
+def test_staging_again_adds_files_and_replaces_the_rest(open_store: OpenStore) -> None:
+    store = open_store().staging
+    store.stage(a_load(), ["s3://bucket/t/a"])
+    later = replace(a_load(), prefixes=(), changed_ms=2**41, origin=LoadOrigin.JOB, expires_ms=2**42)
+    assert store.stage(later, ["s3://bucket/t/b"]) == replace(later, file_count=2)
+    assert store.loads(IDENTITY) == (replace(later, file_count=2),)
+    assert paths(store) == ["s3://bucket/t/a", "s3://bucket/t/b"]
+
+
+def test_loads_come_by_name(open_store: OpenStore) -> None:
+    store = open_store().staging
+    for name in ("b", "c", "a"):
+        store.stage(a_load(name), [f"s3://bucket/t/{name}"])
+    assert [load.name for load in store.loads(IDENTITY)] == ["a", "b", "c"]
+    assert paths(store, "c") == ["s3://bucket/t/c"]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"state": LoadState.FAILED}, {"changed_ms": 5}, {"expires_ms": 5}, {"file_count": 7}],
+    ids=["state", "time", "lease", "files"],
+)
+def test_a_record_that_changed_meanwhile_is_neither_changed_nor_forgotten(
+    open_store: OpenStore, elsewhere: dict[str, object]
+) -> None:
+    """Whoever decided on what a record said must not act when it says something else by now."""
+    store = open_store().staging
+    recorded = store.stage(a_load(), ["s3://bucket/t/a"])
+    stale = replace(recorded, **elsewhere)  # type: ignore[arg-type]
+    assert store.change(stale, replace(stale, state=LoadState.ADOPTED)) is False
+    assert store.forget(stale) is False
+    assert store.loads(IDENTITY) == (recorded,)
+    assert paths(store) == ["s3://bucket/t/a"]
+
+
+def test_a_record_can_be_changed_and_forgotten_as_it_was_read(open_store: OpenStore) -> None:
+    store = open_store().staging
+    before = store.stage(a_load(), ["s3://bucket/t/a"])
+    after = replace(before, state=LoadState.FAILED, changed_ms=7, expires_ms=9)
+    assert store.change(before, after) is True
+    assert open_store().staging.loads(IDENTITY) == (after,)
+    assert paths(store) == ["s3://bucket/t/a"]
+    assert store.forget(after) is True
+    assert store.loads(IDENTITY) == ()
+    assert paths(store) == []
+
+
+def test_a_hundred_thousand_files_come_some_at_a_time(open_store: OpenStore) -> None:
+    store = open_store().staging
+    files = [f"s3://bucket/warehouse/ns/t/data/part={n % 100}/0000{n}-of-load.parquet" for n in range(100_000)]
+    store.stage(a_load("other"), files[:10])
+    assert store.stage(a_load(), (path for path in files)).file_count == 100_000
+    chunks = list(open_store().staging.files(IDENTITY, "L"))
+    assert max(map(len, chunks)) <= 1000
+    assert list(chain.from_iterable(chunks)) == files
+    assert store.forget(replace(a_load(), file_count=100_000)) is True
+    assert paths(store) == []
+    assert paths(store, "other") == files[:10]
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_other_tables_share_no_loads(open_store: OpenStore, other: TableIdentity) -> None:
+    store = open_store().staging
+    recorded = store.stage(a_load(), ["s3://bucket/t/a"])
+    assert store.loads(other) == ()
+    assert paths(store, "L", other) == []
+    assert store.forget(replace(recorded, identity=other)) is False
+    assert store.loads(IDENTITY) == (recorded,)
+
+
+@pytest.mark.parametrize("called", [*SPELLINGS.values(), COPY], ids=[*SPELLINGS, "moved"])
+def test_a_load_is_the_tables_whatever_it_is_called_and_wherever_it_moved(
+    open_store: OpenStore, called: TableIdentity
+) -> None:
+    store = open_store().staging
+    before = store.stage(a_load(), ["s3://bucket/t/a"])
+    assert store.loads(called) == (replace(before, identity=called),)
+    more = store.stage(a_load(identity=called), ["s3://bucket/t/b"])
+    assert more.file_count == 2
+    assert paths(store) == paths(store, identity=called) == ["s3://bucket/t/a", "s3://bucket/t/b"]
+    failed = replace(more, state=LoadState.FAILED)
+    assert store.change(more, failed) is True
+    assert store.loads(IDENTITY) == (replace(failed, identity=IDENTITY),)
+    assert store.forget(failed) is True
+    assert (store.loads(IDENTITY), paths(store)) == ((), [])
+
+
+def test_many_writers_at_once_lose_no_files(open_store: OpenStore) -> None:
+    def write(number: int) -> None:
+        open_store().staging.stage(a_load(), [f"s3://bucket/t/{number}-{i}" for i in range(5)])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    store = open_store().staging
+    assert sorted(paths(store)) == sorted(f"s3://bucket/t/{number}-{i}" for number in range(40) for i in range(5))
+    assert store.loads(IDENTITY)[0].file_count == 200
+
+
+def test_what_is_pending_or_adopted_is_protected_and_a_dead_job_is_not(open_store: OpenStore) -> None:
+    store, now_ms = open_store(), 1_000
+    memory = TableMemory(store, IDENTITY, lambda: now_ms)
+    for name, state, expires_ms in (
+        ("pending", LoadState.PENDING, None),
+        ("adopted", LoadState.ADOPTED, None),
+        ("failed", LoadState.FAILED, None),
+        ("running", LoadState.PENDING, 1_001),
+        ("dead", LoadState.PENDING, 1_000),
+    ):
+        load = replace(a_load(name), prefixes=(f"s3://bucket/t/{name}",), state=state, expires_ms=expires_ms)
+        store.staging.stage(load, [f"s3://bucket/t/file-{name}"])
+    kept = ("adopted", "pending", "running")
+    assert memory.staged_paths() == tuple(
+        path for name in kept for path in (f"s3://bucket/t/{name}", f"s3://bucket/t/file-{name}")
+    )
+    failures = {load.name: load.failed_since(now_ms) for load in memory.staged_loads()}
+    assert failures == {"adopted": None, "dead": 1_000, "failed": 2**40, "pending": None, "running": None}

@@ -1,4 +1,4 @@
-"""One suite over every store: a local folder, SeaweedFS, an ordinary bucket, and a table bucket as AWS has them."""
+"""Every store: reading, writing, listing, deleting, and failures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,36 @@ import os
 import pickle
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import FileUnreadable, StorageError
+from icekeeper.machine.metering import RequestKind, counting
+from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import InputFile, ReadTask
+from icekeeper.storage import listing as storage_listing
+from icekeeper.storage import local_files as storage_local
+from icekeeper.storage import s3_objects as storage_s3_listing
+from icekeeper.storage import storage as storage_storage
+from icekeeper.storage.failures import failed_by_store
+from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.storage import Storage
-from local_stack.moto_server import MotoServer
+from local_stack.moto_server import REGION, MotoServer
+from support.proxies import closed_port, faulty_proxy, served_by
+
+# One suite over every store: a local folder, SeaweedFS, an ordinary bucket, and a table bucket as AWS has them.
 
 LISTABLE = ["local", "seaweedfs", "bucket"]
 ALL = [*LISTABLE, "table_bucket"]
@@ -284,3 +298,309 @@ def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
     assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
     with pytest.raises(StorageError, match="only S3 and local folders"):
         Storage({}).list("gs://b/t")
+
+
+# What people are told by a store that lets nobody in, and of a control bucket that is gone.
+
+ADVICE = r"sign in again, or name a profile or role, whose keys are renewed$"
+
+
+@contextmanager
+def expired_keys() -> Iterator[Storage]:
+    """Keys that are given once and have expired: S3 answers 400, and to a HEAD no word more."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            told = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+            body = b"" if self.command == "HEAD" else told
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c", "s3.region": REGION}
+    with served_by(Handler) as endpoint:
+        yield Storage({**keys, "s3.endpoint": endpoint})
+
+
+def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:
+    """(platform 82)"""
+    with expired_keys() as storage:
+        for read in (
+            lambda: storage.read("s3://lake/a"),  # boto3
+            lambda: storage.size("s3://lake/a"),  # PyArrow
+            lambda: list(storage.list("s3://lake/")),
+        ):
+            with pytest.raises(StorageError, match=ADVICE) as caught:
+                read()
+            assert failed_by_store(caught.value)  # not taken for a file that is gone or damaged
+
+
+def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_server: MotoServer) -> None:
+    """(rule 192)"""
+    keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.region": REGION}
+    storage, name = Storage({**keys, "s3.endpoint": moto_server.endpoint}), f"control-{uuid.uuid4()}"
+    control = ControlBucket(f"s3://{name}", storage)
+    with pytest.raises(StorageError, match=rf"^the control bucket {name} does not exist; correct "):
+        control.find("runs/r/report.json")
+    with pytest.raises(StorageError, match=rf"^the control bucket {name} does not exist; correct "):
+        control.find_hint("outgrown/t.json")
+    with pytest.raises(StorageError, match=rf"^the control bucket {name} does not exist; correct "):
+        control.write("runs/r/report.json", {})
+    moto_server.client("s3").create_bucket(Bucket=name)
+    assert control.find("runs/r/report.json") is None
+
+
+# Listings of S3: a small table's takes one request, a large one is divided into folders.
+
+NAMES = ("data/k=1/a", "data/k=1/b", "data/k=2/deep/er/c", "data/d", "metadata/m", "e")
+
+
+@pytest.fixture
+def bucket_of_folders(moto_server: MotoServer) -> tuple[Storage, str]:
+    bucket = f"bucket-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    storage, location = Storage(moto_server.s3_properties), f"s3://{bucket}/t"
+    for name in (*NAMES, "../t2/f"):
+        storage.write(f"{location}/{name}".replace("t/../", ""), b"xy")
+    return storage, location
+
+
+def test_a_small_table_is_listed_with_one_request(bucket_of_folders: tuple[Storage, str]) -> None:
+    storage, location = bucket_of_folders
+    with counting() as count:
+        found = sorted(item.path for item in storage.list(location))
+    assert found == sorted(f"{location}/{name}" for name in NAMES)
+    assert count.counts == {RequestKind.PUT: 1}
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 1000])
+def test_every_object_of_a_large_table_is_listed_once(
+    bucket_of_folders: tuple[Storage, str], wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many folders the division looks for."""
+    monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
+    monkeypatch.setattr(storage_storage, "few_s3", lambda client, prefix: None)
+    storage, location = bucket_of_folders
+    assert sorted(item.path for item in storage.list(location)) == sorted(f"{location}/{name}" for name in NAMES)
+    objects, folders = storage.divide(location)
+    assert folders
+    parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
+    assert sorted(item.path for item in parts) == sorted(f"{location}/{name}" for name in NAMES)
+
+
+@pytest.mark.parametrize("page", [1000, 1])
+def test_folders_of_other_formats_are_looked_into_only_where_they_are(
+    bucket_of_folders: tuple[Storage, str], page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one answer does not name all folders: then each is looked for."""
+    monkeypatch.setattr(storage_s3_listing, "_PAGE", page)
+    storage, location = bucket_of_folders
+    files = [f"{location}/data/k=1/a", f"{location}/data/k=1/b"]
+    with counting() as count:
+        assert find_other_formats(storage, [location], files) == set()
+    looked_into = 2 if page == 1000 else 8  # the location and data/
+    assert count.counts == {RequestKind.PUT: looked_into}
+    storage.write(f"{location}/data/_delta_log/0.json", b"{}")
+    storage.write(f"{location}/schema/notes.txt", b"no schema of Paimon's")
+    assert find_other_formats(storage, [location], files) == {f"{location}/data"}
+
+
+# A store that cannot be reached, throttles, breaks off or refuses: one error of storage that names what failed.
+
+
+def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> None:
+    storage = Storage(moto_server.s3_properties)
+    for ask in (storage.can_list, storage.can_delete):
+        with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
+            ask("s3://no-such-bucket/t")
+
+
+def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
+    """It may be back tomorrow with all of them: none is taken for lost (rule 215)."""
+    storage = Storage(moto_server.s3_properties)
+    for read in (storage.read, lambda path: storage.open_input(path, 10), storage.open_input):
+        with pytest.raises(StorageError, match="s3://no-such-bucket/t/x") as caught:
+            read("s3://no-such-bucket/t/x")
+        assert not storage.shows_missing("s3://no-such-bucket/t/x", caught.value)
+
+
+def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: MotoServer) -> None:
+    with closed_port() as endpoint:
+        storage = Storage({**moto_server.s3_properties, "s3.endpoint": endpoint})
+        path = "s3://b/t/x"
+        actions: list[Callable[[], object]] = [
+            lambda: storage.read(path),
+            lambda: storage.write(path, b"x"),
+            lambda: storage.size(path),
+            lambda: list(storage.list("s3://b/t")),
+            lambda: storage.can_list("s3://b/t"),
+            lambda: storage.can_delete("s3://b/t"),
+        ]
+        for action in actions:
+            start = time.monotonic()
+            with pytest.raises(StorageError, match=f"cannot be reached: nothing answers at {endpoint}$"):
+                action()
+            assert time.monotonic() - start < 15
+        assert storage.delete([path]).failed == {path: f"cannot be reached: nothing answers at {endpoint}"}
+
+
+def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
+    bucket = f"bucket-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    storage = Storage(moto_server.s3_properties)
+    paths = [f"s3://{bucket}/t/{i}" for i in range(3)]
+    for path in paths:
+        storage.write(path, b"x")
+    original, calls = storage.s3.delete_objects, []
+
+    def throttled(**arguments: object) -> dict[str, object]:
+        """The first two answers lose the first key to throttling; the last key is locked for ever."""
+        keys = [entry["Key"] for entry in arguments["Delete"]["Objects"]]  # type: ignore[index]
+        calls.append(keys)
+        errors = [{"Key": key, "Code": "AccessDenied", "Message": "locked"} for key in keys if key == "t/2"]
+        errors += [{"Key": keys[0], "Code": "SlowDown", "Message": ""}] if len(calls) < 3 else []
+        spared = {entry["Key"] for entry in errors}
+        if spared != set(keys):
+            rest = [{"Key": key} for key in keys if key not in spared]
+            original(Bucket=bucket, Delete={"Objects": rest})
+        return {"Errors": errors}
+
+    monkeypatch.setattr(storage.s3, "delete_objects", throttled)
+    report = storage.delete(paths)
+    assert calls == [["t/0", "t/1", "t/2"], ["t/0"], ["t/0"]]
+    assert report.deleted == tuple(paths[:2])
+    assert report.failed == {paths[2]: "was refused by the store (AccessDenied: locked)"}
+    assert report.transient == frozenset()
+    assert [item.path for item in storage.list(f"s3://{bucket}/t")] == [paths[2]]
+
+
+def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict[str, str]) -> None:
+    storage = Storage({**table_bucket, "s3.secret-access-key": "not-the-secret-key"})
+    for action in (storage.read, storage.can_list, storage.can_delete, lambda path: list(storage.list(path))):
+        with pytest.raises(StorageError) as caught:
+            action(f"{table_bucket['warehouse']}ns/t")
+        assert "not-the-secret-key" not in str(caught.value)
+    assert "not-the-secret-key" not in repr(storage)
+
+
+def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer) -> None:
+    with faulty_proxy(moto_server.endpoint) as proxy:
+        storage = Storage({**moto_server.s3_properties, "s3.endpoint": proxy.url})
+        proxy.fault = b""
+        with pytest.raises(StorageError, match="s3://b/x"):
+            storage.read("s3://b/x")
+        report = storage.delete(["s3://b/x"])
+        assert list(report.failed) == ["s3://b/x"]
+        assert report.transient == {"s3://b/x"}
+
+
+# Listings divided among threads: complete, each object once, and failing as a whole.
+
+# Folders in folders, files at every level, names that sort around the slash.
+FOLDERS = ("", "data/", "data/k=1/", "data/k=1-x/", "data/k=2/l=1/m=1/n=1/o=1/")
+LISTED = [f"{folder}{name}" for folder in FOLDERS for name in ("f", "g h")]
+
+
+@pytest.fixture(params=["local", "bucket", "seaweedfs"])
+def listed_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, str]:
+    if request.param == "local":
+        return Storage({}), (tmp_path / "t").as_uri()
+    if request.param == "bucket":
+        server: MotoServer = request.getfixturevalue("moto_server")
+        bucket = f"bucket-{uuid.uuid4()}"
+        server.client("s3").create_bucket(Bucket=bucket)
+        return Storage(server.s3_properties), f"s3://{bucket}/t"
+    weed: SeaweedFSServer = request.getfixturevalue("seaweedfs")
+    bucket = f"bucket-{uuid.uuid4()}"
+    weed.client("s3").create_bucket(Bucket=bucket)
+    return Storage(weed.catalog_properties(bucket)), f"s3://{bucket}/t"
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 1000])
+def test_every_object_is_listed_once(
+    listed_place: tuple[Storage, str], wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many folders the division looks for."""
+    monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
+    storage, location = listed_place
+    for name in LISTED:
+        storage.write(f"{location}/{name}", b"xy")
+    storage.write(f"{location}2/f", b"x")
+    found = list(storage.list(location))
+    assert sorted(item.path for item in found) == sorted(f"{location}/{name}" for name in LISTED)
+    assert {item.size for item in found} == {2}
+    objects, folders = storage.divide(location)
+    parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
+    assert sorted(item.path for item in parts) == sorted(f"{location}/{name}" for name in LISTED)
+
+
+def test_a_folder_of_too_many_entries_is_listed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_local, "_LEVEL_ENTRIES", 3)
+    for number in range(10):
+        (tmp_path / "t" / "data" / f"k={number}").mkdir(parents=True)
+        (tmp_path / "t" / "data" / f"k={number}" / "f").write_bytes(b"x")
+    location = f"{tmp_path}/t"
+    assert Storage({}).divide(location).folders == [f"{location}/data"]
+    assert len(list(Storage({}).list(location))) == 10
+
+
+def test_a_page_of_prefixes_that_is_not_the_last_is_listed_as_a_whole(
+    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_s3_listing, "_PAGE", 5)
+    s3, bucket = moto_server.client("s3"), f"bucket-{uuid.uuid4()}"
+    s3.create_bucket(Bucket=bucket)
+    for number in range(6):
+        s3.put_object(Bucket=bucket, Key=f"t/data/k={number}/f", Body=b"x")
+    storage = Storage(moto_server.s3_properties)
+    assert storage.divide(f"s3://{bucket}/t").folders == [f"s3://{bucket}/t/data/"]
+    assert len({item.path for item in storage.list(f"s3://{bucket}/t")}) == 6
+
+
+def test_an_object_is_looked_at_as_it_is_now(listed_place: tuple[Storage, str]) -> None:
+    storage, location = listed_place
+    assert storage.status(f"{location}/data/f") is None
+    storage.write(f"{location}/data/f", b"xyz")
+    (listed,) = storage.list(location)
+    found = storage.status(listed.path)
+    assert found is not None
+    assert (found.path, found.size) == (listed.path, 3)
+    assert abs((found.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # a HEAD tells whole seconds
+    assert storage.status(f"{location}/data") is None
+
+
+def numbers(first: int) -> Iterator[int]:
+    yield from range(first, first + 2000)
+
+
+def broken() -> Iterable[int]:
+    yield 1
+    raise StorageError("the store failed")
+
+
+def test_sources_are_read_side_by_side_and_none_is_lost() -> None:
+    sources = [lambda first=first: numbers(first) for first in range(0, 100_000, 2000)]
+    assert sorted(in_parallel(sources)) == list(range(100_000))
+    assert list(in_parallel([])) == []
+
+
+def test_one_source_that_fails_fails_the_whole() -> None:
+    with pytest.raises(StorageError, match="the store failed"):
+        list(in_parallel([*(lambda: numbers(0) for _ in range(40)), broken]))
+
+
+def test_a_reader_that_has_enough_stops_the_others() -> None:
+    """Threads that wait for room must not wait for ever."""
+    found = in_parallel([lambda: iter(range(10**9)) for _ in range(2 * LISTING_THREADS)])
+    assert next(iter(found)) == 0
+    found.close()  # type: ignore[attr-defined]

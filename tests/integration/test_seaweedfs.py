@@ -17,7 +17,7 @@ from icekeeper.demo import seaweedfs as module
 from icekeeper.demo.measure import TableChecksum, read_checksum, read_rows
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.errors import StorageError
-from support.interrupted_process import wait_until
+from support.interrupted_process import wait_for
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
@@ -114,7 +114,7 @@ def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         pid, *ports = map(int, parent.stdout.readline().split())
         assert alive(pid)
         parent.send_signal(signal.SIGKILL)
-    assert wait_until(lambda: not alive(pid), 60)
+    assert wait_for(lambda: not alive(pid), 60)
     module._remove_grpc_sockets(tuple(ports))  # which nobody was left to do
 
 

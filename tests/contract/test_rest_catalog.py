@@ -1,8 +1,10 @@
-"""The REST adapter's commits against a server that answers anything: sent once, followed nowhere, judged alike."""
+"""The REST adapter against servers that answer anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,24 @@ from pyiceberg.catalog.sql import SqlCatalog
 from requests.adapters import HTTPAdapter
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
     CommitRefused,
     CommitStateUnknown,
     MaintenanceError,
+    MetadataUnreadable,
+    PolicyError,
     StorageError,
 )
+from icekeeper.pipeline.deployment import parse_catalog_file
 from icekeeper.pyiceberg_private.rest_session import BoundedRestCatalog
+from icekeeper.text import masked
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
+
+# The REST adapter's commits against a server that answers anything: sent once, followed nowhere, judged alike.
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
@@ -161,3 +170,123 @@ def test_what_cannot_be_signed_was_never_sent(server: ScriptedRest, monkeypatch:
     with pytest.raises(StorageError, match="sign in again") as raised:
         catalog.commit(base, [], UPDATES)
     assert type(raised.value) is StorageError
+
+
+# The REST adapter where something answers 200 that is not what the specification says.
+
+
+class _Foreign(ScriptedRest):
+    """Answers one path in its own way."""
+
+    path = "nothing"
+    body = b""
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        if path.startswith("/v1/namespaces") and path.endswith(self.path):
+            return 200, {}, self.body
+        if path.startswith("/v1/namespaces") and path.partition("?")[0] == "/v1/namespaces":
+            return 200, {}, b'{"namespaces": [["ns"]]}'
+        return super().answer(method, path, body)
+
+
+@pytest.fixture
+def foreign(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Foreign]:
+    monkeypatch.setattr("support.scripted_rest.ScriptedRest", _Foreign)
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
+        assert isinstance(server, _Foreign)
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/namespaces", "/tables"])
+@pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"hello": 1}', b"null", b""])
+def test_a_listing_that_is_none_is_told(foreign: _Foreign, path: str, body: bytes) -> None:
+    catalog = foreign.open()
+    foreign.path, foreign.body = path, body
+    with pytest.raises(StorageError) as caught:
+        list(catalog.list_tables())
+    told = f"what answers at {foreign.url} is not an Iceberg REST catalog; look for a proxy that answers in its place"
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("more", [{"storage-credentials": 1}, {"storage-credentials": [{"hello": 1}]}, {"config": 7}])
+def test_credentials_that_are_none_are_told(foreign: _Foreign, more: Mapping[str, Any]) -> None:
+    catalog = foreign.open()
+    loaded = catalog.load(NAME)
+    answer = {"metadata-location": loaded.metadata_location, "metadata": dict(loaded.metadata.document), **more}
+    foreign.path, foreign.body = "/tables/t", json.dumps(answer).encode()
+    with pytest.raises(MetadataUnreadable, match="answered with credentials or configuration that are not understood"):
+        catalog.load(NAME)
+
+
+def test_table_metadata_of_another_shape_are_refused_with_their_file(foreign: _Foreign) -> None:
+    catalog = foreign.open()
+    loaded = catalog.load(NAME)
+    document = {**loaded.metadata.document, "snapshots": [{"snapshot-id": "1"}]}
+    answer = {"metadata-location": loaded.metadata_location, "metadata": document}
+    foreign.path, foreign.body = "/tables/t", json.dumps(answer).encode()
+    with pytest.raises(MetadataUnreadable) as caught:
+        catalog.load(NAME)
+    told = str(caught.value)
+    assert (
+        f"metadata file {loaded.metadata_location}, which is not an Iceberg table's: snapshots[0].snapshot-id" in told
+    )
+
+
+# Catalogs that fail, and servers and files that repeat what they were given: no secret comes out.
+
+SECRETS = {
+    "header.X-Api-Key": "key/of-the-header",
+    "header.Authorization": "Bearer of.some.token",
+    "adls.account-key": "QWNjb3VudEtleQ==",
+    "adls.connection-string": "AccountName=lake;AccountKey=cXVpdGUgb3RoZXI=",
+    "the-next-thing-of-pyiceberg": "something-that-signs-in",
+}
+REPEATED = (*SECRETS.values(), "of.some.token", "cXVpdGUgb3RoZXI=")
+PARTS = (*REPEATED, "pa55code", "word-of-the-address")
+
+
+def nothing_told(error: BaseException) -> bool:
+    """Neither by the sentence nor by the log line of a bug, which holds the whole chain."""
+    logged = masked("".join(traceback.format_exception(error)))
+    return not [part for part in PARTS for text in (str(error), repr(error), logged) if part in text]
+
+
+@pytest.fixture
+def telling_server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
+        yield server
+
+
+@pytest.mark.parametrize("status", [400, 403, 500])
+def test_a_server_that_repeats_what_it_was_sent(telling_server: ScriptedRest, status: int) -> None:
+    catalog = telling_server.open(**SECRETS)
+    base = catalog.load(NAME)
+    assert "io_properties" not in repr(base)
+    # Behind them the text is cut, and a part of a secret at the edge must not be left.
+    for told in (" ".join(REPEATED), *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195))):
+        for body in (error_document(status, message=told), told.encode()):
+            telling_server.scripts.append(CommitScript(acts=False, status=status, body=body))
+            with pytest.raises(MaintenanceError) as raised:
+                catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
+            assert nothing_told(raised.value)
+            assert "key/" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["rest", "sql"])
+@pytest.mark.parametrize(
+    "address", ["u:pa55code/word-of-the-address@127.0.0.1:9/x", "u:pa55code/word-of-the-address@h:9x/"]
+)
+def test_an_address_whose_password_holds_a_slash(kind: str, address: str) -> None:
+    uri = f"{'http' if kind == 'rest' else 'postgresql+psycopg2'}://{address}"
+    with pytest.raises((PolicyError, StorageError)) as raised:
+        open_catalog("closed", {"type": kind, "uri": uri, "warehouse": "file:///tmp/none", **SECRETS})
+    assert nothing_told(raised.value)
+
+
+@pytest.mark.parametrize("line", ["uri: [{}", "{{a: {}}}", "uri: a\n    uri: {}", "\turi: {}"])
+def test_a_catalog_file_that_cannot_be_parsed_is_not_quoted(line: str) -> None:
+    """Its secrets are not known yet: the line's number must do."""
+    text = "catalog:\n  lake:\n    type: rest\n    " + line.format("something-that-signs-in") + "\n"
+    with pytest.raises(PolicyError, match=r"^s3://c/f\.yaml is no catalog file: .* in line \d$") as raised:
+        parse_catalog_file(text, "s3://c/f.yaml")
+    assert "signs" not in "".join(traceback.format_exception(raised.value))

@@ -1,0 +1,570 @@
+"""Every state store: statistics, schedules, requests, usage, and the other records of passes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.model import TableName
+from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
+from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
+from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.slack import Slack, read_slack, slack_text
+from icekeeper.state.store import (
+    RETRY_MS,
+    HourOfUse,
+    LakeStats,
+    LastSeen,
+    MaintenanceRequest,
+    RequestStore,
+    ScheduleRun,
+    UnreadableFile,
+    hour_of,
+)
+from local_stack.moto_server import MotoServer
+from support.examples import examples
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table
+
+# What every store of cut-off tables does, and how long they wait (rule 271).
+
+ENTRY = ("C", "s3://bucket/", "ns.ä b")
+PASS, LOOK = CutWork.PASS, CutWork.LOOK
+
+
+def a_cut(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: tuple[str, str, str] = ENTRY) -> CutOff:
+    return CutOff(entry=entry, work=work, times=times, cut_ms=cut_ms, why="it took longer than job_timeout_s 60")
+
+
+def test_a_table_is_cut_off_more_and_more_often_until_it_ends_in_time(open_store: OpenStore) -> None:
+    store = open_store().cut_offs
+    assert list(store.of_catalog(*ENTRY[:2])) == []
+    why = a_cut(1).why
+    assert [cut_again(store, ENTRY, PASS, why, now_ms=at).times for at in (3, 4, 5)] == [1, 2, 3]
+    assert list(open_store().cut_offs.of_catalog(*ENTRY[:2])) == [a_cut(3)]
+    forget_cut(store, ENTRY, LOOK)
+    assert list(store.of_catalog(*ENTRY[:2])) == [a_cut(3)]
+    forget_cut(store, ENTRY, PASS)
+    assert list(store.of_catalog(*ENTRY[:2])) == []
+    assert cut_again(store, ENTRY, PASS, why, now_ms=9) == a_cut(1, 9)
+
+
+def test_each_entry_and_kind_of_work_has_its_own(open_store: OpenStore) -> None:
+    """Filed under the names of the catalog, so that no UUID that a table gives itself is another one's."""
+    store = open_store().cut_offs
+    others = [("C", "s3://other/", "ns.t"), ("D", "s3://bucket/", "ns.t"), ("C", "s3://bucket/", "ns.u")]
+    cuts = [a_cut(n, entry=entry, work=work) for n, entry in enumerate((ENTRY, *others), 1) for work in (LOOK, PASS)]
+    for cut in cuts:
+        store.record(cut)
+    assert list(store.of_catalog("C", "s3://bucket/")) == [*cuts[6:], *cuts[:2]]
+    assert list(store.of_catalog("D", "s3://bucket/")) == cuts[4:6]
+    store.forget(ENTRY, LOOK)
+    assert list(store.of_catalog("C", "s3://bucket/")) == [*cuts[6:], cuts[1]]
+
+
+@given(times=st.integers(1, 2**31), cut_ms=st.integers(0, 2**42))
+@settings(max_examples=examples(100))
+def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_ms: int) -> None:
+    cut = a_cut(times, cut_ms)
+    waits_ms = cut.until_ms - cut_ms
+    hours = {1: 3, 2: 6, 3: 12, 4: 24, 5: 48, 6: 96}.get(times, 7 * 24)
+    assert waits_ms == hours * HOUR_MS
+    assert [cut.waits(at) for at in (cut_ms - 1, cut.until_ms)] == [False, False]
+    assert [cut.waits(at) for at in (cut_ms, cut.until_ms - 1)] == [True, True]
+    assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY[2]: cut}
+
+
+# What every store of lake stats does.
+
+LISTED = {
+    "catalog": replace(IDENTITY, catalog="D"),
+    "warehouse": replace(IDENTITY, warehouse="s3://other/"),
+    "name": replace(IDENTITY, table=TableName(("ns",), "t")),
+    "uuid": replace(IDENTITY, uuid="uuid-2"),
+}
+"""Health is told by catalog: what another one lists is another entry, also where it is the same table."""
+
+
+def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_600_000) -> LakeStats:
+    return LakeStats(
+        identity=identity,
+        observed_ms=observed_ms,
+        snapshot_id=2**63 - 1,
+        counters={"lake_data_files": 15, "lake_bytes": 2**60 + 1, "lake_small_share": 0.1},
+        warnings={"delete_debt": "deletes of 3 files wait to be applied — 40 % of its rows"},
+        policy={"target_file_size_mb": {"source": "table property", "value": 128}},
+    )
+
+
+def test_no_stats_are_known_at_first(open_store: OpenStore) -> None:
+    stats = open_store().lake_stats
+    assert stats.of_table(IDENTITY) is None
+    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == []
+    stats.forget(IDENTITY)
+
+
+def test_what_was_seen_comes_back_as_it_was(open_store: OpenStore) -> None:
+    open_store().lake_stats.record(some_stats())
+    assert open_store().lake_stats.of_table(IDENTITY) == some_stats()
+    assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == [some_stats()]
+
+
+def test_what_is_seen_later_replaces_everything(open_store: OpenStore) -> None:
+    """A warning that no longer holds must not stay."""
+    stats = open_store().lake_stats
+    stats.record(some_stats())
+    empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
+    stats.record(empty)
+    assert stats.of_table(IDENTITY) == empty
+    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == [empty]
+
+
+def test_a_table_that_is_gone_is_forgotten(open_store: OpenStore) -> None:
+    stats = open_store().lake_stats
+    stats.record(some_stats())
+    stats.forget(IDENTITY)
+    assert stats.of_table(IDENTITY) is None
+    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == []
+
+
+@pytest.mark.parametrize("other", LISTED.values(), ids=LISTED)
+def test_each_entry_of_a_catalog_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
+    stats = open_store().lake_stats
+    stats.record(some_stats())
+    assert stats.of_table(other) is None
+    stats.forget(other)
+    assert stats.of_table(IDENTITY) == some_stats()
+    stats.record(some_stats(other, observed_ms=9))
+    assert stats.of_table(IDENTITY) == some_stats()
+    assert stats.of_table(other) == some_stats(other, observed_ms=9)
+
+
+def test_a_catalog_of_many_tables_comes_by_name(open_store: OpenStore) -> None:
+    """More than the megabyte that DynamoDB answers at once."""
+    stats = open_store().lake_stats
+    names = [f"t{number:02d}" for number in range(24)] + ["t", "t02-b", "t02_b", "tä"]
+    recorded = [
+        replace(some_stats(replace(IDENTITY, table=TableName(("ns",), name))), policy={"where": "x" * 50_000})
+        for name in names
+    ]
+    for each in reversed(recorded):
+        stats.record(each)
+    stats.record(some_stats(replace(IDENTITY, catalog="D")))
+    stats.record(some_stats(replace(IDENTITY, warehouse="s3://other/")))
+    found = list(open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))
+    assert found == sorted(recorded, key=lambda each: str(each.identity.table))
+
+
+# What every store does with many records at once: more than a request of DynamoDB takes, and one thing twice.
+
+MANY = [replace(IDENTITY, table=TableName(("ns",), f"t{n:02d}"), uuid=f"uuid-{n:02d}") for n in range(60)]
+
+
+def due(due_ms: int) -> ScheduleRun:
+    return ScheduleRun(
+        schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
+    )
+
+
+RUNS = [
+    (MANY[0], due(0)),
+    (replace(MANY[0], catalog="other"), due(99)),  # a table that two catalogs list
+    (MANY[1], replace(due(7), schedule="n")),
+    *((one, due(n)) for n, one in enumerate(MANY[1:], 1)),
+]
+STATS = [LakeStats(identity=one, observed_ms=n, snapshot_id=n, counters={"lake_refs": n}) for n, one in enumerate(MANY)]
+
+
+def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
+    """(rule 154)"""
+    first, *others = STATS
+    later = replace(first, observed_ms=99)
+    open_store().lake_stats.record(first, later, *others)
+    open_store().lake_stats.record()
+    assert [*open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)] == [later, *others]
+
+
+def test_the_turns_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
+    """(rule 154)"""
+    open_store().schedules.record_all(RUNS)
+    open_store().schedules.record_all([])
+    found = [open_store().schedules.of_table(MANY[n]) for n in (0, 1, 30, 59)]
+    assert found == [
+        {FIRST_SWEEP: due(99)},
+        {FIRST_SWEEP: due(1), "n": replace(due(7), schedule="n")},
+        {FIRST_SWEEP: due(30)},
+        {FIRST_SWEEP: due(59)},
+    ]
+
+
+def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) -> None:
+    """(rule 154) DynamoDB refuses a request that names a key twice; moto does only where all of an item is the same."""
+    table = a_table(moto_dynamodb)
+    store, asked = DynamoStateStore(table), []
+
+    def note(params: dict[str, Any], **_: object) -> None:
+        asked.append(
+            [
+                (one["PutRequest"]["Item"]["pk"]["S"], one["PutRequest"]["Item"]["sk"]["S"])
+                for one in params["RequestItems"][table.name]
+            ]
+        )
+
+    event = "provide-client-params.dynamodb.BatchWriteItem"
+    table.client.meta.events.register(event, note)
+    try:
+        store.lake_stats.record(STATS[0], *STATS)
+        store.schedules.record_all(RUNS)
+    finally:
+        table.client.meta.events.unregister(event, note)  # others use the client, too
+    assert [len(set(keys)) for keys in asked] == [25, 25, 10, 25, 25, 11]
+
+
+# What every store of requests does: one pending per table, a repeat refreshes it, one claim takes it.
+
+
+def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings: str) -> MaintenanceRequest:
+    return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
+
+
+def pending(store: RequestStore) -> tuple[MaintenanceRequest, ...]:
+    return store.pending()
+
+
+def test_nothing_is_requested_at_first(open_store: OpenStore) -> None:
+    requests = open_store().requests
+    assert pending(requests) == ()
+    assert requests.claim(a_request(1)) is False
+
+
+def test_a_request_waits_until_it_is_claimed_once(open_store: OpenStore) -> None:
+    request = a_request(5, operations="compact", where="city = 'Zürich'")
+    open_store().requests.file(request)
+    assert pending(open_store().requests) == (request,)
+    assert open_store().requests.claim(request) is True
+    assert pending(open_store().requests) == ()
+    assert open_store().requests.claim(request) is False
+
+
+def test_a_repeat_takes_the_place_of_the_one_before(open_store: OpenStore) -> None:
+    requests = open_store().requests
+    requests.file(a_request(5, operations="compact"))
+    requests.file(a_request(9))
+    assert pending(requests) == (a_request(9),)
+
+
+@pytest.mark.parametrize(
+    "newer", [a_request(9, operations="compact"), a_request(5, operations="all")], ids=["later", "other settings"]
+)
+def test_whoever_read_the_old_one_cannot_take_the_new_one(open_store: OpenStore, newer: MaintenanceRequest) -> None:
+    requests = open_store().requests
+    old = a_request(5, operations="compact")
+    requests.file(old)
+    requests.file(newer)
+    assert requests.claim(old) is False
+    assert pending(requests) == (newer,)
+    assert requests.claim(newer) is True
+
+
+def test_a_request_after_a_claim_is_a_new_one(open_store: OpenStore) -> None:
+    requests = open_store().requests
+    requests.file(a_request(5))
+    assert requests.claim(a_request(5)) is True
+    requests.file(a_request(6))
+    assert requests.claim(a_request(5)) is False
+    assert pending(requests) == (a_request(6),)
+
+
+def test_the_order_of_settings_does_not_matter(open_store: OpenStore) -> None:
+    requests = open_store().requests
+    requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "1", "b": "2"}))
+    assert requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"b": "2", "a": "1"}))
+
+
+def test_the_oldest_comes_first(open_store: OpenStore) -> None:
+    requests = open_store().requests
+    made = [
+        a_request(requested_ms, replace(IDENTITY, table=TableName(("ns",), name), uuid=name))
+        for name, requested_ms in (("b", 20), ("c", 10), ("a", 20), ("d", 1_000))
+    ]
+    for request in made:
+        requests.file(request)
+    assert [str(request.identity.table) for request in pending(requests)] == ["ns.c", "ns.a", "ns.b", "ns.d"]
+    assert pending(requests) == (made[1], made[2], made[0], made[3])
+
+
+@pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])
+def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
+    requests = open_store().requests
+    requests.file(a_request(5))
+    assert requests.claim(a_request(5, other)) is False
+    requests.file(a_request(6, other))
+    assert pending(requests) == (a_request(5), a_request(6, other))
+    assert requests.claim(a_request(6, other)) is True
+    assert pending(requests) == (a_request(5),)
+
+
+@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
+    """It tells the names of the last one who asked."""
+    requests = open_store().requests
+    requests.file(a_request(5, operations="compact"))
+    requests.file(a_request(6, called))
+    assert pending(requests) == (a_request(6, called),)
+    assert requests.claim(a_request(6)) is True
+    assert pending(requests) == ()
+
+
+def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
+    open_store().requests.file(a_request(5, operations="compact"))
+    start = Barrier(8)
+
+    def claim(_: int) -> bool:
+        requests = open_store().requests
+        start.wait()
+        return requests.claim(a_request(5, operations="compact"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(claim, range(8))) == [False] * 7 + [True]
+
+
+# What every store of schedules' last turns does.
+
+NIGHTLY = ScheduleRun(
+    schedule="nightly",
+    counted_ms=1_767_225_600_000,
+    finished_ms=1_767_225_700_000,
+    snapshot_id=2**63 - 1,
+    fingerprint="f1",
+    idle=False,
+)
+HOURLY = replace(NIGHTLY, schedule="hourly", snapshot_id=None, idle=True)
+
+
+def test_no_turn_is_known_at_first(open_store: OpenStore) -> None:
+    assert open_store().schedules.of_table(IDENTITY) == {}
+    assert open_store().glance(IDENTITY, now_ms=0).schedules == {}
+
+
+@pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
+def test_what_was_recorded_comes_back_as_it_was(open_store: OpenStore, identity: TableIdentity) -> None:
+    for run in (NIGHTLY, HOURLY):
+        open_store().schedules.record(identity, run)
+    assert open_store().schedules.of_table(identity) == {"nightly": NIGHTLY, "hourly": HOURLY}
+    assert open_store().glance(identity, now_ms=0).schedules == {"nightly": NIGHTLY, "hourly": HOURLY}
+
+
+def test_a_turn_replaces_the_one_before_it_also_one_of_a_clock_that_was_ahead(open_store: OpenStore) -> None:
+    schedules = open_store().schedules
+    ahead = replace(NIGHTLY, counted_ms=2**45, finished_ms=2**45, fingerprint="f2", idle=True)
+    schedules.record(IDENTITY, ahead)
+    assert schedules.of_table(IDENTITY) == {"nightly": ahead}
+    schedules.record(IDENTITY, replace(NIGHTLY, snapshot_id=None))
+    assert open_store().schedules.of_table(IDENTITY) == {"nightly": replace(NIGHTLY, snapshot_id=None)}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_turns_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
+    open_store().schedules.record(IDENTITY, NIGHTLY)
+    assert open_store().schedules.of_table(SPELLINGS[name]) == {"nightly": NIGHTLY}
+
+
+@pytest.mark.parametrize("other", [COPY, *OTHERS.values()])
+def test_copies_and_other_tables_have_turns_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
+    schedules = open_store().schedules
+    schedules.record(IDENTITY, NIGHTLY)
+    assert schedules.of_table(other) == {}
+    assert open_store().glance(other, now_ms=0).schedules == {}
+
+
+def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None:
+    store, seen = open_store(), LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True)
+    store.remember(IDENTITY, seen)
+    store.schedules.record(IDENTITY, NIGHTLY)
+    glance = store.glance(IDENTITY, now_ms=0)
+    assert (glance.last_seen, glance.schedules, glance.pins, glance.loads) == (seen, {"nightly": NIGHTLY}, (), ())
+
+
+# What operations lacked is remembered with what the last pass saw, by every store.
+
+FULL = Slack(
+    snapshot_id=2**63 - 1,
+    table_digest="d",
+    planned_ms=5,
+    run_id="r",
+    data_files=((1, 200), (4, 0)),
+    gains_by_removals=True,
+    rests_ms=7,
+    files_to_rest=3,
+    rest_ms=11,
+    delete_files=1,
+    manifests=2,
+)
+BARE = Slack(snapshot_id=1, table_digest="e")
+
+
+def test_slack_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
+    seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, slack={"compact": FULL, "other": BARE})
+    open_store().remember(IDENTITY, seen)
+    assert open_store().last_seen(IDENTITY) == seen
+    assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen
+    after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
+    open_store().remember(IDENTITY, after)
+    assert open_store().last_seen(IDENTITY) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "no JSON", "[]", "7", '{"compact": 7}', '{"compact": {"of_a_later": "version"}}', '{"compact": null}'],
+)
+def test_what_cannot_be_read_is_not_known(text: str | None) -> None:
+    assert read_slack(text) == {}
+
+
+def test_what_can_be_read_beside_it_is() -> None:
+    text = slack_text({"compact": BARE})
+    assert read_slack(text[:-1] + ', "later": {"x": 1}}') == {"compact": BARE}
+
+
+# What is remembered of sweeps stands beside the turns of schedules, in every store.
+
+
+def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
+    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
+
+
+def test_sweeps_are_remembered_beside_schedules(open_store: OpenStore) -> None:
+    turns = (turn("nightly", 1), turn(SWEPT, 2), turn(FIRST_SWEEP, 3), turn(TRIED, 4, idle=True), turn(SWEPT, 5))
+    for one in turns:
+        open_store().schedules.record(IDENTITY, one)
+    found = open_store().glance(IDENTITY, now_ms=0).schedules
+    assert found == open_store().schedules.of_table(IDENTITY) == {one.schedule: one for one in turns}
+    assert SweepMemory.of(found) == SweepMemory(swept_ms=5, first_ms=3, tried_ms=4, is_impossible=True)
+    # A copy of the table has files of its own.
+    assert SweepMemory.of(open_store().schedules.of_table(COPY)).is_empty
+
+
+# What every store of files that passes could not read does (rule 216).
+
+GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
+TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)
+
+
+def test_no_unreadable_file_is_known_at_first(open_store: OpenStore) -> None:
+    assert open_store().unreadable_files.of_table(IDENTITY) == {}
+    assert open_store().glance(IDENTITY, now_ms=0).unreadable == {}
+    open_store().unreadable_files.forget(IDENTITY, [GONE.path])
+
+
+@pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
+def test_what_was_recorded_comes_back_by_path(open_store: OpenStore, identity: TableIdentity) -> None:
+    open_store().unreadable_files.record(identity, [GONE, TORN])
+    found = open_store().unreadable_files.of_table(identity)
+    assert list(found.items()) == [(TORN.path, TORN), (GONE.path, GONE)]
+    assert open_store().glance(identity, now_ms=0).unreadable == found
+
+
+def test_a_later_record_replaces_the_one_before_and_leaves_the_others(open_store: OpenStore) -> None:
+    store = open_store().unreadable_files
+    store.record(IDENTITY, [GONE, TORN])
+    again = replace(TORN, why="it is gone", schema_digest="d3", tried_ms=8)
+    store.record(IDENTITY, [again])
+    assert store.of_table(IDENTITY) == {GONE.path: GONE, TORN.path: again}
+
+
+def test_files_are_forgotten_one_by_one(open_store: OpenStore) -> None:
+    store = open_store().unreadable_files
+    store.record(IDENTITY, [GONE, TORN])
+    store.forget(IDENTITY, [GONE.path, "never known"])
+    assert store.of_table(IDENTITY) == {TORN.path: TORN}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_unreadable_files_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
+    open_store().unreadable_files.record(IDENTITY, [GONE])
+    assert open_store().unreadable_files.of_table(SPELLINGS[name]) == {GONE.path: GONE}
+    open_store().unreadable_files.forget(SPELLINGS[name], [GONE.path])
+    assert open_store().unreadable_files.of_table(IDENTITY) == {}
+
+
+@pytest.mark.parametrize("other", [COPY, *OTHERS.values()])
+def test_copies_and_other_tables_have_files_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
+    open_store().unreadable_files.record(IDENTITY, [GONE])
+    assert open_store().unreadable_files.of_table(other) == {}
+    assert open_store().glance(other, now_ms=0).unreadable == {}
+
+
+def test_many_are_written_in_batches(open_store: OpenStore) -> None:
+    """DynamoDB takes 25 at a time."""
+    files = [replace(TORN, path=f"s3://b/t/{number:03d}") for number in range(60)]
+    open_store().unreadable_files.record(IDENTITY, files)
+    assert list(open_store().unreadable_files.of_table(IDENTITY).values()) == files
+    open_store().unreadable_files.forget(IDENTITY, [one.path for one in files[1:]])
+    assert list(open_store().unreadable_files.of_table(IDENTITY)) == ["s3://b/t/000"]
+
+
+@pytest.mark.parametrize(
+    ("digest", "later_ms", "waits"),
+    [("d2", 0, True), ("d2", RETRY_MS - 1, True), ("d2", RETRY_MS, False), ("d1", 0, False), ("d2", -1, False)],
+)
+def test_a_file_waits_for_a_week_or_until_it_would_be_read_otherwise(
+    digest: str, later_ms: int, *, waits: bool
+) -> None:
+    """Nor does one wait that was recorded by a clock that was ahead."""
+    assert TORN.waits(digest, TORN.tried_ms + later_ms) is waits
+
+
+# What every store of usage does.
+
+
+def test_nothing_was_used_at_first(open_store: OpenStore) -> None:
+    assert open_store().usage.between("2026-01-01T00", "2026-12-31T23") == ()
+
+
+def test_what_is_used_within_an_hour_adds_up(open_store: OpenStore) -> None:
+    usage = open_store().usage
+    usage.add(HourOfUse("2026-11-22T15", {"lambda_calls": 1, "lambda_mb_ms": 2**52}, frozenset({"TablesScanned"})))
+    open_store().usage.add(HourOfUse("2026-11-22T15", {"lambda_calls": 2, "store_gets": 7}))
+    usage.add(HourOfUse("2026-11-22T15", {}, frozenset({"TablesScanned", "PassesFailed"})))
+    assert open_store().usage.between("2026-11-22T15", "2026-11-22T15") == (
+        HourOfUse(
+            "2026-11-22T15",
+            {"lambda_calls": 3, "lambda_mb_ms": 2**52, "store_gets": 7},
+            frozenset({"TablesScanned", "PassesFailed"}),
+        ),
+    )
+
+
+def test_hours_are_told_in_order_and_no_others(open_store: OpenStore) -> None:
+    usage = open_store().usage
+    hours = ["2025-12-31T23", "2026-01-01T00", "2026-02-28T23", "2026-03-01T00", "2026-03-01T01"]
+    for number, hour in enumerate(hours):
+        usage.add(HourOfUse(hour, {"lambda_calls": number + 1}))
+    found = usage.between("2026-01-01T00", "2026-03-01T00")
+    assert [(one.hour, one.amounts) for one in found] == [
+        (hour, {"lambda_calls": number + 1}) for number, hour in list(enumerate(hours))[1:4]
+    ]
+
+
+def test_many_may_add_at_once(open_store: OpenStore) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda _: open_store().usage.add(HourOfUse("2026-11-22T15", {"a": 1})), range(20)):
+            pass
+    assert open_store().usage.between("2026-11-22T15", "2026-11-22T15")[0].amounts == {"a": 20}
+
+
+def test_nothing_used_is_no_request_that_fails(open_store: OpenStore) -> None:
+    open_store().usage.add(HourOfUse("2026-11-22T15", {}))
+    assert open_store().usage.between("2026-11-22T15", "2026-11-22T15") == ()
+
+
+def test_an_hour_is_told_in_utc() -> None:
+    assert hour_of(1_795_361_459_999) == "2026-11-22T15"
+    assert hour_of(1_795_359_600_000 - 1) == "2026-11-22T14"
