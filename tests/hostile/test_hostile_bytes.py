@@ -1,15 +1,32 @@
-"""Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds (rule 275, rule 276).
-
-A table's own files, a neighbour's, a report of somebody else: whoever may write one of them must not stop the others.
-"""
+"""Hostile bytes in every kind of file end in a named error, within memory and time (rule 275, rule 276)."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 
+from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
+from icekeeper.machine import foreign_bytes
+from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_unpacked
+from icekeeper.metadata.avro_values import AvroTypes
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.rows.read_task import _name_mapping
+from icekeeper.storage.storage import Storage
+from support.hostile.avro import NULLS, avro_file, avro_long, deflated, gzipped, records_of
 from support.hostile.child import FAMILIES, MOST_SECONDS, tried
+from support.hostile.parsers import DOCUMENT
+
+# Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds (rule 275, rule 276).
+#
+# A table's own files, a neighbour's, a report of somebody else: whoever may write one of them must not stop the others.
 
 NAMED = {
     "sketch": {"StatisticsFileUnusable"},
@@ -59,3 +76,156 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
         for one in bombs
         if "if it is honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.told
     ] == []
+
+
+# What one file may unfold to, and that honest files never come near it (rule 275, rule 276).
+
+MB = 1024 * 1024
+
+
+def test_the_limit_is_what_the_operator_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(rule 275)"""
+    bomb = gzipped(b"[", b"1, ", 3 * MB, b"1]")
+    monkeypatch.setenv(MAX_UNPACKED_MB, "2")
+    with pytest.raises(MetadataUnreadable) as caught:
+        FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)
+    assert str(caught.value) == (
+        "s3://b/m.json unpacks to more than one file may here: 2 MB, and four times that for its values; if it is "
+        "honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more, in a process of "
+        "eight times that"
+    )
+    monkeypatch.setenv(MAX_UNPACKED_MB, "4")
+    assert len(FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)) > 3 * MB
+
+
+def test_the_parts_of_one_file_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MAX_UNPACKED_MB, "2")
+    part = deflated(b"", b"x", MB)
+    limits = FileLimits("s3://b/m.avro", 99)
+    assert [len(limits.unpack("deflate", part)) for _ in range(2)] == [MB, MB]
+    with pytest.raises(MetadataUnreadable):
+        limits.unpack("deflate", part)
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "most_mb"), [(256, 64), (512, 64), (1024, 128), (3008, 376), (10_240, 1280), (64 * 1024, 8192)]
+)
+def test_the_default_is_an_eighth_of_the_memory(monkeypatch: pytest.MonkeyPatch, memory_mb: int, most_mb: int) -> None:
+    monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", str(memory_mb))
+    monkeypatch.setattr("icekeeper.machine.resources.os.sysconf", lambda name: 2**20)
+    foreign_bytes._default.cache_clear()
+    try:
+        assert most_unpacked() == most_mb * MB
+    finally:
+        foreign_bytes._default.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "1.5", "1" * 30, "²"])
+def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(MAX_UNPACKED_MB, text)
+    with pytest.raises(PolicyError, match="environment variable ICEKEEPER_MAX_UNPACKED_MB is"):
+        parse_document(json.dumps(DOCUMENT).encode(), "s3://b/m.json")
+
+
+def test_only_what_is_large_is_judged_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not where the operator sets a limit, nor in data files."""
+    bomb, plain = deflated(b"", b"x", 80 * MB), 80 * MB
+    monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)
+    monkeypatch.setattr(foreign_bytes, "_default", lambda: 1000 * MB)
+    with pytest.raises(MetadataUnreadable, match="unpacks to 200 times its size, more than"):
+        FileLimits("f", len(bomb)).unpack("deflate", bomb)
+    assert len(FileLimits("f", plain // 190).unpack("deflate", bomb)) == plain
+    assert len(FileLimits("f").unpack("deflate", bomb)) == plain
+    small = deflated(b"", b"x", 60 * MB)
+    assert len(FileLimits("f", len(small)).unpack("deflate", small)) == 60 * MB
+    monkeypatch.setenv(MAX_UNPACKED_MB, "100")
+    assert len(FileLimits("f", len(bomb)).unpack("deflate", bomb)) == plain
+
+
+def snapshot(number: int) -> dict[str, Any]:
+    """As Iceberg-Java writes them: ids, times and paths that differ, and counters that hardly do."""
+    counters = ("added-data-files", "added-records", "added-files-size", "changed-partition-count", "total-records")
+    return {
+        "snapshot-id": number * 7_919_191_919_191 % 2**62,
+        "sequence-number": number,
+        "timestamp-ms": 1_700_000_000_000 + number * 60_000,
+        "summary": {"operation": "append", **{name: str(number % 1000) for name in counters}},
+        "manifest-list": f"s3://lake/db.db/events/metadata/snap-{os.urandom(16).hex()}-1-{os.urandom(16).hex()}.avro",
+        "schema-id": 0,
+    }
+
+
+def test_honest_files_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metadata file of as many megabytes as it may have, with as many snapshots as then fit (rule 275)."""
+    monkeypatch.setenv(MAX_UNPACKED_MB, "12")
+    document = {**DOCUMENT, "snapshots": [snapshot(number) for number in range(29_000)]}
+    plain = json.dumps(document, separators=(",", ":")).encode()
+    assert 10 * MB < len(plain) < 12 * MB
+    for data in (plain, gzip.compress(plain, 1)):
+        assert len(parse_document(data, "s3://b/m.json").snapshots) == 29_000
+
+
+def test_a_file_that_is_read_whole_may_be_no_larger(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(bytes(2 * MB))
+    monkeypatch.setenv(MAX_UNPACKED_MB, "1")
+    with pytest.raises(MetadataUnreadable, match=rf"^{path} is larger than one file may here: 1 MB,"):
+        Storage({}).read(str(path))
+    monkeypatch.setenv(MAX_UNPACKED_MB, "2")
+    assert len(Storage({}).read(str(path))) == 2 * MB
+
+
+def types_of(kind: Any) -> tuple[AvroTypes, Any]:
+    parsed: Any = fastavro.parse_schema({"type": "record", "name": "t", "fields": [{"name": "x", "type": kind}]})
+    return AvroTypes(parsed["__named_schemas"]), parsed
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        (NULLS, 1024),
+        ({"type": "array", "items": {"type": "record", "name": "r", "fields": [{"name": "n", "type": "null"}]}}, 64),
+        ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, 64),
+    ],
+    ids=["nulls", "records", "fixed"],
+)
+def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) -> None:
+    """(rule 276)"""
+    types, schema = types_of(kind)
+    for count in (most, most + 1):
+        data = avro_long(count) + b"\0"
+        assert types.skipper(schema)(data, 0) == len(data)
+        in_two = avro_long(count - 1) + avro_long(1) + b"\0"
+        assert types.skipper(schema)(in_two, 0) == len(in_two)
+        if count == most:
+            assert len(types.reader(schema)(in_two, 0)[0]["x"]) == most
+        else:
+            with pytest.raises(ValueError, match=f"an array has {count} items that take no bytes"):
+                types.reader(schema)(in_two, 0)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstandard", "bzip2", "xz"])
+def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
+    import bz2
+    import lzma
+
+    import pyarrow as pa
+
+    text = b"\x06abc" * 100
+    packers: Mapping[str, Callable[[], bytes]] = {
+        "snappy": lambda: pa.Codec("snappy").compress(text, asbytes=True) + bytes(4),
+        "zstandard": lambda: pa.Codec("zstd").compress(text, asbytes=True),
+        "bzip2": lambda: bz2.compress(text),
+        "xz": lambda: lzma.compress(text),
+    }
+    schema = {"type": "record", "name": "t", "fields": [{"name": "x", "type": "string"}]}
+    assert records_of(avro_file(schema, [(100, packers[codec]())], codec), "m.avro") == [{"x": "abc"}] * 100
+
+
+def test_a_name_mapping_without_end_is_refused() -> None:
+    """A property is text that a tenant writes."""
+    metadata = TableMetadata({**DOCUMENT, "properties": {"schema.name-mapping.default": "[" * 100_000}})
+    planned: Any = type("P", (), {"file": type("F", (), {"file_path": "s3://b/f"})})
+    with pytest.raises(StorageError, match=r"^file s3://b/f cannot be read: maximum recursion depth exceeded"):
+        _name_mapping(metadata, [planned])

@@ -1,4 +1,4 @@
-"""A tenant whose table names files of this machine, of the bucket's owner and of other tenants (rule 92)."""
+"""Tables that name files of others, by location or by symbolic link (rule 92, rule 257)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,18 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused, MaintenanceError
 from icekeeper.model import TableName
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage import local_files as local
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import ProblemKind
 from local_stack.moto_server import MotoServer
-from support.maintained_table import NAME, grow_old
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
+
+# A tenant whose table names files of this machine, of the bucket's owner and of other tenants (rule 92).
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
 # A pass that finds work for every operation, and deletes without waiting.
@@ -432,3 +436,102 @@ def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tm
         done = runtime.maintain(name, {"min_input_files": "2"}, LocalEngine(1), unsafe=True)
         assert [part.status for part in done.operations if part.status in (Status.REFUSED, Status.FAILED)] == []
         assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12
+
+
+# Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile (rule 257).
+
+SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1", "orphan_min_sightings": "1"}
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"id": [4711], "part": ["x"]}), folder / name)
+    grow_old(folder.iterdir())
+    return folder
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("place", "status"),
+    [("data", Status.REFUSED), ("metadata/more", Status.SUCCEEDED), ("data/part=x", Status.SUCCEEDED)],
+)
+def test_nothing_behind_a_folder_that_leads_out_is_swept(
+    table: MaintainedTable, private: Path, place: str, status: Status
+) -> None:
+    before, link = contents(private), table.folder / place
+    if link.exists():
+        link.rename(link.with_name("moved"))
+    link.symlink_to(private)
+    outcome = table.run(Operation.REMOVE_ORPHANS, **SWEEP)
+    assert (outcome.status, outcome.files_deleted) == (status, ())
+    assert contents(private) == before
+
+
+def test_a_table_whose_folder_leads_out_is_left_alone(table: MaintainedTable, private: Path) -> None:
+    home = table.folder
+    home.rename(private / "t")
+    home.symlink_to(private / "t")
+    with pytest.raises(LocationRefused, match=r"metadata\.json lies outside file://"):
+        table.run(Operation.COMPACT)
+
+
+def test_a_registered_file_behind_a_link_is_not_copied_into_the_table(table: MaintainedTable, private: Path) -> None:
+    (table.folder / "data" / "link.parquet").symlink_to(private / "a.parquet")
+    table.table.add_files([(table.folder / "data" / "link.parquet").as_uri()])
+    before = table.files()
+    outcome = table.run(Operation.COMPACT, rewrite_all="true")
+    assert outcome.status is Status.REFUSED
+    assert "link.parquet lies outside" in str(outcome.reason)
+    assert table.files() == before
+
+
+@pytest.mark.skipif(not local._MAY_HOLD, reason="only Linux opens files by the folder that is held")
+@pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
+def test_a_folder_that_becomes_a_link_between_check_and_use_leads_nowhere(
+    table: MaintainedTable, private: Path, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    """The attacker swaps it for each use of a file in it, after each look at where it leads."""
+    for name in ("a.parquet", "b.parquet"):
+        table.plant(f"data/{name}")
+    if operation is Operation.EXPIRE_SNAPSHOTS:
+        table.run(Operation.COMPACT)
+    before, data, aside = contents(private), table.folder / "data", table.folder / "aside"
+    uses: list[str] = []
+    real = local.held
+
+    @contextmanager
+    def swapped(path: str, *, make: bool = False) -> Iterator[str]:
+        if f"{data}/" not in path:
+            with real(path, make=make) as name:
+                yield name
+            return
+        uses.append(path)
+        os.rename(data, aside)
+        data.symlink_to(private)
+        try:
+            with real(path, make=make) as name:
+                yield name
+        finally:
+            data.unlink()
+            os.rename(aside, data)
+
+    monkeypatch.setattr("icekeeper.storage.storage.held", swapped)
+    settings = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", **SWEEP}
+    table.run(operation, **settings)
+    assert uses
+    assert contents(private) == before
+    monkeypatch.undo()
+    assert Storage(table.catalog.load(NAME).io_properties).allows(str(data))
