@@ -1,11 +1,13 @@
-"""Compaction applies deletes: the rows that readers showed before are the rows after; no useless delete file stays."""
+"""Compaction applies deletes: readers see the same rows before and after."""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,17 +18,33 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from icekeeper.model import FileContent, ManifestContent
+from icekeeper.metadata.delete_scope import partition_key
+from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry
 from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import apply_deletes
+from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
 from icekeeper.rows.read_task import DeleteFile
-from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
+from support.deletes import (
+    commit_deletes,
+    compacted,
+    create_by_region,
+    equality_delete,
+    position_delete,
+    region_rows,
+    relist,
+    rows_of,
+)
 from support.deletes import region_rows as rows
-from support.maintained_table import MaintainedTable, local_path, maintained_table
+from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
 from support.readers import duckdb_rows
-from support.rewrites import input_file, struct, task
+from support.rewrites import input_file, task
 from support.rewrites import rows as made_rows
+from support.rewrites import struct as struct_type
+from support.v3 import append, data_files, lineage, live, upgrade, vectors
+
+# Compaction applies deletes: the rows that readers showed before are the rows after; no useless delete file stays.
 
 OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": b"9"})])
 
@@ -195,7 +213,7 @@ def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: Mainta
 @pytest.mark.parametrize("content", [FileContent.POSITION_DELETES, FileContent.EQUALITY_DELETES], ids=str)
 def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp_path: Path) -> None:
     """Avro that is cut off between two blocks is a whole file of fewer rows: theirs would come back."""
-    schema = struct((1, "id", "long"))
+    schema = struct_type((1, "id", "long"))
     source = input_file(tmp_path / "in.parquet", made_rows(schema, {"id": [1, 2, 3]}))
     if content is FileContent.EQUALITY_DELETES:
         deletes = made_rows(schema, {"id": [1]})
@@ -262,3 +280,247 @@ def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) 
     assert (
         apply_deletes.null_means_two_things([{"id": 1, "name": "a", "required": False, "type": "int"}], (0,)) is False
     )
+
+
+# Which rows are deleted is what DuckDB says before a pass and after it, whatever carelessness the writers showed.
+
+STRAYED = "; 2 stood under another spec or partition than their data file"
+
+
+def delete_astray(table: MaintainedTable, *positions: int) -> None:
+    """Deletes of the last eu file that stand in us, a commit and a file each."""
+    path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
+    for position in positions:
+        commit_deletes(table, [position_delete(path, position, "us")])
+
+
+def count(table: MaintainedTable) -> int:
+    return sum(region_rows(table).values())
+
+
+@pytest.mark.parametrize("rewrite", ["nothing", "everything"])
+def test_a_delete_that_names_a_file_of_another_partition_is_no_dangling_one(
+    table: MaintainedTable, rewrite: str
+) -> None:
+    """Its rows came back."""
+    delete_astray(table, 1, 2, 3, 4, 5, 6)
+    before = region_rows(table)
+    assert sum(before.values()) == 54
+    settings = {"min_input_files": "2" if rewrite == "everything" else "9", "delete_compaction_min_deletes": "99"}
+    outcome = compacted(table, delete_compaction_min_ratio="1", **settings)
+    assert region_rows(table) == before
+    assert outcome.metrics.get("compact.delete_files_removed", 0) == (6 if rewrite == "everything" else 0)
+    assert Counter(kind for kind, _ in table.problems()) == Counter(delete_scope=0 if rewrite == "everything" else 6)
+
+
+def test_deletes_are_merged_where_the_files_are_that_they_name(table: MaintainedTable) -> None:
+    """Two of each; in an output of their own partition those that stray would reach nothing any more."""
+    delete_astray(table, 1, 2)
+    us = [file.file_path for file in data_files(table) if file.partition == ("us",)]
+    commit_deletes(table, [position_delete(path, 7, "us") for path in us[:2]])
+    before = region_rows(table)
+    outcome = outcome_of(table.maintain(operations="rewrite_position_deletes"), Operation.REWRITE_POSITION_DELETES)
+    assert outcome.summary == "rewrote 4 position delete files into 2 (across 2 bins)" + STRAYED
+    found = [e.file for _, e in live(table) if e.file.content is not FileContent.DATA]
+    assert sorted((file.partition, file.record_count) for file in found) == [(("eu",), 2), (("us",), 2)]
+    assert region_rows(table) == before
+    table.assert_sound()
+
+
+def test_a_vector_absorbs_the_deletes_that_stray(table: MaintainedTable) -> None:
+    """It stands for every position delete of its data file: one that stayed would not be applied any more."""
+    delete_astray(table, 1, 2)
+    eu = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
+    commit_deletes(table, [position_delete(eu, position, "eu") for position in (2, 5)])
+    upgrade(table)
+    append(table, 350, 10, "eu")
+    before = region_rows(table)
+    assert sum(before.values()) == 67
+    outcome = outcome_of(table.maintain(operations="rewrite_position_deletes"), Operation.REWRITE_POSITION_DELETES)
+    assert outcome.summary == "rewrote 4 position delete files into 1 (across 1 bins)" + STRAYED
+    assert vectors(table)[eu].file.record_count == 3
+    assert region_rows(table) == before
+    assert sum(lineage(table).values()) == 67
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("number", [None, 99], ids=["lost", "wrong"])
+def test_file_sequence_numbers_of_careless_writers_change_nothing(table: MaintainedTable, number: int | None) -> None:
+    """They are lost when such a writer carries entries over: no refusal, no damage reported, no row back."""
+    path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
+    commit_deletes(table, [position_delete(path, 3, "eu", bounds=False), position_delete(path, 4, "eu")])
+
+    def carried(entry: ManifestEntry) -> list[ManifestEntry]:
+        return [replace(entry, status=EntryStatus.EXISTING, file_sequence_number=number)]
+
+    relist(table, carried)
+    before = region_rows(table)
+    assert sum(before.values()) == 58
+    table.assert_sound()
+    idle = {"min_input_files": "9", "delete_compaction_min_deletes": "99", "delete_compaction_min_ratio": "1"}
+    compacted(table, **idle)
+    assert region_rows(table) == before
+    for operation in ("rewrite_manifests", "rewrite_position_deletes", "compact"):
+        outcome = table.maintain(operations=operation, partial_progress="1")
+        assert [part.status for part in outcome.operations] == [Status.SUCCEEDED], operation
+        assert len(table.rows()) == 58, operation
+    assert region_rows(table) == before
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("settings", [{"where": "region = 'us'"}, {"min_data_age_hours": "1"}], ids=["where", "age"])
+def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(
+    table: MaintainedTable, settings: dict[str, str]
+) -> None:
+    """Readers read it twice; where its one entry was replaced, the other went along."""
+    twice = max(file.file_path for file in data_files(table) if file.partition == ("us",))
+
+    def listed(entry: ManifestEntry) -> list[ManifestEntry]:
+        old = replace(entry, status=EntryStatus.EXISTING, snapshot_id=77)  # of a snapshot that is long gone
+        young = replace(entry, status=EntryStatus.EXISTING, file=replace(entry.file, partition=("eu",)))
+        return [old, young] if entry.file.file_path == twice else [old]
+
+    relist(table, listed)
+    before = count(table)
+    assert before == 70
+    outcome = compacted(table, **settings)
+    assert count(table) == before
+    assert outcome.metrics["compact.files_merged"] == (2 if "where" in settings else 5)
+
+
+def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table: MaintainedTable) -> None:
+    """Its deletes are older than it now: 30 rows became 27."""
+    path = max(file.file_path for file in data_files(table) if file.partition == ("us",))
+    for position in (1, 2, 3):
+        commit_deletes(table, [position_delete(path, position, "us")])
+
+    def add_again() -> None:
+        held = next(entry for _, entry in live(table) if entry.file.file_path == path)
+        relist(table, lambda entry: [] if entry.file.file_path == path else [existing(entry)])
+        first = data_files(table)[0].file_path
+        new = replace(held, status=EntryStatus.ADDED, snapshot_id=None, sequence_number=None, file_sequence_number=None)
+        relist(table, lambda entry: [existing(entry), new] if entry.file.file_path == first else [existing(entry)])
+
+    table.engine.during = add_again
+    outcome = compacted(table)
+    assert outcome.metrics["compact.bins_dropped"] == 1
+    assert len(table.rows()) == 60  # by PyIceberg: DuckDB applies older position deletes, too
+    table.assert_sound()
+    table.engine.during = lambda: None
+    compacted(table)
+    assert len(table.rows()) == count(table) == 60
+
+
+def test_manifests_that_were_rewritten_meanwhile_stop_nothing(table: MaintainedTable) -> None:
+    """Not even where file sequence numbers got lost on the way."""
+    relist(table, lambda entry: [existing(entry)])
+    table.engine.during = lambda: relist(table, lambda entry: [replace(existing(entry), file_sequence_number=None)])
+    assert compacted(table).metrics["compact.files_merged"] == 6
+    assert count(table) == 60
+
+
+def existing(entry: ManifestEntry) -> ManifestEntry:
+    return replace(entry, status=EntryStatus.EXISTING)
+
+
+# Position deletes that name their data file in another spelling: for readers they delete nothing (rule 177).
+
+
+def under_deletes(table: MaintainedTable, *, spelled: str, named: bool) -> list[str]:
+    """Two delete files of rows in us, whose paths begin so; the delete files' paths."""
+    create_by_region(table, files=2)
+    data = [f.file_path for f in table.data_files() if f.content is FileContent.DATA and f.partition == ("us",)]
+    paths = [f"{spelled}{path.removeprefix('file://')}" for path in data]
+    deletes: list[tuple[pa.Table, dict[str, Any]]] = []
+    for position in (3, 4):
+        one, about = position_delete(paths[0], position, "us", bounds=named)
+        other, _ = position_delete(paths[1], position, "us", bounds=named)
+        deletes.append((one if named else pa.concat_tables([one, other]), about))
+    commit_deletes(table, deletes)
+    return [f.file_path for f in table.data_files() if f.content is FileContent.POSITION_DELETES]
+
+
+@pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_POSITION_DELETES])
+@pytest.mark.parametrize(("spelled", "named"), [("", True), ("file:", False)])
+def test_a_delete_in_another_spelling_is_neither_applied_nor_dropped(
+    operation: Operation, spelled: str, named: bool, tmp_path: Path
+) -> None:
+    with maintained_table(tmp_path) as table:
+        deletes = under_deletes(table, spelled=spelled, named=named)
+        rows = region_rows(table)
+        outcome = table.run(operation, rewrite_all=True)
+        assert outcome.status is Status.FAILED
+        assert f"deletes rows of {spelled}/" in str(outcome.reason)
+        assert "which the manifests spell file:///" in str(outcome.reason)
+        assert [f.file_path for f in table.data_files() if f.content is FileContent.POSITION_DELETES] == deletes
+        assert (region_rows(table), rows.total()) == (rows, 40)
+
+
+# NaN has many bit patterns: x86 computes one with a sign, Java writes one without, both are one key (rule 180).
+#
+# Source: Java's ``Double.equals`` and ``Double.hashCode``, by which ``StructLikeSet`` and ``StructLikeMap`` compare.
+
+NAN = 0x7FF8000000000000
+OF_X86 = 0xFFF8000000000000
+WITH_PAYLOAD = 0x7FF8000000000001
+FIELDS = {pa.float64(): ("<Q", NAN, OF_X86), pa.float32(): ("<I", 0x7FC00000, 0xFFC00000)}
+
+
+def floats(kind: pa.DataType, code: str, *bits: int) -> pa.Array:
+    data = b"".join(struct.pack(code, one) for one in bits)
+    return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(data)])
+
+
+@pytest.mark.parametrize("kind", list(FIELDS), ids=str)
+def test_a_deleted_nan_deletes_every_nan(kind: pa.DataType) -> None:
+    code, written, of_x86 = FIELDS[kind]
+    zero, minus_zero = 0, 1 << (kind.bit_width - 1)
+    keys = floats(kind, code, written, minus_zero)
+    lookup = EqualityLookup.build([1], [keys], pa.array([5, 5], pa.int64()))
+    rows = floats(kind, code, of_x86, written + 1, written, zero, minus_zero)
+    assert deleted_rows([(lookup, [rows])], 1, 5).to_pylist() == [True, True, True, False, True]
+
+
+def test_rows_of_a_deleted_nan_do_not_come_back(tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as table:
+        table.create(pa.schema([("id", pa.int64()), ("x", pa.float64())]), properties={"format-version": "2"})
+        for start in (0, 3):
+            values = floats(pa.float64(), "<Q", OF_X86, WITH_PAYLOAD, 0)
+            table.table.append(pa.table({"id": [start, start + 1, start + 2], "x": values}))
+        field = pa.field("x", pa.float64(), metadata={b"PARQUET:field_id": b"2"})
+        key = pa.table([floats(pa.float64(), "<Q", NAN)], schema=pa.schema([field]))
+        more = {"content": FileContent.EQUALITY_DELETES, "equality_ids": (2,), "partition": ()}
+        commit_deletes(table, [(key, more)])
+        before = sorted(row["id"] for row in duckdb_rows(table.metadata_location))
+        compacted(table)
+        assert before == [2, 5] == table.readers_agree()
+
+
+def test_a_partition_of_nan_is_one_partition() -> None:
+    values = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (NAN, OF_X86, WITH_PAYLOAD)]
+    assert len({partition_key(0, (value,)) for value in values}) == 1
+    assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
+
+
+# A position delete of a row that no file can have leaves its group as it is, by name, no other one (rule 11).
+
+
+def under_odd_positions(table: MaintainedTable, position: int) -> None:
+    """Two position deletes in either region; one in eu is of that position."""
+    create_by_region(table, files=2)
+    files = {file.partition[0]: file.file_path for file in table.data_files() if file.content is FileContent.DATA}
+    deletes = [position_delete(files[region], n, region) for region in ("us", "eu") for n in (3, 4)]
+    commit_deletes(table, [*deletes[:3], position_delete(files["eu"], position, "eu")])
+
+
+@pytest.mark.parametrize(("operation", "us"), [(Operation.COMPACT, 1), (Operation.REWRITE_POSITION_DELETES, 3)])
+def test_a_negative_position_concerns_its_own_group_only(operation: Operation, us: int, tmp_path: Path) -> None:
+    """Two data files and two deletes in us become one data file, or two and one delete."""
+    with maintained_table(tmp_path) as table:
+        under_odd_positions(table, -1)
+        rows = region_rows(table)
+        outcome = table.run(operation)
+        assert outcome.status is Status.SUCCEEDED
+        assert "deletes position -1, which no row has" in outcome.summary
+        assert Counter(entry.file.partition for entry in table.entries()) == {("us",): us, ("eu",): 4}
+        assert region_rows(table) == rows

@@ -1,29 +1,41 @@
-"""Sort and z-order over real tables: rows in order, files that can be skipped, and nothing sorted twice."""
+"""Sort and z-order over real tables, once and again as new data comes."""
 
 from __future__ import annotations
 
+import math
 import random
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table.sorting import NullOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
+from icekeeper.health.examine import lake_counters
 from icekeeper.operations.compaction import run_groups as dispatch
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.clustering import work as cluster_work
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
 from support.clustered_tables import (
     BY_ID,
     NOTHING_ELIGIBLE,
     both_read,
+    bounds,
     by_lower,
     column,
     compacted,
@@ -32,7 +44,9 @@ from support.clustered_tables import (
 )
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
 from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
-from support.readers import canonical, duckdb_rows
+from support.readers import canonical, duckdb_rows, pyiceberg_rows
+
+# Sort and z-order over real tables: rows in order, files that can be skipped, and nothing sorted twice.
 
 
 @pytest.fixture
@@ -214,3 +228,333 @@ def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
             counts.append(len(table.data_files()))
             assert len(counts) < 6
         assert counts[1:] == sorted(set(counts[1:]), reverse=True)
+
+
+# Clustering again: what is remembered of files that are clustered, the table's own sort order, and z-order.
+
+# -- increments, and what is remembered
+
+
+def test_new_files_are_clustered_without_the_old_ones(table: MaintainedTable) -> None:
+    """Five new files are sorted among themselves; what was sorted before keeps its files."""
+    fill(table, 5, 20_000)
+    compacted(table, target_file_size_mb="0.1", **BY_ID)
+    old = {file.file_path for file in table.data_files()}
+    fill(table, 4, 10_000, seed=1)
+    assert compacted(table, target_file_size_mb="0.3", **BY_ID).status is Status.SUCCEEDED  # another target: all anew
+    assert not old & {file.file_path for file in table.data_files()}
+    old = {file.file_path for file in table.data_files()}
+    fill(table, 4, 100, seed=2)
+    assert compacted(table, target_file_size_mb="0.3", **BY_ID).reason == NOTHING_ELIGIBLE
+    fill(table, 1, 100, seed=3)
+    assert compacted(table, target_file_size_mb="0.3", **BY_ID).metrics["compact.files_merged"] == 5
+    now = {file.file_path for file in table.data_files()}
+    assert old < now
+    assert len(now - old) == 1
+
+
+def test_small_increments_are_merged_in_the_end(table: MaintainedTable) -> None:
+    """Every three of them become one, and so do three of those: files never pile up, and each pass settles."""
+    for n in range(7):
+        fill(table, 3, 10, seed=n)
+        compacted(table, min_input_files="3", **BY_ID)
+        assert compacted(table, min_input_files="3", **BY_ID).reason == NOTHING_ELIGIBLE
+        assert len(table.data_files()) < 3
+    assert len(table.ids()) == 7 * 30
+
+
+def test_what_was_clustered_is_known_when_the_state_is_lost(table: MaintainedTable) -> None:
+    """The snapshot itself names its recipe."""
+    fill(table, 5, 100)
+    compacted(table, **BY_ID)
+    assert table.metadata.current_snapshot is not None
+    assert (
+        table.metadata.current_snapshot.summary["icekeeper.recipe"]
+        == "sort(1 identity asc nulls-first) target=268435456"
+    )
+    table.state.path.unlink()
+    assert compacted(table, **BY_ID, min_input_files="2").reason == NOTHING_ELIGIBLE
+
+
+def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: MaintainedTable) -> None:
+    """Entries keep the id of the snapshot that added them, and the state store keeps the recipe."""
+    fill(table, 5, 100)
+    compacted(table, target_file_size_mb="0.001", **BY_ID)
+    clustered = len(table.data_files())
+    assert clustered > 2
+    table.append(1)
+    assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
+    assert len(table.metadata.snapshots) == 1
+    settings = {"target_file_size_mb": "0.001", "min_input_files": "2", **BY_ID}
+    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
+    table.state.path.unlink()
+    assert compacted(table, **settings).metrics["compact.files_merged"] == clustered + 1
+
+
+def test_another_recipe_clusters_anew_and_going_back_does_too(table: MaintainedTable) -> None:
+    """A file is known under the recipe that wrote it, not under one that wrote its rows before."""
+    fill(table, 5, 1000)
+    settings = {"target_file_size_mb": "0.001"}
+    for order in ("id", "id desc", "id"):
+        outcome = compacted(table, strategy="sort", sort_order=order, **settings)
+        assert outcome.status is Status.SUCCEEDED
+        assert compacted(table, strategy="sort", sort_order=order, **settings).reason == NOTHING_ELIGIBLE
+    assert compacted(table, strategy="binpack", **settings).reason == NOTHING_ELIGIBLE
+
+
+def test_a_dry_run_remembers_nothing(table: MaintainedTable) -> None:
+    fill(table, 5, 100)
+    outcome = compacted(table, dry_run=True, **BY_ID)
+    assert outcome.summary == "would compact 5 files into 1 (across 1 bins)"
+    assert compacted(table, **BY_ID).metrics["compact.files_merged"] == 5
+
+
+# -- the table's own sort order
+
+
+def ordered_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """With a sort order written by PyIceberg: bucket(8, id) descending nulls last, then id."""
+    table = new_table(local_catalog, tmp_path)
+    with table.table.update_sort_order() as update:
+        update.desc("id", BucketTransform(8), NullOrder.NULLS_LAST).asc("id", IdentityTransform())
+    return table
+
+
+def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """``sort_order_id`` names the order that was applied to the whole file."""
+    table = ordered_table(local_catalog, tmp_path)
+    fill(table, 5, 200)
+    order_id = table.table.sort_order().order_id
+    compacted(table)
+    (file,) = table.data_files()
+    assert file.sort_order_id == order_id > 0
+    bucket = BucketTransform[int](8).transform(LongType())
+    assert column(file) == sorted(table.ids(), key=lambda i: (-(bucket(i) or 0), i))
+    assert compacted(table).reason == NOTHING_ELIGIBLE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"strategy": "binpack"}, BY_ID, {"strategy": "zorder", "zorder_columns": "id"}],
+    ids=["binpack", "custom order", "zorder"],
+)
+def test_no_other_layout_claims_the_tables_order(
+    local_catalog: SqlCatalog, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    table = ordered_table(local_catalog, tmp_path)
+    fill(table, 5, 200)
+    compacted(table, **settings)
+    assert [file.sort_order_id for file in table.data_files()] == [None]
+
+
+def test_a_renamed_column_keeps_the_order(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Orders go by field id: nothing is sorted again, and new files are sorted by the renamed column."""
+    table = ordered_table(local_catalog, tmp_path)
+    fill(table, 5, 200)
+    compacted(table)
+    with table.table.update_schema() as update:
+        update.rename_column("id", "number")
+    assert compacted(table, min_input_files="2").reason == NOTHING_ELIGIBLE
+
+
+# -- z-order
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_z_order_lets_ranges_on_either_column_skip_most_files(
+    local_catalog: SqlCatalog, tmp_path: Path, engine: Engine
+) -> None:
+    """On skewed columns, by the bounds in the entries: a narrow range touches a quarter of the files, not all.
+
+    No row lies within the bounds of two files.
+    """
+    arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
+    table = new_table(local_catalog, tmp_path)
+    local_catalog.drop_table("ns.t")
+    made = local_catalog.create_table("ns.t", arrow)
+    rng = random.Random(5)
+    for _ in range(6):
+        values = [[int(10 ** (12 * rng.random() ** 3)) + rng.randrange(10**6) for _ in range(8_000)] for _ in range(2)]
+        made.append(pa.table({"id": values[0], "other": values[1]}, schema=arrow))
+    before = both_read(table)
+    ids = sorted(row["id"] for row in pyiceberg_rows(table.loaded.metadata_location))
+    ranges = [(ids[i], ids[i + 2_000]) for i in range(0, 46_000, 2_000)]
+
+    def share(field_id: int) -> float:
+        limits = [bounds(file, field_id) for file in table.data_files()]
+        hits: list[float] = [sum(low <= b and a <= high for a, b in limits) / len(limits) for low, high in ranges]
+        return sum(hits) / len(hits)
+
+    assert min(share(1), share(2)) == 1.0
+    settings = {"strategy": "zorder", "zorder_columns": "id,other", "target_file_size_mb": "0.008"}
+    compacted(table, engine=engine, **settings)
+    assert len(table.data_files()) > 20
+    assert max(share(1), share(2)) < 0.3
+    boxes = [(bounds(file, 1), bounds(file, 2)) for file in table.data_files()]
+    for left, right in combinations(boxes, 2):
+        assert any(a[1] < b[0] or b[1] < a[0] for a, b in zip(left, right, strict=True))
+    assert both_read(table) == before
+    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
+
+
+# Sorted runs of several rounds over the same keys, on a real table: merged again, once, and known without memory.
+
+SETTINGS = {
+    "strategy": "sort",
+    "sort_order": "id",
+    "target_file_size_mb": "0.01",
+    "min_input_files": "5",
+    "max_clustering_depth": "2",
+    "clustering_tier_factor": "3",
+}
+
+
+def run(table: MaintainedTable, **more: object) -> OperationOutcome:
+    return table.run(Operation.COMPACT, **(SETTINGS | more))
+
+
+def opened(table: MaintainedTable) -> int:
+    """Files that a lookup of one id opens, by the bounds in the entries; the worst of a few."""
+    limits: list[tuple[int, int]] = []
+    for file in table.data_files():
+        low, high = ((bounds or {})[1] for bounds in (file.lower_bounds, file.upper_bounds))
+        limits.append((struct.unpack("<q", low)[0], struct.unpack("<q", high)[0]))
+    return max(sum(low <= key <= high for low, high in limits) for key in range(50_000, 10**6, 90_001))
+
+
+def test_rounds_over_the_same_keys_are_sorted_together_again(table: MaintainedTable) -> None:
+    """A lookup opened 1, 2, 3, 4, then 5 files, one more after each round."""
+    rng = random.Random(1)
+    depths = []
+    for number in range(4):
+        table.append(*(rng.randrange(10**6) for _ in range(4_000)))
+        if number == 2:
+            table.state.path.unlink()  # which files are a run stands in the table
+        outcome = run(table)
+        assert outcome.reason is None, outcome
+        depths.append(opened(table))
+        assert run(table).reason == NOTHING_ELIGIBLE
+    assert depths == [1, 2, 1, 2]
+    assert table.readers_agree() == table.ids()
+    assert table.verify().problems == ()
+
+
+def test_the_depth_before_and_after_is_told(table: MaintainedTable) -> None:
+    rng = random.Random(2)
+    for _ in range(3):
+        table.append(*(rng.randrange(10**6) for _ in range(4_000)))
+    planned = run(table, dry_run=True).metrics
+    done = run(table).metrics
+    assert planned["compact.depth_before"] == done["compact.depth_before"] == pytest.approx(3.0, abs=0.01)
+    assert planned["compact.depth_after"] == 1.0
+    assert done["compact.depth_after"] == pytest.approx(1.0, abs=0.05)
+    head = table.metadata.current_snapshot
+    assert head is not None
+    counters = lake_counters(table.metadata, head, now_ms=0)
+    assert counters["lake_clustering_depth"] == done["compact.depth_after"]
+    assert "compact.depth_before" not in table.run(Operation.COMPACT, strategy="binpack", rewrite_all="true").metrics
+
+
+# Rounds of new data over the same keys, clustered anew on a real table: what lookups open, and the price.
+
+ROUNDS, ROWS, FACTOR, LIMIT = 9, 2_000, 3, 2
+SCHEMA = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64())])
+LARGEST = 10**6
+Row = tuple[int, int]
+EACH_ROUND = {
+    "target_file_size_mb": "0.008",
+    "min_input_files": "5",
+    "max_clustering_depth": str(LIMIT),
+    "clustering_tier_factor": str(FACTOR),
+}
+BY_X = {"strategy": "sort", "sort_order": "x"}
+CURVE = {"strategy": "zorder", "zorder_columns": "x,y"}
+
+
+X, Y = 0, 1
+
+
+class Box(NamedTuple):
+    """The bounds of a file, and which snapshot added it: its run."""
+
+    low: Row
+    high: Row
+    run: int | None
+
+    def holds(self, row: Row, columns: Sequence[int]) -> bool:
+        return all(self.low[n] <= row[n] <= self.high[n] for n in columns)
+
+
+class Round(NamedTuple):
+    """The files before a compaction and after it, and what it tells."""
+
+    before: list[Box]
+    after: list[Box]
+    outcome: OperationOutcome
+
+    @property
+    def runs(self) -> int:
+        return len({box.run for box in self.after})
+
+
+@pytest.fixture
+def table_of_rounds(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path, schema=SCHEMA)
+
+
+def boxes(table_of_rounds: MaintainedTable) -> list[Box]:
+    def bounds(found: Mapping[int, bytes] | None) -> Row:
+        assert found is not None
+        return struct.unpack("<q", found[1])[0], struct.unpack("<q", found[2])[0]
+
+    entries = table_of_rounds.entries()
+    return [Box(bounds(e.file.lower_bounds), bounds(e.file.upper_bounds), e.snapshot_id) for e in entries]
+
+
+def opened_by_lookups(files: list[Box], rows: list[Row], *columns: int) -> float:
+    """How many files a lookup opens on average that names these columns of a row."""
+    return mean(sum(box.holds(row, columns) for box in files) for row in rows)
+
+
+def play(table_of_rounds: MaintainedTable, settings: dict[str, str]) -> tuple[list[Round], list[Row]]:
+    """Rounds of as many new rows, anywhere in the range of both columns; and all rows."""
+    rng = random.Random(5)
+    rows: list[Row] = []
+    played = []
+    for _ in range(ROUNDS):
+        new = [(rng.randrange(LARGEST), rng.randrange(LARGEST)) for _ in range(ROWS)]
+        rows += new
+        table_of_rounds.table.append(pa.table({"x": [x for x, _ in new], "y": [y for _, y in new]}, schema=SCHEMA))
+        before = boxes(table_of_rounds)
+        outcome = table_of_rounds.run(Operation.COMPACT, **EACH_ROUND, **settings)
+        played.append(Round(before, boxes(table_of_rounds), outcome))
+    return played, rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured"), [(BY_X, (X,)), (CURVE, (X, Y))], ids=["a sort order", "a z-order curve"]
+)
+def test_lookups_stay_cheap_round_after_round(
+    table_of_rounds: MaintainedTable, settings: dict[str, str], measured: tuple[int, ...]
+) -> None:
+    """Never more runs than the limit or ``factor - 1`` a tier; a row is written once, and once more for every tier."""
+    played, rows = play(table_of_rounds, settings)
+    some = rows[::100]
+    for number, one in enumerate(played, start=1):
+        assert one.outcome.status is Status.SUCCEEDED
+        assert one.runs <= max(LIMIT, (FACTOR - 1) * (1 + math.floor(math.log(number, FACTOR)))), number
+        told = {key: one.outcome.metrics[f"compact.depth_{key}"] for key in ("before", "after")}
+        for key, files in (("before", one.before), ("after", one.after)):
+            assert told[key] == pytest.approx(mean(opened_by_lookups(files, some, n) for n in measured), rel=0.15), (
+                number,
+                key,
+            )
+    rewritten = sum(int(one.outcome.metrics["compact.rows_rewritten"]) for one in played)
+    assert rewritten <= len(rows) * (1 + math.log(ROUNDS, FACTOR))
+    assert [one.runs for one in played] == [1, 2, 1, 2, 3, 2, 3, 4, 1]
+    last = played[-1]
+    assert opened_by_lookups(last.after, some, *measured) < opened_by_lookups(last.before, some, *measured) / 2
+    assert last.outcome.metrics["compact.depth_after"] < last.outcome.metrics["compact.depth_before"]
+    read = [(row["x"], row["y"]) for row in duckdb_rows(table_of_rounds.metadata_location)]
+    assert sorted(read) == sorted(rows)
+    assert table_of_rounds.verify().problems == ()

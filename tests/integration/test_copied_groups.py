@@ -1,11 +1,11 @@
-"""Compaction copies row groups where it can, decodes the rest beside them, and readers see no difference."""
+"""Compaction copies row groups where it can and decodes the rest; readers see no difference."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from icekeeper.row_group_copy.footer import Footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
 from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
+from support.readers import canonical, duckdb_rows
+
+# Compaction copies row groups where it can, decodes the rest beside them, and readers see no difference.
 
 LEAST = "10000"
 
@@ -304,3 +307,104 @@ def test_a_large_file_that_cannot_be_copied_is_decoded_into_as_many(table: Maint
     assert len(table.data_files()) == 4
     assert table.rows() == before
     assert table.run(Operation.COMPACT, **target).status is Status.SKIPPED
+
+
+# Row groups that no key of equality deletes is in are copied; other readers see no difference (rule 151).
+
+GROUPS, ROWS = 4, 500
+"""Of each file."""
+
+
+@pytest.fixture
+def table_in_row_groups(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Two files of four row groups: ids ascend through all of them, texts lie anywhere."""
+    made = new_table(local_catalog, tmp_path)
+    with made.table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-limit": str(ROWS), "format-version": "2"})
+    for number in range(2):
+        append(made, number * GROUPS * ROWS, GROUPS * ROWS)
+    return made
+
+
+def text(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def append(table_in_row_groups: MaintainedTable, first: int, rows: int) -> None:
+    ids = list(range(first, first + rows))
+    table_in_row_groups.table.append(pa.table({"id": ids, "part": [text(i) for i in ids]}, ID_AND_PART))
+
+
+def delete(table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any]) -> None:
+    """One equality delete file, without bounds."""
+    field = ID_AND_PART.field(column)
+    field_id = table_in_row_groups.table.schema().find_field(column).field_id
+    named = pa.field(column, field.type, True, {b"PARQUET:field_id": str(field_id).encode()})
+    facts = {"content": FileContent.EQUALITY_DELETES, "partition": (), "equality_ids": (field_id,)}
+    commit_deletes(
+        table_in_row_groups, [(pa.table({column: pa.array(keys, field.type)}, schema=pa.schema([named])), facts)]
+    )
+
+
+def copied(table_in_row_groups: MaintainedTable) -> tuple[list[int], float]:
+    """The row groups of the one file that is left, and how many bytes were copied, after a pass that kept all rows."""
+    before = canonical(duckdb_rows(table_in_row_groups.metadata_location))
+    outcome = table_in_row_groups.run(Operation.COMPACT, min_row_group_copy_bytes="1000")
+    assert outcome.status is Status.SUCCEEDED, outcome
+    assert canonical(duckdb_rows(table_in_row_groups.metadata_location)) == table_in_row_groups.rows() == before
+    assert table_in_row_groups.live_deletes() == Counter()
+    table_in_row_groups.assert_sound()
+    (file,) = table_in_row_groups.data_files()
+    footer = pq.read_metadata(file.file_path.removeprefix("file://"))
+    return [footer.row_group(n).num_rows for n in range(footer.num_row_groups)], outcome.metrics["compact.bytes_copied"]
+
+
+def test_row_groups_whose_bounds_exclude_every_key_are_copied(table_in_row_groups: MaintainedTable) -> None:
+    """Many keys, of the second row group alone: no key column is read."""
+    delete(table_in_row_groups, "id", range(600, 900))
+    groups, _ = copied(table_in_row_groups)
+    assert groups == [200, *[ROWS] * 7]
+
+
+def test_few_keys_that_may_be_anywhere_are_looked_up(table_in_row_groups: MaintainedTable) -> None:
+    delete(table_in_row_groups, "part", [text(i) for i in (3, 2700)])
+    groups, _ = copied(table_in_row_groups)
+    assert groups == [2 * ROWS - 2, *[ROWS] * 6]
+
+
+def test_keys_of_no_row_leave_all_row_groups_as_they_are(table_in_row_groups: MaintainedTable) -> None:
+    delete(table_in_row_groups, "part", ["8 no hash"])
+    assert copied(table_in_row_groups)[0] == [ROWS] * 8
+
+
+def test_many_keys_that_may_be_anywhere_decode_everything(table_in_row_groups: MaintainedTable) -> None:
+    delete(table_in_row_groups, "part", [text(i) for i in range(100)])
+    assert copied(table_in_row_groups) == ([8 * ROWS - 100], 0)
+
+
+def test_rows_that_came_after_the_delete_are_copied(table_in_row_groups: MaintainedTable) -> None:
+    """The same ids again: the key is older than their file."""
+    delete(table_in_row_groups, "id", range(500, 2000))
+    append(table_in_row_groups, 500, ROWS)
+    groups, _ = copied(table_in_row_groups)
+    assert groups == [*[ROWS] * 6]
+
+
+def test_null_keys_are_of_rows_with_nulls(table_in_row_groups: MaintainedTable) -> None:
+    table_in_row_groups.table.append(
+        pa.table({"id": list(range(9000, 9500)), "part": [None, *["x" * 60] * 499]}, ID_AND_PART)
+    )
+    delete(table_in_row_groups, "part", [None])
+    groups, _ = copied(table_in_row_groups)
+    assert groups == [499, *[ROWS] * 8]
+
+
+def test_row_groups_of_which_arrow_tells_nothing_are_decoded(
+    table_in_row_groups: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(footer: Footer) -> None:
+        raise CannotCopy("has a footer that Arrow cannot read")
+
+    delete(table_in_row_groups, "id", range(600, 900))
+    monkeypatch.setattr(Footer, "seen_by_arrow", refuse)
+    assert copied(table_in_row_groups) == ([8 * ROWS - 300], 0)

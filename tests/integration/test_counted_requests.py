@@ -1,25 +1,46 @@
-"""The requests that a pass tells of are those that go over the wire, and no more than it needs (platform 50)."""
+"""How many requests passes, copies and reads send to a store, and not one more."""
 
 from __future__ import annotations
 
+import os
+import threading
+import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from icekeeper.catalogs.load import connect
+from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind, counting
-from icekeeper.model import TableName
+from icekeeper.maintenance import run_pass
+from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.model import DataFile, TableName
+from icekeeper.report.outcome import PassStatus
+from icekeeper.rows import file_rows
+from icekeeper.rows import read as opened_inputs
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import InputFile
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
+from local_stack.rights.evaluate import decide
+from local_stack.rights.rest_needs import rest_needs
+from local_stack.rights.roles import roles_of
+from local_stack.template import ACCOUNT, REGION, TEMPLATE, Template
+from support.copied import judged, large_file, merged_by_the_store, stored_entry
 from support.maintained_table import EAGER
 from support.proxies import CountingProxy, counting_proxy
+from support.rewrites import rows, struct, task
+
+# The requests that a pass tells of are those that go over the wire, and no more than it needs (platform 50).
 
 FILES = 6
 MIB = 1 << 20
@@ -108,3 +129,269 @@ def test_an_upload_is_counted_as_it_is_sent(
                 assert stream.size() == size
             assert storage.read_end(path, 50).size == size
         assert count.counts[RequestKind.GET] == on_the_wire(store, None)["get"]
+
+
+# Files of an object store are read in few requests, and the next small ones while the present one is decoded.
+
+COLUMNS = 10
+SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, COLUMNS + 1)))
+
+
+class Far(Storage):
+    """Holds a local folder as if it were an object store's, and counts what is read of each file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({})
+        self._folder = folder
+        self.reads: list[str] = []
+        self._counting = threading.Lock()
+        self.meeting: threading.Barrier | None = None
+
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        with self.translated(path):
+            return pa.PythonFile(_Counted(self, self._folder / path.removeprefix("s3://bucket/")), mode="r")
+
+    def read_once(self, name: str) -> None:
+        with self._counting:
+            self.reads.append(name)
+        if self.meeting is not None:
+            self.meeting.wait(timeout=20)
+
+
+class _Counted:
+    def __init__(self, storage: Far, path: Path) -> None:
+        self._storage = storage
+        self._name = path.name
+        self._file = pa.OSFile(str(path))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("closed", "close", "size", "seek", "tell", "readable", "seekable", "writable"):
+            raise AttributeError(name)
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> pa.Buffer:
+        self._storage.read_once(self._name)
+        return self._file.read_buffer(None if size < 0 else size)
+
+
+def made(folder: Path, number: int, count: int = 100, group: int = 1000) -> InputFile:
+    """A file as the task names it; its ids are unique among all files."""
+    ids = list(range(number * 1000, number * 1000 + count))
+    path = folder / f"in-{number}.parquet"
+    pq.write_table(rows(SCHEMA, {f"c{column}": ids for column in range(1, COLUMNS + 1)}), path, row_group_size=group)
+    return InputFile(f"s3://bucket/{path.name}", count, path.stat().st_size)
+
+
+def ids_read(inputs: list[InputFile], storage: Far) -> list[int]:
+    work = task(SCHEMA, inputs, Path("unused"))
+    return [i for batch in read_rows(work, storage, Tally()) for i in batch.column(0).to_pylist()]
+
+
+def test_a_small_file_is_one_read(tmp_path: Path) -> None:
+    """However many columns and row groups it has; rows come in the order of the files."""
+    inputs = [made(tmp_path, number, group=10) for number in range(20)]
+    storage = Far(tmp_path)
+    assert ids_read(inputs, storage) == [number * 1000 + i for number in range(20) for i in range(100)]
+    assert sorted(storage.reads) == sorted(Path(source.path).name for source in inputs)
+
+
+def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
+    """Each read waits until three are under way."""
+    inputs = [made(tmp_path, number) for number in range(3)]
+    storage = Far(tmp_path)
+    storage.meeting = threading.Barrier(3)
+    assert len(ids_read(inputs, storage)) == 300
+    assert len(storage.reads) == 3
+
+
+def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups of ten rows, five of which make a batch, and a last one; besides, the footer."""
+    monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(file_rows, "BATCH_ROWS", 50)
+    source = made(tmp_path, 0, count=110, group=10)
+    storage = Far(tmp_path)
+    assert ids_read([source], storage) == list(range(110))
+    assert len(storage.reads) <= 2 + 3
+
+
+def test_no_more_is_held_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes long over a file does not have all others fetched meanwhile."""
+    inputs = [made(tmp_path, number) for number in range(10)]
+    monkeypatch.setattr(opened_inputs, "_OPENED_AHEAD_BYTES", 2 * inputs[0].file_size_in_bytes)
+    storage = Far(tmp_path)
+    reading = read_rows(task(SCHEMA, inputs, tmp_path), storage, Tally())
+    next(reading)
+    assert len(storage.reads) <= 3
+    assert sum(batch.num_rows for batch in reading) == 900
+
+
+def test_a_file_that_is_larger_than_its_entry_says_is_not_held_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = made(tmp_path, 0)
+    monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", source.file_size_in_bytes - 1)
+    storage = Far(tmp_path)
+    assert ids_read([replace(source, file_size_in_bytes=1)], storage) == list(range(100))
+    assert len(storage.reads) > 1
+
+
+def test_a_missing_file_fails_in_its_turn(tmp_path: Path) -> None:
+    """By its name; the rows of the files before it come first, and nothing after it."""
+    inputs = [made(tmp_path, 0), InputFile("s3://bucket/gone.parquet", 1, 1), made(tmp_path, 2)]
+    found: list[int] = []
+    reading = read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally())
+    with pytest.raises(StorageError, match=r"gone\.parquet"):
+        found.extend(i for batch in reading for i in batch.column(0).to_pylist())
+    assert found == list(range(100))
+
+
+# Every request that a copy of row groups sends to a store, from the first look at a footer to the proof (rule 156).
+
+
+def kinds(store: CountingProxy, stage: str) -> Counter[str]:
+    """Requests by kind and, of inputs and the output, by file."""
+    return Counter(
+        f"{one.kind} {one.path.partition('?')[0].rpartition('/')[2]}" for one in store.requests if one.stage == stage
+    )
+
+
+def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
+    seaweedfs.create_table_bucket("copies-counted")
+    properties = seaweedfs.catalog_properties("copies-counted")
+    folder = f"{properties['warehouse']}ns/t{uuid.uuid4().hex}/data"
+    direct = Storage(properties)
+    files = [large_file(0), large_file(1_000_000, seed=1)]
+    entries = [stored_entry(direct, f"{folder}/{number}", data) for number, data in enumerate(files)]
+    with counting_proxy(seaweedfs.s3_endpoint) as store:
+        storage = Storage({**properties, "s3.endpoint": store.address})
+        store.stage = "footers"
+        inputs = judged(storage, entries)
+        store.stage = "by the store"
+        assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/stored"), DataFile)
+        storage.no_range_copies.add(folder.split("/")[2])
+        store.stage = "through us"
+        assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/streamed"), DataFile)
+    assert kinds(store, "footers") == {"GET 0": 1, "GET 1": 1}
+    assert {one.range for one in store.requests if one.stage == "footers"} == {"bytes=-65536"}
+    # Page indexes came with the footers.  The proof: size, footer and magic of the new file, for each input some bytes
+    # on both sides and one column chunk that is decoded.
+    assert kinds(store, "by the store") == {
+        "CREATE stored": 1,
+        "PART stored": 2 + 1,
+        "COMPLETE stored": 1,
+        "HEAD stored": 1,
+        "GET stored": 1 + 1 + 2 * 2,
+        "GET 0": 1,
+        "GET 1": 1,
+    }
+    # Both inputs and, for the proof, size, footer, all 14 MB in two ranges, and a column chunk of each input.
+    assert kinds(store, "through us") == {
+        "GET 0": 1,
+        "GET 1": 1,
+        "PUT streamed": 1,
+        "HEAD streamed": 1,
+        "GET streamed": 1 + 2 + 2,
+    }
+
+
+# How many requests each operation of a pass sends to a store, and not one more (rule 156, rule 157).
+
+
+def kind_of(path: str) -> str:
+    name = path.partition("?")[0].rpartition("/")[2]
+    if name.endswith(".parquet"):
+        return "data"
+    if name.startswith("snap-"):
+        return "manifest list"
+    return "metadata" if name.endswith(".json") else "manifest" if name.endswith(".avro") else "other"
+
+
+def sent(store: CountingProxy, stage: str) -> dict[str, int]:
+    found = Counter(f"{one.kind} {kind_of(one.path)}" for one in store.requests if one.stage == stage)
+    return dict(sorted(found.items()))
+
+
+def test_each_operation_sends_what_it_needs(
+    seaweedfs: SeaweedFSServer, table_bucket: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seaweedfs.client("s3").create_bucket(Bucket="counted")
+    files = {key: value for key, value in table_bucket.items() if key.startswith("s3.")}
+    properties = {**files, "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://counted/w"}
+    writer = load_catalog("writer", **properties)
+    writer.create_namespace("ns")
+    count = 3 * MIB // 8
+    rows = pa.table({"id": pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(os.urandom(8 * count))])})
+    table = writer.create_table("ns.t", rows.schema)
+    for _ in range(FILES):
+        table.append(rows)
+
+    with counting_proxy(seaweedfs.s3_endpoint) as store:
+
+        def staged(operation: Any, *arguments: Any, **options: Any) -> Any:
+            store.stage = operation.value
+            try:
+                return run_operation(operation, *arguments, **options)
+            finally:
+                store.stage = "between"
+
+        monkeypatch.setattr(run_pass, "run_operation", staged)
+        ours = connect("writer", {**properties, "s3.endpoint": store.address})
+        runtime = Runtime(ours, SqliteStateStore(tmp_path / "state.db"), environment={})
+        outcome = runtime.maintain(TableName(("ns",), "t"), EAGER, LocalEngine(1), unsafe=True)
+
+    assert outcome.metrics["compact.files_merged"] == FILES
+    found = {stage: sent(store, stage) for stage in dict.fromkeys(one.stage for one in store.requests)}
+    assert found == {
+        # What begins the pass: the head, and where all new files lie.
+        "": {"GET manifest": FILES, "GET manifest list": FILES, "GET metadata": 1},
+        # Each input at once, and the end of what was written (rule 32).
+        "compact": {
+            "GET data": FILES + 1,
+            "PUT data": 1,
+            "PUT manifest": 2,
+            "PUT manifest list": 1,
+            "PUT metadata": 1,
+        },
+        # What compaction wrote is read back by who needs it first (rule 133).
+        "rewrite_position_deletes": {"GET manifest list": 1, "GET metadata": 1},
+        "expire_snapshots": {
+            "DELETE_MANY other": 2,
+            "GET manifest": 2,
+            "GET metadata": 1,
+            "LIST other": 4,
+            "PUT metadata": 1,
+        },
+        "remove_orphans": {"LIST other": 1},
+        "rewrite_manifests": {"PUT manifest": 1, "PUT manifest list": 1, "PUT metadata": 1},
+    }
+
+
+# A table bucket as an Iceberg REST catalog: what a pass asks the endpoint for, its role may (rule 143).
+
+BUCKET = f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake"
+SETTINGS = {"operations": "compact", "min_input_files": "2"}
+
+
+def test_a_pass_over_a_rest_catalog_needs_what_its_role_may(table_bucket: dict[str, str], tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array(range(5), pa.int64())})
+    writer = load_catalog("lake", **table_bucket)
+    writer.create_namespace("ns")
+    table = writer.create_table("ns.t", rows.schema)
+    for _ in range(2):
+        table.append(rows)
+    with counting_proxy(table_bucket["uri"]) as proxy:
+        catalog = open_catalog("lake", {**table_bucket, "uri": proxy.address})
+        (name,) = catalog.list_tables()
+        runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
+        outcome = runtime.maintain(TableName(("ns",), "t"), SETTINGS, LocalEngine(1))
+    assert (str(name), outcome.status) == ("ns.t", PassStatus.SUCCEEDED)
+    # A list of namespaces with a parent looks to the proxy like one of objects.
+    asked = [("GET" if one.kind == "LIST" else one.kind, one.path) for one in proxy.requests]
+    needs = {str(need): need for method, path in asked for need in rest_needs(method, path, BUCKET)}
+    assert {need.action.removeprefix("s3tables:") for need in needs.values()} == {
+        *("GetTableBucket", "ListNamespaces", "ListTables", "GetTableMetadataLocation", "GetTableData"),
+        *("UpdateTableMetadataLocation", "PutTableData"),
+    }
+    template = Template(TEMPLATE, "stack", {"TableBucketArns": BUCKET})
+    role = roles_of(template)[template.role_of("CompactSmallFunction", {})]
+    assert [text for text, need in needs.items() if not decide(role, need).is_allowed] == []

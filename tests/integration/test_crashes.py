@@ -1,22 +1,47 @@
-"""A pass that dies or fails at any step leaves the same rows, and a later pass leaves nothing lying about."""
+"""A pass that dies, is killed, or runs out of disk or store loses no row, and a later pass cleans up."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import resource
 import shutil
+import signal
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.demo.seaweedfs import SeaweedFSServer
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import HOUR_MS
-from support.maintained_table import MaintainedTable, files_below, maintained_table
-from support.readers import canonical, duckdb_rows
+from icekeeper.pipeline import whole_pass
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import PassOutcome, Status
+from icekeeper.state.held_lease import has_died
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.local_files import scratch_folder
+from icekeeper.storage.storage import Storage
+from support.clustered_tables import BY_ID, fill, limit_memory
+from support.command import Command
+from support.failed_passes import FailedPasses
+from support.killed_processes import Begin, KilledRuns, dies_at, in_a_wave, in_one_call
+from support.maintained_table import MaintainedTable, files_below, maintained_table, new_table
+from support.proxies import Fault, WireRequest
+from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import counted_steps
+
+# A pass that dies or fails at any step leaves the same rows, and a later pass leaves nothing lying about.
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
 APPENDS = 4
@@ -121,3 +146,276 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
             assert _left_over(table) == [], context
             table.assert_sound()
     assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= where
+
+
+# A store that fails in the midst of a pass costs no row, and the next pass cleans up (rule 179).
+
+ADVICE = "failed with ExpiredToken: The provided token has expired; sign in again, or name a profile or role"
+
+
+@pytest.fixture(scope="module")
+def passes(seaweedfs: SeaweedFSServer, tmp_path_factory: pytest.TempPathFactory) -> FailedPasses:
+    return FailedPasses(seaweedfs, tmp_path_factory.mktemp("passes"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "ending"),
+    [
+        (Fault.EXPIRED, "GET", "-a0.parquet"),  # the proof of what was written
+        (Fault.EXPIRED, "PUT", ".parquet"),
+        (Fault.EXPIRED, "LIST", ""),
+        (Fault.EXPIRED, "DELETE_MANY", ""),
+        (Fault.LOST, "PUT", ".metadata.json"),
+        (Fault.LATE_503, "DELETE_MANY", ""),
+    ],
+)
+def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kind: str, ending: str) -> None:
+    """At the first request of a kind; ``make nightly`` tries all requests of a pass."""
+
+    def begins(_: int, request: WireRequest) -> bool:
+        return request.kind == kind and request.path.partition("?")[0].endswith(ending)
+
+    done = passes.run(fault, begins)
+    assert done.hit is not None
+    assert not any("rows were not kept" in one for one in done.told)
+    if fault is Fault.EXPIRED:
+        assert done.told
+        assert [one for one in done.told if ADVICE not in one] == []
+    else:
+        assert done.told == ()
+
+
+# Commands that are killed lose no row, and the same command does afterwards what it should have done (rule 166).
+
+LONGEST_LEASE_MS = 180_000
+EVERY_STEP = range(1, 100)
+KILLED: dict[str, tuple[tuple[str, ...], Iterable[int]]] = {
+    "run": (
+        ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1"),
+        (10, 40),
+    ),
+    "pin": (("pin", "add", "ns.t", "--name", "p", "--snapshot", "current", "--ttl", "2h"), EVERY_STEP),
+    "stage": (("stage", "add", "ns.t", "--name", "L", "--prefix", "{}/data/in", "--file", "{}/data/f"), EVERY_STEP),
+    "policy": (("policy", "set", "ns.t", "min_input_files=3"), EVERY_STEP),
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_command_is_called_again(
+    command: Command, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    table, (given, steps) = command.table(), KILLED[name]
+    arguments = [part.format(table.location()) for part in given]
+    rows = canonical(pyiceberg_rows(table.metadata_location))
+    before = tmp_path_factory.mktemp("before") / "all"
+    assert command("detect").code == 0
+    shutil.copytree(command.folder, before)
+
+    def work() -> None:
+        assert command(*arguments).code == 0
+
+    deaths = 0
+    for step in steps:
+        shutil.rmtree(command.folder)
+        shutil.copytree(before, command.folder)
+        if not dies_at(step, work):
+            break
+        deaths += 1
+        no_lease_bars_others(command.state)
+        for again in (("verify", "ns.t"), tuple(arguments), ("verify", "ns.t")):
+            answer = command(*again)
+            assert (answer.code, answer.err) == (0, answer.err if again[0] == "run" else ""), (step, again)
+        assert canonical(pyiceberg_rows(dict(command.pointers())["ns.t"])) == rows, step
+    assert deaths
+
+
+def no_lease_bars_others(state: Path) -> None:
+    """Where a death can be proven, nothing waits for the three minutes; the mark of a schedule bars nobody."""
+    with closing(sqlite3.connect(state)) as connection:
+        left = connection.execute("SELECT holder, expires_ms FROM leases WHERE lease_key <> 'schedule'").fetchall()
+    assert all(end - time.time() * 1000 <= LONGEST_LEASE_MS for _, end in left), left
+    assert all(has_died(holder) for holder, _ in left), left
+
+
+# A call or a wave that is killed loses no row, and later runs leave nothing lying about (rule 174).
+
+
+@pytest.mark.parametrize(("run", "steps"), [(in_one_call, (22, 35, 60)), (in_a_wave, (50,))])
+def test_a_killed_run_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Begin, steps: tuple[int, ...]
+) -> None:
+    """Some of the moments; ``make nightly`` has all."""
+    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
+    runs = KilledRuns(tmp_path, run)
+    for number in steps:
+        assert runs.survive(number)
+
+
+# A write to this machine's disk that ends in the middle leaves no half file (rule 172).
+
+_WRITTEN = 4096
+
+
+def _killed_in_the_middle(path: str) -> None:
+    """A child that is killed by the kernel when its file grows beyond a few bytes (setrlimit(2), RLIMIT_FSIZE)."""
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_WRITTEN, _WRITTEN))
+        Storage({}).write(path, b"x" * _WRITTEN + b"y")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGXFSZ
+
+
+def test_a_commit_that_is_killed_while_it_writes_stops_no_later_sweep(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """Half a metadata file had every sweep of the table refused, until a person looked after it."""
+    table = new_table(local_catalog, tmp_path)
+    table.fill(2)
+    rows, orphan = table.rows(), table.plant("data/orphan.parquet")
+    _killed_in_the_middle(f"{table.folder}/metadata/00009-2b0d7bd2-0000-4000-8000-000000000000.metadata.json")
+    table.late_ms = 100 * 24 * 3_600_000
+    (swept,) = table.maintain("remove_orphans").operations
+    assert (swept.status.value, swept.metrics["remove_orphans.orphans_removed"]) == ("succeeded", 2)
+    assert not Path(orphan).exists()
+    assert (table.rows(), table.unreferenced()) == (rows, set())
+
+
+def test_a_write_for_which_there_is_no_room_leaves_what_was_there(tmp_path: Path) -> None:
+    path, limits = tmp_path / "folder" / "document.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    Storage({}).write(str(path), b"whole")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_WRITTEN, limits[1]))  # Python ignores SIGXFSZ: the write fails
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            Storage({}).write(str(path), b"x" * (_WRITTEN + 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [found.read_bytes() for found in path.parent.iterdir()] == [b"whole"]
+
+
+# A disk of a few megabytes that can be filled up, for what happens when there is no room (Linux, as root).
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A file system of its own."""
+
+    folder: Path
+
+    def fill(self, pages: int = 0) -> None:
+        """Take all room but for so many pages of 4 KiB; a small file takes one."""
+        self.empty()
+        with self._ballast.open("wb") as file:
+            free = os.statvfs(self.folder)
+            size = free.f_bavail * free.f_frsize - pages * _PAGE
+            if size > 0:
+                os.posix_fallocate(file.fileno(), 0, size)
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self._ballast.unlink(missing_ok=True)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.folder / "ballast"
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int = 8 << 20) -> Iterator[SmallDisk]:
+    """A tmpfs mounted at ``folder``; skips the test where nothing may be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small disk takes the right to mount one")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+# A disk that is full in the midst of a pass costs no row, and a pass with room cleans up (rule 187).
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "warehouse") as made:
+        yield made
+
+
+def failures(done: PassOutcome) -> list[str]:
+    return [one.reason or one.summary for one in done.operations if one.status is Status.FAILED]
+
+
+@pytest.mark.parametrize("pages", [0, 1, 3, 4])
+def test_a_table_on_a_full_disk_keeps_its_rows(disk: SmallDisk, tmp_path: Path, pages: int) -> None:
+    """There is room for a data file, a manifest, a manifest list, or for neither."""
+    with maintained_table(tmp_path) as table:
+        table.create()
+        table.fill(3)
+        rows = table.rows()
+        disk.fill(pages)
+        told = failures(table.maintain())
+        assert told
+        assert [one for one in told if not one.endswith("no space is left on its disk; free space there")] == []
+        assert (table.rows(), table.verify().problems) == (rows, ())
+        assert list(table.folder.rglob(".*")) == []
+        disk.empty()
+        assert failures(table.maintain()) == []
+        assert (table.rows(), table.unreferenced(), table.verify().problems) == (rows, set(), ())
+
+
+def test_rows_that_wait_on_a_full_disk_fail_their_group_and_say_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sort that does not fit into memory, of one process: it spills to the temporary folder."""
+    limit_memory(monkeypatch)
+    with small_disk(tmp_path / "scratch") as disk, maintained_table(tmp_path) as table:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk.folder))
+        table.create()
+        fill(table, 3, 5_000)
+        rows, before = table.rows(), table.files()
+        disk.fill(8)
+        outcome = table.run(Operation.COMPACT, engine=LocalEngine(1), **BY_ID)
+        assert outcome.status is Status.FAILED
+        assert outcome.reason == (
+            f"StorageError: the temporary folder {disk.folder} is full: free space there, or name a folder on another "
+            "disk with TMPDIR"
+        )
+        assert (table.rows(), table.files()) == (rows, before)
+        disk.empty()
+        assert list(disk.folder.iterdir()) == []
+        outcome = table.run(Operation.COMPACT, engine=LocalEngine(1), **BY_ID)
+        assert outcome.status is Status.SUCCEEDED
+        assert table.rows() == rows
+
+
+def test_another_error_in_a_temporary_folder_is_not_called_a_full_disk() -> None:
+    with pytest.raises(OSError, match="Input/output") as told, scratch_folder("icekeeper-test-"):
+        raise OSError(errno.EIO, "Input/output error")
+    assert not isinstance(told.value, StorageError)
+
+
+@pytest.mark.parametrize(("pages", "said"), [(0, "disk I/O error; if its disk is full,"), (8, "disk is full;")])
+def test_a_state_file_on_a_full_disk_stops_what_must_be_recorded(
+    disk: SmallDisk, tmp_path: Path, pages: int, said: str
+) -> None:
+    with maintained_table(tmp_path / "table") as table:
+        table.create()
+        table.fill(3)
+        rows = table.rows()
+        table.state = SqliteStateStore(disk.folder / "state.db")
+        table.runtime = table.runtime_with()
+        assert failures(table.maintain("remove_orphans")) == []
+        disk.fill(pages)
+        with pytest.raises(StorageError, match=f"{said} free space there, or name another file with ICEKEEPER_STATE"):
+            table.maintain()
+        assert (table.rows(), table.verify().problems) == (rows, ())
+        disk.empty()
+        assert failures(table.maintain()) == []
+        assert (table.rows(), table.unreferenced()) == (rows, set())

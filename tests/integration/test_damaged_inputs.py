@@ -1,26 +1,46 @@
-"""Data files that cannot be read, of whatever kind: the others are merged, and the bad ones are named."""
+"""Data files that cannot be read, hold invalid text, or arrive cut short."""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 
+import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
 from icekeeper.catalogs.catalog import identity_of
+from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.clustering import exchange
+from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read_task import InputFile, ReadableFile
 from icekeeper.state.store import RETRY_MS
+from icekeeper.storage import arrow_files as whole_reads
+from icekeeper.storage.storage import Storage
 from support.clustered_tables import column
 from support.copied import flipped, pages
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table
+from support.proxies import served_by
+from support.rewrites import rows, struct, task
+
+# Data files that cannot be read, of whatever kind: the others are merged, and the bad ones are named.
 
 TWO_OF_SIX = (1, 4)
 FILES, BAD = 12, 3
@@ -274,3 +294,232 @@ def test_wrong_checksums_are_admitted_where_the_policy_says_so(table: Maintained
     outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1", verify_page_checksums="false")
     assert outcome.summary == "compacted 6 files into 1 (across 1 bins)"
     assert outcome.metrics["compact.bytes_unread"] == 0
+
+
+# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged (rule 217).
+
+TEXTS = [b"\xff\xfe\x80p", b"a\x80", b"", "é€".encode(), b"zz\xed\xa0\x80"]
+"""A lead byte that is none, a lone continuation, an empty and a sound one, and a surrogate."""
+SOUND = (0, 10, 20)
+NO_BOUNDS = "write.metadata.metrics.column.part"
+
+
+@pytest.fixture
+def created_table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as made:
+        made.create()
+        yield made
+
+
+def spoil(created_table: MaintainedTable, *, bounds: bool = False) -> None:
+    """Three files of two rows, and one of texts that are no UTF-8, of which the entry may have the bounds of others."""
+    for start in SOUND:
+        created_table.append(start, start + 1)
+    with created_table.table.transaction() as transaction:
+        transaction.set_properties({NO_BOUNDS: "truncate(16)" if bounds else "counts"})
+    created_table.append(*range(100, 100 + len(TEXTS)), part="p" * 16)
+    with created_table.table.transaction() as transaction:
+        transaction.remove_properties(NO_BOUNDS)
+    (file,) = (f for f in created_table.data_files() if f.record_count == len(TEXTS))
+    fields = [("id", pa.int64(), b"1"), ("part", pa.string(), b"2")]
+    schema = pa.schema([pa.field(name, kind, metadata={b"PARQUET:field_id": i}) for name, kind, i in fields])
+    columns = [pa.array(range(100, 100 + len(TEXTS)), pa.int64()), pa.array(TEXTS, pa.binary()).view(pa.string())]
+    path = Path(file.file_path.removeprefix("file://"))
+    rows = pa.table(columns, schema=schema)
+    length = written_padded(path, rows, 0)
+    # To the length that the entry says, or it would not be copied.
+    sizes = (written_padded(path, rows, file.file_size_in_bytes - length - less) for less in range(4))
+    assert file.file_size_in_bytes in sizes
+
+
+def written_padded(path: Path, rows: pa.Table, padding: int) -> int:
+    """Write a file with so many needless bytes in its footer; its size."""
+    with pq.ParquetWriter(path, rows.schema, compression="zstd", store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({"padding": "x" * padding})
+    return path.stat().st_size
+
+
+def bytes_of(files: list[DataFile]) -> dict[int, bytes]:
+    """The text of every row as it is in the files, by id."""
+    found: dict[int, bytes] = {}
+    for file in files:
+        rows = pq.read_table(file.file_path.removeprefix("file://"))
+        texts = rows["part"].cast(pa.binary())
+        found |= dict(zip(rows["id"].to_pylist(), texts.to_pylist(), strict=True))
+    return found
+
+
+EXPECTED = {n: b"p" for start in SOUND for n in (start, start + 1)} | dict(enumerate(TEXTS, 100))
+
+
+@pytest.mark.parametrize("proof", ["counts", "full"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"min_row_group_copy_bytes": "none"},
+        {"strategy": "sort", "sort_order": "part desc"},
+        {"strategy": "sort", "sort_order": "truncate(2, part)"},
+        {"strategy": "sort", "sort_order": "bucket(4, part)"},
+        {"strategy": "zorder", "zorder_columns": "part,id"},
+    ],
+    ids=["decoded", "sorted", "truncated", "bucketed", "z-ordered"],
+)
+def test_text_goes_through_byte_for_byte(created_table: MaintainedTable, settings: dict[str, str], proof: str) -> None:
+    """The entry has no bounds of that column, because Iceberg-Java fails to read such ones; those of others stay."""
+    spoil(created_table)
+    outcome = created_table.run(Operation.COMPACT, proof=proof, **settings)
+    assert (outcome.status, outcome.metrics["compact.files_merged"]) == (Status.SUCCEEDED, 4)
+    (file,) = created_table.data_files()
+    assert bytes_of([file]) == EXPECTED
+    assert (file.value_counts or {})[2] == len(EXPECTED)
+    assert set(file.lower_bounds or {}) == set(file.upper_bounds or {}) == {1}
+
+
+def test_text_is_copied_byte_for_byte(created_table: MaintainedTable) -> None:
+    spoil(created_table, bounds=True)
+    outcome = created_table.run(Operation.COMPACT, proof="full", min_row_group_copy_bytes="1")
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["compact.bytes_copied"] > 0
+    (file,) = created_table.data_files()
+    assert pq.ParquetFile(file.file_path.removeprefix("file://")).num_row_groups == 4
+    assert bytes_of([file]) == EXPECTED
+
+
+def test_text_is_sorted_as_bytes_by_all_workers(
+    created_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "RANGE_BYTES", 1)
+    spoil(created_table)
+    outcome = created_table.run(Operation.COMPACT, strategy="sort", sort_order="part", target_file_size_mb="0.001")
+    assert outcome.status is Status.SUCCEEDED
+    read = bytes_of(created_table.data_files())
+    assert read == EXPECTED
+
+
+def test_rows_of_such_texts_stay_in_their_partition(created_table: MaintainedTable) -> None:
+    """A partition is named by its value, and manifests hold that as text: the rows stay in the spec they are in."""
+    with created_table.table.transaction() as transaction:
+        transaction.set_properties({NO_BOUNDS: "counts"})
+    spoil(created_table)
+    with created_table.table.update_spec() as update:
+        update.add_field("part", IdentityTransform())
+    outcome = created_table.run(Operation.COMPACT)
+    assert outcome.status is Status.SUCCEEDED
+    assert {file.partition for file in created_table.data_files()} == {()}
+    assert bytes_of(created_table.data_files()) == EXPECTED
+
+
+def test_an_avro_file_with_such_text_is_left_out_by_name(tmp_path: Path) -> None:
+    """Rather than be read with other text."""
+    column = {"name": "part", "type": ["null", "string"], "default": None, "field-id": 2}
+    sink = io.BytesIO()
+    fastavro.writer(sink, {"type": "record", "name": "r", "fields": [column]}, [{"part": "QQQQ"}], codec="null")
+    path = tmp_path / "in.avro"
+    path.write_bytes(sink.getvalue().replace(b"QQQQ", TEXTS[0]))
+    source = InputFile(str(path), 1, path.stat().st_size, "AVRO")
+    result = rewrite_group(task(struct((2, "part", "string")), [source], tmp_path))
+    assert (result.written, list(result.unreadable)) == ((), [str(path)])
+
+
+def test_text_of_orc_files_too(tmp_path: Path) -> None:
+    path = tmp_path / "in.orc"
+    fields = [pa.field("part", pa.string(), metadata={b"iceberg.id": b"2"})]
+    rows = pa.table([pa.array(TEXTS, pa.binary()).view(pa.string())], schema=pa.schema(fields))
+    orc.write_table(rows, path)
+    source = InputFile(str(path), len(TEXTS), path.stat().st_size, "ORC")
+    result = rewrite_group(task(struct((2, "part", "string")), [source], tmp_path))
+    (file,) = result.written
+    assert pq.read_table(file.file_path)["part"].cast(pa.binary()).to_pylist() == TEXTS
+    assert file.lower_bounds == {}
+
+
+# A store, or a proxy before it, that answers a read with fewer bytes than it was asked for.
+
+SCHEMA = struct((1, "id", "long"), (2, "value", "double"))
+PATH = "s3://bucket/file"
+
+
+@contextmanager
+def store(data: bytes, shorten: Callable[[int, bytes], bytes]) -> Iterator[Storage]:
+    """One object behind S3's protocol; ``shorten`` is given where an answer starts and what it should be."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one packet
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
+            assert asked is not None
+            start, end = int(asked[1]), int(asked[2])
+            body = shorten(start, data[start : end + 1])
+            self.send_response(206)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(data)}")
+            self.end_headers()
+            self.wfile.write(body)
+
+    with served_by(Handler) as endpoint:
+        yield Storage({"s3.endpoint": endpoint, "s3.access-key-id": "a", "s3.secret-access-key": "b"})
+
+
+@pytest.mark.parametrize("missing", [1, 7, 8, 500, 999])
+def test_a_short_answer_is_an_error(missing: int) -> None:
+    message = r"fewer than the 1000 bytes from 0 of s3://bucket/file"
+    with store(bytes(1000), lambda start, body: body[:-missing]) as storage, pytest.raises(StorageError, match=message):
+        storage.read(PATH)
+
+
+def test_it_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        whole_reads, "os", SimpleNamespace(urandom=bytes)
+    )  # a random mark ends like the data once in 256 times
+    answers: list[int] = []
+
+    def first_short(start: int, body: bytes) -> bytes:
+        answers.append(start)
+        return body[:-1] if len(answers) == 1 else body
+
+    data = bytes(range(256)) * 4
+    with store(data, first_short) as storage, storage.open_input(PATH) as stream:
+        assert stream.read() == data
+    assert answers == [0, 1016, 0]  # the end alone, since the mark may have been sent by chance
+
+
+def test_every_byte_may_be_the_last_one() -> None:
+    """Also the one that the end of the buffer was marked with; reads behind the end are shorter."""
+    data = bytes(range(256))
+    with store(data, lambda start, body: body) as storage, storage.open_input(PATH) as stream:
+        assert [stream.read_at(1, at) for at in range(256)] == [bytes([at]) for at in range(256)]
+        assert stream.read_at(10, 250) == data[250:]
+        assert stream.seek(0) == 0
+        assert stream.read() == data
+        assert (stream.read(), stream.size()) == (b"", 256)
+
+
+def test_no_value_of_a_data_file_is_made_up() -> None:
+    """Without compression nothing else tells: rows read from such an answer had values that nobody wrote."""
+    sink = io.BytesIO()
+    table = rows(SCHEMA, {"id": range(1000), "value": [float(n) for n in range(1000)]})
+    pq.write_table(table, sink, compression="none", use_dictionary=False)
+    half = sink.tell() // 2
+
+    def read(storage: Storage) -> pa.Table:
+        return pa.Table.from_batches(projected_rows(ReadableFile(PATH), SCHEMA, storage))
+
+    with store(sink.getvalue(), lambda start, body: body) as storage:
+        assert read(storage) == table
+    with (
+        store(sink.getvalue(), lambda start, body: body[:-100] if start < half else body) as storage,
+        pytest.raises(StorageError, match="fewer than the") as caught,
+    ):
+        read(storage)
+    assert type(caught.value) is StorageError  # the file may be sound (rule 215)

@@ -1,4 +1,4 @@
-"""The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient."""
+"""The guard before every deletion, and how it learns where tables have files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.deletion import delete as deletion
+from icekeeper.deletion import table_claims as new_manifests
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
-from icekeeper.pass_context.context import operation_context
+from icekeeper.pass_context.context import OperationContext, operation_context
 from icekeeper.policy import resolve
 from icekeeper.state.store import Pin, StagedLoad
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog
+
+# The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient.
 
 Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 
@@ -228,3 +231,57 @@ def test_new_references_that_cannot_be_read_keep_the_rest(table: MaintainedTable
     with pytest.raises(MetadataUnreadable):
         deleted(table, paths, before_batch_of={paths[2]: append_torn})
     assert [Path(path).exists() for path in paths] == [False, False, True, True]
+
+
+# Where a table has files is learnt from many manifests by all workers, and is what this process alone would learn.
+
+
+def context_of(table_in_two_roots: MaintainedTable) -> OperationContext:
+    runtime, loaded = table_in_two_roots.runtime_with(), table_in_two_roots.loaded
+    return runtime.context(loaded, runtime.policy(loaded, {}), LocalEngine(processes=1))
+
+
+@pytest.fixture
+def table_in_two_roots(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
+    """Three manifests of files in two roots, each of which counts as many."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(2)
+    with made.table.transaction() as change:
+        change.set_properties({"write.data.path": f"{made.metadata.location}/elsewhere"})
+    made.append(9)
+    monkeypatch.setattr(new_manifests, "_BY_ENGINE_BYTES", 0)
+    monkeypatch.setattr(new_manifests, "_TASK_BYTES", 1)
+    return made
+
+
+def test_workers_see_the_roots_that_this_process_would_see(
+    table_in_two_roots: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_engine = context_of(table_in_two_roots)
+    assert new_manifests.read_new_manifests(by_engine, table_in_two_roots.loaded, ())
+    monkeypatch.setattr(new_manifests, "_BY_ENGINE_BYTES", 2**40)
+    here = context_of(table_in_two_roots)
+    new_manifests.read_new_manifests(here, table_in_two_roots.loaded, ())
+    assert by_engine.footprint.roots() == here.footprint.roots()
+    assert {root.rpartition("/")[2] for root in here.footprint.roots()} == {"data", "elsewhere"}
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_manifest_that_no_worker_can_read_leaves_the_table_unknown(
+    table_in_two_roots: MaintainedTable, *, is_gone: bool
+) -> None:
+    """One that is gone hides none of the others."""
+    assert table_in_two_roots.metadata.current_snapshot is not None
+    (lost, *_) = table_in_two_roots.reader.manifests(table_in_two_roots.metadata.current_snapshot)
+    path, context = Path(lost.manifest_path.removeprefix("file://")), context_of(table_in_two_roots)
+    if is_gone:
+        path.unlink()
+        assert not new_manifests.read_new_manifests(context, table_in_two_roots.loaded, ())
+        assert {root.rpartition("/")[2] for root in context.footprint.roots()} == {"data"}
+    else:
+        path.write_bytes(b"no manifest")
+        with pytest.raises(MetadataUnreadable, match=r"^manifest [^ ]*"):
+            new_manifests.read_new_manifests(context, table_in_two_roots.loaded, ())
+    table_in_two_roots.maintain("expire_snapshots")
+    (claims,) = table_in_two_roots.state.claims.touching(table_in_two_roots.metadata.location.removeprefix("file://"))
+    assert (str(claims.table), claims.seen_sequence_number) == (str(NAME), -1)

@@ -1,19 +1,67 @@
-"""The engines: one work unit, the same results whoever runs it, and memory that does not grow with the group."""
+"""The engines run one work unit alike: cores, retries, lost exchanges, and late attempts."""
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from icekeeper.engines.choose import local_cores
 from icekeeper.engines.engine import DeferredEngine, Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
+from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
-from support.engine_work import digits, double, end_process, end_process_in_split, numbers
+from icekeeper.machine.clock import system_clock
+from icekeeper.machine.resources import this_machine
+from icekeeper.model import ManifestContent
+from icekeeper.operations.compaction.clustering.range_tasks import LaneTask, SplitTask
+from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files
+from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane
+from icekeeper.operations.manifests.lanes import SplitTask as ManifestSplit
+from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
+from icekeeper.pass_context.stores import TableHandle
+from icekeeper.policy import Strategy
+from icekeeper.report.outcome import PassStatus
+from icekeeper.state.store import LoadState
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PathSet, PlannedFile, normalise
+from icekeeper.storage.storage import Storage
+from support.command import CATALOG, Command
+from support.engine_work import (
+    Reads,
+    cores_of,
+    cores_of_both,
+    cores_of_split,
+    digits,
+    double,
+    end_process,
+    end_process_in_split,
+    numbers,
+)
+from support.iceberg_java import IcebergJava
+from support.maintained_table import NAME, new_table
+from support.rewrites import input_file, rows, struct, task
+
+# The engines: one work unit, the same results whoever runs it, and memory that does not grow with the group.
 
 
 @pytest.fixture(params=["local", "local-one", "spark"])
@@ -113,3 +161,382 @@ def test_a_deferred_engine_starts_with_its_first_work() -> None:
         assert engine.exchange(digits, [1], numbers, ["zero", "one"], lambda done: None)[1] == ("one", [1])
         assert events == ["start"]
     assert events == ["start", "stop"]
+
+
+# The command chooses its engine, says which one it was and why, and keeps the name in the journal.
+
+A_CALL = """
+import json, sys
+from icekeeper.cli import main
+code = main(json.loads(sys.argv[1]))
+print(json.dumps({"code": code, "spark": "pyspark" in sys.modules}), file=sys.stderr)
+"""
+HERE = "no Spark session or cluster is at hand"
+
+
+def called(*call: str) -> tuple[str, dict[str, Any]]:
+    """Standard output of a call in a process of its own, where no test has started a Spark session; and what it did."""
+    words = [sys.executable, "-c", A_CALL, json.dumps([*call, "--catalog", CATALOG])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return done.stdout, json.loads(done.stderr.splitlines()[-1])
+
+
+def test_a_pass_takes_this_machine_where_no_cluster_is_at_hand(command: Command) -> None:
+    command.table(appends=6)
+    out, did = called("plan", "ns.t", "--operations", "compact")
+    assert f"engine: local; {HERE}" in out.splitlines()
+    out, did = called("maintain", "ns.t", "--operations", "compact", "--json")
+    assert json.loads(out)["engine"] == {"name": "local", "reason": HERE}
+    assert did == {"code": 0, "spark": False}
+    assert command("history", "ns.t", "--json").json["passes"][0]["engine"] == "local"
+
+
+def test_an_engine_that_is_named_has_no_reason(command: Command) -> None:
+    command.table(appends=6)
+    document = command("maintain", "ns.t", "--engine", "local", "--dry-run", "--json").json
+    assert document["engine"] == {"name": "local", "reason": None}
+    assert "engine:" not in command("plan", "ns.t", "--engine", "local").out
+
+
+def test_help_names_the_default(command: Command) -> None:
+    for name in ("maintain", "plan", "orphans", "run", "demo"):
+        text = " ".join(command(name, "--help", catalog=None).out.split())
+        assert "[default: auto]" in text
+        assert "[auto|spark|local]" in text or "<auto|spark|local>" in text
+
+
+# An attempt that comes late: it fails, or writes, after another attempt at the same task was committed.
+
+SCHEMA = struct((1, "id", "long"), (2, "part", "string"))
+PARTS = ["a", "b"]
+RECIPE = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 1_000, 500)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A task that writes, and its work unit as an engine would call it; what it plans to write, as recorded."""
+
+    task: Any
+    run: Callable[[Any], Any]
+    planned: Sequence[PlannedFile]
+
+
+def merging(folder: Path, **more: Any) -> RewriteTask:
+    """Three files of rows of two parts."""
+    ids = [list(range(number * 200, number * 200 + 200)) for number in range(3)]
+    tables = [rows(SCHEMA, {"id": some, "part": PARTS * 100}) for some in ids]
+    inputs = [input_file(folder / f"in-{number}.parquet", table) for number, table in enumerate(tables)]
+    return task(SCHEMA, inputs, folder / "out", **more)
+
+
+def even(folder: Path) -> Writer:
+    made = merging(folder, output_count=2)
+    return Writer(made, rewrite_group, list(planned_files(made)))
+
+
+def sorted_whole(folder: Path) -> Writer:
+    made = merging(folder, recipe=RECIPE)
+    return Writer(made, rewrite_group, list(planned_files(made)))
+
+
+def dealt_out(folder: Path, layout: Layout = Layout.PLAIN) -> Writer:
+    spec = {
+        "spec-id": 1,
+        "fields": [{"source-id": 2, "field-id": 1000, "name": "part", "transform": "identity"}],
+    }
+    schema = {**SCHEMA, "schema-id": 0}
+    names = OutputNames(str(folder / "out"), "out", layout=layout)
+    made = merging(folder, routing=Routing(1, spec, [schema]), outputs=names)
+    return Writer(made, rewrite_group, list(planned_files(made)))
+
+
+def lane(folder: Path) -> Writer:
+    made = merging(folder, recipe=RECIPE)
+    items = [item for _, item in split_rows(SplitTask(made, 0, 0, None, (), (0,)))]
+    part = LaneTask(replace(made, inputs=()), 0, None, 1.0)
+    return Writer(part, lambda one: merge_lane(one, iter(items)), list(lane_files(part, 10)))
+
+
+def deletes(folder: Path, *, into_vectors: bool = False) -> Writer:
+    inputs = []
+    for number in range(2):
+        path = folder / f"in-{number}.parquet"
+        pq.write_table(pa.table({"file_path": ["d"], "pos": pa.array([number], pa.int64())}), path)
+        inputs.append(PositionDeletes(str(path), "PARQUET", 1, 1))
+    made = MergeTask(
+        group_id=0,
+        deletes=tuple(inputs),
+        targets={"d": 1},
+        into_vectors=into_vectors,
+        partition=(),
+        output=PlannedFile(str(folder / "out" / "deletes"), "puffin" if into_vectors else "parquet"),
+        io_properties={},
+    )
+    return Writer(made, merge_deletes, [made.output])
+
+
+def manifests(folder: Path) -> Writer:
+    catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=(folder / "warehouse").as_uri())
+    table = new_table(catalog, folder)
+    table.fill(3)
+    metadata = table.metadata
+    snapshot = metadata.current_snapshot
+    assert snapshot is not None
+    kind = ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {})
+    parts = [part for _, part in split_entries(ManifestSplit(kind, tuple(table.reader.manifests(snapshot)), (), 0))]
+    catalog.close()
+    outputs = tuple(PlannedFile(str(folder / "out" / f"m0-{number}"), "avro") for number in range(3))
+    return Writer(Lane(kind, outputs, 1), lambda one: write_lane(one, iter(parts)), outputs)
+
+
+WRITERS: dict[str, Callable[[Path], Writer]] = {
+    "even": even,
+    "sorted": sorted_whole,
+    "dealt out": dealt_out,
+    "dealt out, hashed": lambda folder: dealt_out(folder, Layout.HASHED),
+    "dealt out, flat": lambda folder: dealt_out(folder, Layout.HASHED_FLAT),
+    "lane": lane,
+    "deletes": deletes,
+    "vectors": lambda folder: deletes(folder, into_vectors=True),
+    "manifests": manifests,
+}
+
+
+@pytest.fixture(params=WRITERS)
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
+    (tmp_path / "out").mkdir()
+    made = WRITERS[request.param](tmp_path)
+    assert isinstance(made.task, WritesFiles), "an engine would not tell it which attempt it is"
+    return made
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
+
+
+def breaking_at(monkeypatch: pytest.MonkeyPatch, folder: Path, last: int) -> None:
+    """From the ``last``-th output on, a file is begun and the machine is lost."""
+    begun: list[str] = []
+
+    def begin(storage: Storage, path: str) -> None:
+        if path.startswith(str(folder / "out")):
+            begun.append(path)
+            if len(begun) >= last:
+                with original(storage, path) as stream:
+                    stream.write(b"half of it")
+                raise StorageError(f"{path} was not written")
+
+    def open_output(self: Storage, path: str) -> Any:
+        begin(self, path)
+        return original(self, path)
+
+    def write(self: Storage, path: str, data: bytes) -> None:
+        with open_output(self, path) as stream:
+            stream.write(data)
+
+    original = Storage.open_output
+    monkeypatch.setattr(Storage, "open_output", open_output)
+    monkeypatch.setattr(Storage, "write", write)
+
+
+def test_an_attempt_that_fails_late_removes_only_what_it_wrote_itself(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat is done, and its files are in the table by now."""
+    done = writer.run(writer.task.in_attempt(1))
+    assert done.error is None
+    committed = outputs(tmp_path)
+    assert committed
+    breaking_at(monkeypatch, tmp_path, last=len(committed))
+    late = writer.run(writer.task)
+    assert "was not written" in (late.error or "")
+    assert outputs(tmp_path) == committed
+
+
+def test_an_attempt_that_is_done_late_writes_over_nothing(writer: Writer, tmp_path: Path) -> None:
+    """And every file of every attempt is protected by what was recorded before the first."""
+    writer.run(writer.task.in_attempt(1))
+    committed = outputs(tmp_path)
+    assert writer.run(writer.task).error is None
+    assert outputs(tmp_path).items() > committed.items()
+    assert len(outputs(tmp_path)) == 2 * len(committed)
+    recorded = PathSet(file.record for file in writer.planned)
+    assert [path for path in outputs(tmp_path) if not recorded.may_contain(path)] == []
+
+
+def test_one_attempt_too_many_fails_and_writes_nothing(writer: Writer, tmp_path: Path) -> None:
+    late = writer.run(writer.task.in_attempt(8))
+    assert "was begun more than" in (late.error or "")
+    assert late.written == ()
+    assert outputs(tmp_path) == {}
+
+
+# -- through Spark
+
+
+def dying_once(function: Callable[[Any], Any], folder: Path) -> Callable[[Any], Any]:
+    """The first attempt at a task writes its files, leaves what it was told, and is taken for dead."""
+
+    def run(given: Any) -> Any:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber():
+            return function(given)
+        function(given)
+        (folder / "late.pickle").write_bytes(pickle.dumps(given))
+        os._exit(1)
+
+    return run
+
+
+class DyingOnce(SparkEngine):
+    """A worker dies in the middle of every task, and Spark begins the task again."""
+
+    def __init__(self, session: SparkSession, folder: Path) -> None:
+        super().__init__(session.sparkContext)
+        self._folder = folder
+
+    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
+        return super().map(dying_once(function, self._folder), tasks, on_done)
+
+
+def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing(
+    local_catalog: SqlCatalog, tmp_path: Path, iceberg_java: IcebergJava
+) -> None:
+    """What it had written until then, which nothing else knows of, is cleaned from the record; what landed stays."""
+    table = new_table(local_catalog, tmp_path)
+    table.fill(3)
+    ids = table.ids()
+    engine = DyingOnce(iceberg_java.session, tmp_path)
+    outcome = table.maintain("compact", engine=engine, orphan_older_than_hours="24")
+    assert outcome.status is PassStatus.SUCCEEDED
+    (committed,) = (normalise(file.file_path) for file in table.data_files())
+    (left,) = table.unreferenced()
+    assert left == committed.replace("-a1.parquet", "-a0.parquet")
+    memory = TableHandle(table.catalog, NAME, table.state, system_clock).memory(table.loaded)
+    assert [load.state for load in memory.staged_loads()] == [LoadState.FAILED]
+    staged = table.maintain("rewrite_position_deletes").staged
+    assert staged is not None
+    assert [normalise(path) for path in staged.files_deleted] == [left]
+    assert staged.metrics["staged.files_referenced"] == 1
+    # It wakes up long after, when an input has expired already.
+    late: RewriteTask = pickle.loads((tmp_path / "late.pickle").read_bytes())
+    Path(normalise(late.inputs[-1].path)).unlink()
+    assert (rewrite_group(late).error or "").endswith(" does not exist")
+    assert (memory.staged_loads(), table.unreferenced() & {left}, Path(committed).exists()) == ((), set(), True)
+    assert sorted(row["id"] for row in iceberg_java.rows(table.loaded.metadata_location)) == ids
+
+
+# Spark loses what workers sent each other: the parts are begun again, and the session goes on.
+
+
+@pytest.fixture
+def context_that_loses(spark_session: SparkSession) -> Iterator[Any]:
+    """The session's context, whose block manager is put back on Spark's list afterwards.
+
+    Spark itself does not do so on a local master (platform 41), and would try, and log, every ten seconds.
+    """
+    yield spark_session.sparkContext
+    jvm: Any = spark_session._jvm
+    manager = jvm.org.apache.spark.SparkEnv.get().blockManager()
+    heap, off_heap, endpoint = (
+        _private(manager, name) for name in ("maxOnHeapMemory", "maxOffHeapMemory", "storageEndpoint")
+    )
+    folders = manager.diskBlockManager().localDirsString()
+    manager.master().registerBlockManager(manager.blockManagerId(), folders, heap, off_heap, endpoint, False)
+
+
+def _private(java_object: Any, name: str) -> Any:
+    field = java_object.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(java_object)
+
+
+@dataclass(frozen=True)
+class NumberedPart:
+    """Says which attempt it was; the first that is merged loses what all others were sent."""
+
+    folder: str
+    began: float
+    attempt: int = 0
+
+    def in_attempt(self, attempt: int) -> NumberedPart:
+        return replace(self, attempt=attempt)
+
+
+def _losing(part: NumberedPart, items: Iterator[tuple[int, bytes]]) -> tuple[int, list[int]]:
+    found = numbers("", items)[1]
+    mark = Path(part.folder) / "lost"
+    if not mark.exists():
+        mark.touch()
+        for path in Path(part.folder).parents[0].glob("**/shuffle_*"):
+            if path.stat().st_mtime >= part.began:
+                path.unlink()
+    return part.attempt, found
+
+
+def _bytes(count: int) -> bytes:
+    return b"x" * count
+
+
+def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers(
+    context_that_loses: Any, tmp_path: Path
+) -> None:
+    """Spark itself would begin the stage again and count its attempts from 0, while those of before may still run.
+
+    Afterwards the session still brings results that are larger than what Spark sends without its block manager.
+    """
+    local = Path(context_that_loses.getConf().get("spark.local.dir") or "")
+    folder = local / tmp_path.name
+    folder.mkdir(parents=True)
+    parts = [NumberedPart(str(folder), time.time() - 1) for _ in range(8)]
+    engine = SparkEngine(context_that_loses)
+    found = engine.exchange(digits, [10, 21, 32, 43, 54, 65, 76], _losing, parts, lambda done: None)
+    assert {attempt // ATTEMPTS_PER_RUN for attempt, _ in found} == {1}
+    assert [numbers for _, numbers in found][:3] == [[10], [10, 21], [21, 32]]
+    (large,) = engine.map(_bytes, [2_000_000], lambda done: None)
+    assert len(large) == 2_000_000
+
+
+# Every engine tells a task how many cores it may use: all that are there, and never another task's.
+
+
+def mapped(engine: Engine, tasks: int) -> list[int]:
+    return engine.map(cores_of, list(range(tasks)), lambda done: None)
+
+
+def exchanged(engine: Engine, tasks: int) -> tuple[list[int], int]:
+    return engine.exchange(cores_of_split, list(range(tasks)), cores_of_both, ["part"], lambda done: None)[0]
+
+
+def test_a_single_task_has_every_core_of_the_local_engine() -> None:
+    engine = LocalEngine(2, cores=4)
+    assert mapped(engine, 1) == [4]
+    assert engine.map(cores_of, [Reads(1)] * 3, lambda done: None) == [4, 4, 4]
+    assert exchanged(engine, 1) == ([4], 4)
+
+
+def test_processes_share_the_cores() -> None:
+    assert mapped(LocalEngine(2, cores=5), 3) == [2, 2, 2]
+    assert mapped(LocalEngine(2), 2) == [1, 1]
+    assert exchanged(LocalEngine(2, cores=4), 2) == ([2, 2], 2)
+
+
+def test_one_process_without_a_number_of_cores_has_one() -> None:
+    """So it is in a function, which may have less than one."""
+    assert mapped(LocalEngine(1), 2) == [1, 1]
+
+
+def test_a_deferred_engine_tells_what_the_engine_tells_that_it_starts() -> None:
+    with DeferredEngine("local", lambda: nullcontext(LocalEngine(1, cores=3))) as engine:
+        assert mapped(engine, 1) == [3]
+        assert exchanged(engine, 1) == ([3], 3)
+
+
+def test_tasks_of_a_local_spark_session_share_its_cores(spark_session: SparkSession) -> None:
+    engine = SparkEngine(spark_session.sparkContext)
+    cores = local_cores(spark_session.sparkContext.master or "", this_machine().cores)
+    assert cores >= 1
+    assert mapped(engine, 1) == [cores]
+    assert mapped(engine, cores + 1) == [1] * (cores + 1)
+    assert exchanged(engine, 1) == ([cores], cores)

@@ -1,19 +1,40 @@
-"""Partitions past their retention leave the table in one metadata-only commit."""
+"""Partitions expire by age or by filter, in one metadata-only commit."""
 
 from __future__ import annotations
 
 import datetime
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import DateType, IcebergType, LongType, NestedField, TimestampType
 
-from icekeeper.model import EntryStatus
+from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
-from support.maintained_table import MaintainedTable, new_table
+from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.storage.storage import store_now_ms
+from support.deletes import (
+    commit_deletes,
+    create_by_region,
+    equality_delete,
+    position_delete,
+    region_rows,
+    relist,
+    rows_of,
+)
+from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of, without_leases
 from support.moments import Moment, at
+from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
+
+# Partitions past their retention leave the table in one metadata-only commit.
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
 TEXT = {"partition_retention_hours": "24", "partition_time_column": "part", "partition_time_pattern": "%Y-%m-%d"}
@@ -197,3 +218,226 @@ def test_what_the_table_is_not_partitioned_by_fails_and_changes_nothing(table: M
     assert outcome.status is Status.FAILED
     assert "the table is not partitioned by 'id'; its partition fields are: part" in outcome.summary
     assert table.ids() == [1, 2, 3, 4, 5, 6]
+
+
+# Partitions that expire where manifests are shared, rows were deleted or have ids of their own.
+
+OLD, LATER, NOW = "2020-01-31", "2020-02-01", TODAY.isoformat()
+YEAR = {
+    "operations": "expire_partitions",
+    "partition_retention_hours": "8760",
+    "partition_time_pattern": "region=%Y-%m-%d",
+}
+
+
+def expired(table: MaintainedTable, **settings: Any) -> OperationOutcome:
+    return outcome_of(table.maintain(**{**YEAR, **settings}), EXPIRE)
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> Iterator[MaintainedTable]:
+    """Two files of ten rows of each day, of which two are long ago; the text ``region`` is the day."""
+    with maintained_table(tmp_path) as table:
+        create_by_region(table, 0)
+        for number, region in enumerate((OLD, LATER, NOW)):
+            table.table.append(rows_of(number * 100, 10, region))
+            table.table.append(rows_of(number * 100 + 50, 10, region))
+        yield table
+
+
+def path_of(table: MaintainedTable, region: str) -> str:
+    return next(f.file_path for f in data_files(table) if f.partition == (region,))
+
+
+def test_delete_files_go_with_the_partitions_that_they_are_for(days: MaintainedTable) -> None:
+    """Those of a partition that stays stay, and still apply; so does one that names a file elsewhere."""
+    kept = path_of(days, NOW)
+    commit_deletes(
+        days,
+        [
+            position_delete(path_of(days, OLD), 3, OLD),
+            equality_delete(107, LATER),
+            position_delete(kept, 4, NOW),
+            equality_delete(205, NOW),
+        ],
+    )
+    content, more = position_delete(kept, 6, OLD)
+    commit_deletes(days, [(content, more | {"referenced_data_file": kept})])
+    before = region_rows(days)
+    outcome = expired(days)
+    assert outcome.summary == "expired 2 partition(s): dropped 4 data file(s) with 40 row(s)"
+    assert outcome.metrics["expire_partitions.delete_files_removed"] == 2
+    assert region_rows(days) == Counter({row: count for row, count in before.items() if row[1] == NOW})
+    deletes = [e.file for _, e in live(days) if e.file.content is not FileContent.DATA]
+    assert [file.partition for file in deletes if file.referenced_data_file is None] == [(NOW,)] * 2
+    assert [file.referenced_data_file for file in deletes if file.partition == (OLD,)] == [kept]
+    head = days.loaded.metadata.current_snapshot
+    assert head is not None
+    expected = {
+        "deleted-data-files": "4",
+        "deleted-records": "40",
+        "removed-delete-files": "2",
+        "removed-position-deletes": "1",
+        "removed-equality-deletes": "1",
+        "changed-partition-count": "2",
+        "total-delete-files": "3",
+        "total-data-files": "2",
+    }
+    assert {key: head.summary[key] for key in expected} == expected
+    assert [kind for kind, _ in days.problems()] == ["delete_scope"]  # as the test made it (rule 234)
+
+
+def test_a_partition_that_shares_a_file_with_a_younger_one_stays(days: MaintainedTable) -> None:
+    """Listed twice, in one manifest: dropped by its path, it would be gone from both."""
+    shared = path_of(days, OLD)
+
+    def listed(entry: ManifestEntry) -> list[ManifestEntry]:
+        old = replace(entry, status=EntryStatus.EXISTING)
+        return [old, replace(old, file=replace(old.file, partition=(NOW,)))] if old.file.file_path == shared else [old]
+
+    relist(days, listed)
+    assert expired(days).summary == "expired 1 partition(s): dropped 2 data file(s) with 20 row(s)"
+    assert len(days.rows()) == 50
+
+
+def test_in_v3_vectors_go_with_their_files_and_rows_keep_their_ids(days: MaintainedTable) -> None:
+    upgrade(days)
+    append(days, 300, 10, NOW)
+    old, kept = path_of(days, OLD), path_of(days, NOW)
+    delete_positions(days, {old: [1, 2], kept: [3]})
+    before = lineage(days)
+    assert expired(days).metrics["expire_partitions.delete_files_removed"] == 1
+    assert list(vectors(days)) == [kept]
+    assert lineage(days) == Counter({row: count for row, count in before.items() if row[0] >= 200})
+    days.assert_sound()
+
+
+def test_global_equality_deletes_stay(days: MaintainedTable) -> None:
+    """They were written under a spec without partitions, and may apply to anything."""
+    with days.table.update_spec() as update:
+        update.remove_field("region")
+    spec_id = days.loaded.metadata.default_spec_id
+    content, more = equality_delete(205, "")
+    nothing = (None,) * len(days.loaded.metadata.specs[spec_id]["fields"])
+    commit_deletes(days, [(content, more | {"partition": nothing})], spec_id=spec_id)
+    before = region_rows(days)
+    assert expired(days).metrics["expire_partitions.delete_files_removed"] == 0
+    assert region_rows(days) == Counter({row: count for row, count in before.items() if row[1] == NOW})
+    days.assert_sound()
+
+
+def test_a_compaction_under_way_yields_to_the_expiry(days: MaintainedTable) -> None:
+    """Its groups of dropped partitions are given up: rows that are gone must not come back."""
+    days.engine.during = lambda: expired(days)
+    with without_leases():
+        days.maintain(operations="compact", rewrite_all="true")
+    assert {region for _, region in region_rows(days)} == {NOW}
+    days.assert_sound()
+
+
+def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: Path) -> None:
+    """Their summaries tell; and that something younger is there keeps the plan from being refused."""
+    with maintained_table(tmp_path) as table:
+        table.pyiceberg.create_namespace("ns")
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(3, "day", DateType()))
+        spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
+        table.pyiceberg.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
+        for when in (datetime.date(2020, 1, 31), TODAY, TODAY):
+            table.table.append(pa.table({"id": [1], "day": pa.array([when], pa.date32())}))
+        head = table.loaded.metadata.current_snapshot
+        assert head is not None
+        *young, _ = table.reader.manifests(head)
+        for manifest in young:
+            Path(manifest.manifest_path.removeprefix("file://")).unlink()
+        outcome = outcome_of(table.maintain("expire_partitions", partition_retention_hours="8760"), EXPIRE)
+        assert outcome.summary == "expired 1 partition(s): dropped 1 data file(s) with 1 row(s)"
+
+
+# ``where`` beside ``expire_partitions``: it narrows what age lets go, and chooses alone only where that is meant.
+
+
+@pytest.fixture
+def table_of_days(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    table = new_table(local_catalog, tmp_path)
+    with table.table.update_spec() as update:
+        update.add_identity("part")
+    table.append(1, part=day(30))
+    table.append(2, part=day(20))
+    table.append(3, part=day(0))
+    return table
+
+
+def test_age_and_filter_both_must_let_a_partition_go(table_of_days: MaintainedTable) -> None:
+    """What is young stays although it matches, what does not match stays although it is old."""
+    outcome = table_of_days.run(EXPIRE, where=f"part = '{day(30)}' or part = '{day(0)}'", **TEXT)
+    assert outcome.status is Status.SUCCEEDED
+    assert table_of_days.readers_agree() == [2, 3]
+    again = table_of_days.run(EXPIRE, where=f"part = '{day(30)}'", **TEXT)
+    assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire that lie whole within where")
+
+
+def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table_of_days: MaintainedTable) -> None:
+    outcome = table_of_days.run(EXPIRE, where=f"part = '{day(0)}'")
+    assert outcome.status is Status.SUCCEEDED
+    assert table_of_days.readers_agree() == [1, 2]
+    rows = table_of_days.run(EXPIRE, where=f"part = '{day(20)}' and id = 2")
+    assert (rows.status, rows.reason) == (Status.SKIPPED, "no partitions to expire that lie whole within where")
+    everything = table_of_days.run(EXPIRE, where="part != 'x'")
+    assert everything.status is Status.REFUSED
+    assert table_of_days.readers_agree() == [1, 2]
+
+
+def test_null_bucket_and_truncated_partitions_are_chosen_and_the_last_one_too(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until no partition is left; the table is readable and empty then."""
+
+    def by_value(transform: Any, source: IcebergType) -> Callable[[pa.Array], pa.Array]:
+        of_one = transform.transform(source)  # PyIceberg's of arrays needs pyiceberg-core
+        return lambda array: pa.array([of_one(one) for one in array.to_pylist()])
+
+    for transform in (BucketTransform, TruncateTransform):
+        monkeypatch.setattr(transform, "pyarrow_transform", by_value)
+    table = new_table(local_catalog, tmp_path)
+    with table.table.update_spec() as update:
+        update.add_field("part", TruncateTransform(2), "part_prefix")
+        update.add_field("id", BucketTransform(4), "id_bucket")
+    buckets = {BucketTransform(4).transform(LongType())(number): number for number in range(20)}
+    one, other = buckets[1], buckets[2]
+    for number, part in ((one, "us-1"), (one, "eu-1"), (other, "eu-1"), (other, None)):
+        rows = {"id": [number], "part": [part]}
+        table.table.append(pa.table(rows, schema=table.new_rows(number).schema))
+    for where, left in (
+        ("part is null", sorted([one, one, other])),
+        ("truncate(2, part) = 'us'", sorted([one, other])),
+        ("bucket(4, id) = 1 and part like 'eu%'", [other]),
+        ("bucket(4, id) = 2", []),
+    ):
+        outcome = table.run(EXPIRE, where=where)
+        assert (outcome.status, outcome.metrics["expire_partitions.partitions_expired"]) == (Status.SUCCEEDED, 1)
+        assert table.readers_agree() == left
+
+
+def test_the_scope_of_rewrites_drops_no_rows(table_of_days: MaintainedTable) -> None:
+    """A filter that the table keeps for compaction, or that other operations have beside this one (rule 126)."""
+    beside = table_of_days.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
+    with table_of_days.table.transaction() as change:
+        change.set_properties({"icekeeper.where": f"part = '{day(30)}'"})
+    kept = table_of_days.run(EXPIRE)
+    for outcome in (beside.operations[0], kept):
+        assert outcome.status is Status.SKIPPED
+        assert (outcome.reason or "").startswith("no partition_retention_hours is set; where alone chooses")
+    assert table_of_days.readers_agree() == [1, 2, 3]
+
+
+def test_a_clock_that_runs_ahead_drops_no_partition_by_a_relative_filter(table_of_days: MaintainedTable) -> None:
+    """Two days ahead, today's partition looks old; the store knows better."""
+    table_of_days.late_ms = 2 * 86_400_000
+    outcome = table_of_days.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
+    assert outcome.status is Status.SKIPPED  # nothing in it is relative to now
+    with table_of_days.table.update_schema() as update:
+        update.add_column("at", TimestampType())
+    outcome = table_of_days.run(EXPIRE, where="at < now() - interval '1 day' or part != 'x'", store_clock=store_now_ms)
+    assert outcome.status is Status.REFUSED
+    assert "no age can be trusted" in (outcome.reason or "")
+    assert table_of_days.readers_agree() == [1, 2, 3]

@@ -1,28 +1,189 @@
-"""Expiry frees exactly what nothing else needs: tags, branches, shared manifests and statistics of others stay."""
+"""Snapshot expiry deletes exactly what nothing else needs, by age or on request."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import StringType
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.expiries import EXPIRE, ROWS, expired, six_appends
+from support.command import EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import MaintainedTable, maintained_table, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows
+from support.scripted_catalog import once
 from support.v3 import live as live_entries
+
+# Snapshots whose metadata is gone: they stop expiry and sweeps until a person gives them up (rule 229).
+
+EXPIRY, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
+
+
+@pytest.fixture
+def overwritten_table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    """Two appends, whose rows an overwrite takes away (two more snapshots), and a third append."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.append(1)
+        made.append(2)
+        made.table.overwrite(made.new_rows(3))
+        made.append(4)
+        yield made
+
+
+def ids(overwritten_table: MaintainedTable) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in overwritten_table.table.snapshots()]
+
+
+def list_of(overwritten_table: MaintainedTable, place: int) -> Path:
+    return Path(normalise(overwritten_table.table.snapshots()[place].manifest_list))
+
+
+def files_of(overwritten_table: MaintainedTable, place: int) -> dict[int | None, tuple[Path, Path]]:
+    """Manifest and data file of each append that the snapshot still has, by its id."""
+    reader = overwritten_table.reader
+    manifests = reader.manifests(reader.metadata.snapshots[ids(overwritten_table)[place]])
+    return {
+        entry.snapshot_id: (Path(normalise(manifest.manifest_path)), Path(normalise(entry.file.file_path)))
+        for manifest, entries in reader.entries(manifests)
+        for entry in entries
+        if entry.is_live
+    }
+
+
+def give_up(overwritten_table: MaintainedTable, *places: int, dry_run: bool = False) -> OperationOutcome:
+    named = ",".join(str(ids(overwritten_table)[place]) for place in places)
+    return overwritten_table.run(EXPIRY, snapshot_give_up_ids=named, dry_run=dry_run)
+
+
+def test_a_lost_manifest_list_stops_everything_until_its_snapshot_is_given_up(
+    overwritten_table: MaintainedTable,
+) -> None:
+    lost, ((manifest, data),) = list_of(overwritten_table, 0), files_of(overwritten_table, 0).values()
+    named, head, rows = ids(overwritten_table)[0], ids(overwritten_table)[-1], overwritten_table.rows()
+    lost.unlink()
+    for more in ({}, {"snapshot_expire_ids": str(named)}):
+        refused = overwritten_table.run(EXPIRY, **more)
+        assert refused.status is Status.REFUSED
+        for word in (str(lost), f"--set snapshot_give_up_ids={named} --unsafe"):
+            assert word in (refused.reason or "")
+    assert overwritten_table.run(SWEEP).status is Status.REFUSED
+
+    dry, done = give_up(overwritten_table, 0, dry_run=True), give_up(overwritten_table, 0)
+    assert (dry.status, done.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
+    for outcome in (dry, done):
+        assert f"what only file://{lost} named is not known and stays" in outcome.summary
+    assert done.files_deleted == ()  # the list itself is not there, and nothing else is proven to be of no use
+    assert (manifest.exists(), data.exists()) == (True, True)
+    assert named not in ids(overwritten_table)
+    assert str(data) in {
+        normalise(path) for path in overwritten_table.run(EXPIRY).files_deleted
+    }  # the next snapshot named it, too
+    assert (ids(overwritten_table), overwritten_table.rows()) == ([head], rows)
+    assert overwritten_table.run(SWEEP).status is Status.SUCCEEDED
+    overwritten_table.assert_sound()
+
+
+def test_what_readable_metadata_proves_unneeded_goes(overwritten_table: MaintainedTable) -> None:
+    """Of two manifests that only the given up snapshots list, one can be read."""
+    ((manifest, data),) = files_of(overwritten_table, 0).values()
+    lost, unknown = next(found for found in files_of(overwritten_table, 1).values() if found[0] != manifest)
+    lists, rows = [list_of(overwritten_table, place) for place in (0, 1)], overwritten_table.rows()
+    lost.unlink()
+    outcome = give_up(overwritten_table, 0, 1)
+    assert {Path(normalise(path)) for path in outcome.files_deleted} == {manifest, data, lost, *lists}
+    assert f"what only file://{lost} named is not known and stays" in outcome.summary
+    assert (unknown.exists(), overwritten_table.rows()) == (True, rows)
+
+
+def test_a_damaged_manifest_proves_nothing_by_its_first_entries(overwritten_table: MaintainedTable) -> None:
+    manifest, data = next(iter(files_of(overwritten_table, 0).values()))
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    outcome = give_up(overwritten_table, 0, 1)
+    assert f"what only file://{manifest} named" in outcome.summary
+    assert data.exists()
+
+
+def test_what_the_others_need_stays_and_one_that_cannot_be_read_either_is_named(
+    overwritten_table: MaintainedTable,
+) -> None:
+    before, first, second = overwritten_table.files(), ids(overwritten_table)[0], ids(overwritten_table)[1]
+    for place in (0, 1):
+        list_of(overwritten_table, place).unlink()
+    refused = give_up(overwritten_table, 0)
+    assert refused.status is Status.REFUSED
+    assert f"snapshot_give_up_ids={first},{second} --unsafe" in (refused.reason or "")
+    assert give_up(overwritten_table, 0, 1).status is Status.SUCCEEDED
+    assert len(before - overwritten_table.files()) == 2
+    overwritten_table.assert_sound()
+
+
+def test_what_the_head_needs_cannot_be_given_up(overwritten_table: MaintainedTable) -> None:
+    list_of(overwritten_table, -1).unlink()
+    outcome = overwritten_table.run(EXPIRY)
+    assert outcome.status is Status.REFUSED
+    assert "move or drop branch 'main' first, whose head needs it" in (outcome.reason or "")
+    with pytest.raises(PolicyError, match=r"snapshot_give_up_ids names \d+, the head of branch 'main'"):
+        give_up(overwritten_table, -1)
+
+
+def test_the_command_takes_what_its_refusal_spells_out(command: Command) -> None:
+    table = command.table(appends=3)
+    oldest = table.snapshots()[0]
+    local_path(oldest.manifest_list).unlink()
+    expire = ("maintain", "ns.t", "--engine", "local", "--operations", "expire_snapshots")
+    refused = command(*expire, *EVERYTHING_IS_OLD)
+    given = ("--set", f"snapshot_give_up_ids={oldest.snapshot_id}", "--unsafe")
+    assert " ".join(given) in refused.err
+    assert command(*expire, *given[:2]).code == 2
+    assert (command(*expire, *given).code, command(*expire, *EVERYTHING_IS_OLD).code) == (0, 0)
+
+
+def test_it_needs_unsafe(overwritten_table: MaintainedTable) -> None:
+    named = {"snapshot_give_up_ids": str(ids(overwritten_table)[0])}
+    with pytest.raises(PolicyError, match=r"snapshot_give_up_ids \(from --set\) drops snapshots .*--unsafe allows it"):
+        overwritten_table.runtime.policy(overwritten_table.loaded, named)
+    with pytest.raises(PolicyError, match="only the snapshots of one of them expire"):
+        overwritten_table.runtime.policy(overwritten_table.loaded, named | {"snapshot_expire_ids": "7"}, unsafe=True)
+
+
+# A table of six appends, and expiries of its snapshots.
+
+ROWS = pa.table({"id": [1, 2, 3]})
+EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
+
+
+@contextmanager
+def six_appends(folder: Path) -> Iterator[MaintainedTable]:
+    """The same three rows, six times."""
+    with maintained_table(folder) as made:
+        written = made.create(ROWS.schema)
+        for _ in range(6):
+            written.append(ROWS)
+        yield made
+
+
+def expired(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
+    return outcome_of(table.maintain(**EXPIRE, **overrides), Operation.EXPIRE_SNAPSHOTS)
+
+
+# Expiry frees exactly what nothing else needs: tags, branches, shared manifests and statistics of others stay.
 
 # Magic, and a footer of magic, JSON, its length, flags and magic (Puffin specification).
 EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + bytes(4) + b"PFA1"
@@ -266,3 +427,83 @@ def respelled(table: MaintainedTable, paths: Mapping[str, str]) -> None:
     }
     ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 7}
     table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": raw}, ref])
+
+
+# What an expiry does on request: named snapshots, and specs and schemas that nothing uses.
+
+
+def test_named_snapshots_go_and_the_retention_has_no_say(table: MaintainedTable) -> None:
+    ids = [s.snapshot_id for s in table.table.snapshots()]
+    outcome = expired(table, snapshot_expire_ids=f"{ids[3]},{ids[1]}", snapshot_retention_hours="168")
+    assert outcome.summary == "expired 2 snapshot(s), deleted 2 unreferenced file(s)"
+    assert set(table.loaded.metadata.snapshots) == set(ids) - {ids[1], ids[3]}
+    table.assert_sound()
+    before = table.loaded.metadata_location
+    for named, what in ((ids[1], "no snapshot of this table"), (ids[5], "the head of branch 'main'")):
+        with pytest.raises(PolicyError, match=what):
+            table.maintain(operations="compact,expire_snapshots", snapshot_expire_ids=str(named))
+    assert table.loaded.metadata_location == before, "nothing ran"
+
+
+def test_a_named_snapshot_that_somebody_else_expired_meanwhile_is_fine(table: MaintainedTable) -> None:
+    ids = [s.snapshot_id for s in table.table.snapshots()]
+
+    def theirs() -> None:
+        table.catalog.inner.commit(table.loaded, [], [{"action": "remove-snapshots", "snapshot-ids": [ids[0]]}])
+
+    table.catalog.before_commit = once(theirs)
+    outcome = expired(table, snapshot_expire_ids=f"{ids[0]},{ids[1]}")
+    assert outcome.summary == "expired 1 snapshot(s), deleted 1 unreferenced file(s)"
+    assert set(table.loaded.metadata.snapshots) == set(ids[2:])
+
+
+def _evolved(table: MaintainedTable) -> None:
+    with table.table.update_schema() as update:
+        update.add_column("note", StringType())
+    with table.table.update_spec() as spec:
+        spec.add_field("id", IdentityTransform(), "part")
+    table.table.overwrite(pa.table({"id": [1, 2, 3], "note": ["a", "b", "c"]}))
+
+
+def test_unused_specs_and_schemas_go_on_request(table: MaintainedTable) -> None:
+    _evolved(table)
+    before = table.rows()
+    metadata = table.loaded.metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
+    preview = outcome_of(
+        table.maintain(dry_run=True, **EXPIRE, clean_expired_metadata="true"), Operation.EXPIRE_SNAPSHOTS
+    )
+    assert preview.summary.endswith("; would remove 1 partition spec(s) and 1 schema(s) that nothing uses")
+    outcome = expired(table, clean_expired_metadata="true")
+    assert outcome.summary.endswith("; removed 1 partition spec(s) and 1 schema(s) that nothing uses")
+    assert outcome.metrics["expire_snapshots.specs_removed"] == 1
+    assert outcome.metrics["expire_snapshots.schemas_removed"] == 1
+    metadata = table.loaded.metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({1}, {1})
+    assert canonical(duckdb_rows(table.loaded.metadata_location)) == table.rows() == before
+    table.assert_sound()
+
+
+def test_without_being_asked_they_stay(table: MaintainedTable) -> None:
+    _evolved(table)
+    expired(table)
+    metadata = table.loaded.metadata
+    assert (set(metadata.schemas), set(metadata.specs)) == ({0, 1}, {0, 1})
+
+
+def test_a_catalog_that_does_not_take_them_out_still_expires(table: MaintainedTable) -> None:
+    _evolved(table)
+
+    def old_fashioned(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        if any(update["action"] == "remove-schemas" for update in updates):
+            raise StorageError("catalog answered HTTP 400 about ns.t: unknown update action: remove-schemas")
+        return table.catalog.inner.commit(base, requirements, updates)
+
+    table.catalog.commit_instead = old_fashioned
+    outcome = expired(table, clean_expired_metadata="true")
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.summary.endswith("; the catalog refused to remove unused partition specs and schemas")
+    assert outcome.metrics["expire_snapshots.schemas_removed"] == 0
+    assert len(table.loaded.metadata.snapshots) == 1
+    assert table.unreferenced() == set()
+    table.assert_sound()

@@ -1,8 +1,10 @@
-"""Failed loads are cleaned from their record after the grace period (rule 104), whatever else goes wrong."""
+"""Staged loads: kept while a commit may name them, cleaned after the grace period (rule 104)."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,71 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import declare_load, list_loads, stage_load
+from icekeeper.deletion.shared_references import HeldFiles
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
-from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.model import TableName
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
+from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import LoadOrigin, LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.maintained_table import EAGER, NAME, same_clock
-from support.staged_table import GRACE, GRACE_MS, START_MS, StagedTable
+from support.command import ABOUT, Command, local_path, one_sentence
+from support.maintained_table import EAGER, ID_AND_PART, NAME, MaintainedTable, our_catalog, same_clock
+from support.moments import Moment, at
+
+# A table whose passes and staged loads live by a clock that a test sets.
+
+GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
+GRACE_MS = 24 * HOUR_MS
+START_MS = system_clock()
+
+
+class Watch:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class StagedTable(MaintainedTable):
+    """A table whose passes and loads live by a clock of their own."""
+
+    def __init__(self, catalog: SqlCatalog, folder: Path) -> None:
+        super().__init__(our_catalog(folder), folder, pyiceberg=catalog)
+        self.create()
+        self.clock = Watch()
+        self.fill(3)
+
+    @property
+    def handle(self) -> TableHandle:
+        return TableHandle(self.catalog, NAME, self.state, self.clock, store_clock=same_clock)
+
+    def stage(self, name: str, *paths: str, state: LoadState = LoadState.PENDING) -> StagedLoad:
+        load = stage_load(self.handle, name, [f"file://{path}" for path in paths], ())
+        return load if state is LoadState.PENDING else declare_load(self.handle, name, state)
+
+    def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: Any) -> PassOutcome:
+        """A pass with a grace period of a day."""
+        told = {**GRACE, **settings}
+        return self.maintain(operations, clock=self.clock, dry_run=dry_run, **told)
+
+    def cleaned(self, **more: Any) -> StagedOutcome:
+        staged = self.sweep(**more).staged
+        assert staged is not None
+        return staged
+
+    def states(self) -> dict[str, LoadState]:
+        return {load.name: load.state for load in list_loads(self.handle)}
+
+
+# Failed loads are cleaned from their record after the grace period (rule 104), whatever else goes wrong.
 
 
 @pytest.fixture
@@ -280,3 +336,285 @@ def test_a_pass_that_cannot_be_recorded_is_still_told(table: StagedTable, monkey
     assert outcome.operations[0].summary == "compacted 3 files into 1 (across 1 bins)"
     assert outcome.warnings == ("the pass could not be recorded: the disk is full",)
     assert json.loads(json.dumps(outcome.to_json(lambda *_: "")))["warnings"] == list(outcome.warnings)
+
+
+# A failed load's record is no proof: what something else needs stays.
+
+
+def test_a_file_that_something_references_is_never_deleted(table: StagedTable) -> None:
+    """Someone adopted it in spite of what was said; also under another spelling of its path."""
+    data = [normalise(file.file_path) for file in table.data_files()]
+    gone = table.plant("data/gone.parquet")
+    table.stage("L", data[0], data[1].replace("/data/", "//data/"), gone, state=LoadState.FAILED)
+    metadata = table.reachable()
+    table.stage("all", *(path for path in sorted(metadata) if path.endswith(".avro")), state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    ids = table.ids()
+    staged = table.cleaned()
+    assert [normalise(path) for path in staged.files_deleted] == [gone]
+    assert staged.metrics["staged.files_referenced"] == 2 + sum(path.endswith(".avro") for path in metadata)
+    assert table.states() == {}
+    assert table.readers_agree() == ids
+    assert table.verify().ok
+
+
+def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTable) -> None:
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    table.stage("L", str(adopted), state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    # To look for newer heads is the last thing that a plan does; the references were read before.
+    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
+        staged = table.cleaned(operations="rewrite_position_deletes")
+    assert staged.files_planned == (f"file://{adopted}",)
+    assert staged.files_deleted == ()
+    assert staged.metrics["staged.files_referenced"] == 1
+    assert table.verify().ok
+
+
+@pytest.mark.parametrize("moment", [Moment.OPERATIONS_DONE, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING])
+def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, moment: Moment) -> None:
+    """The record is of another UUID, whatever lies at the path by now."""
+    path = table.plant("data/load.parquet")
+    table.stage("L", path, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    location = table.metadata.location
+
+    def replace() -> None:
+        table.pyiceberg.drop_table("ns.t")
+        table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
+
+    with at(moment, replace):
+        problem = table.cleaned(operations="rewrite_position_deletes").problem
+    assert "was replaced by another one" in (problem or "")
+    assert Path(path).exists()
+
+
+def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
+    path = table.plant("data/retried.parquet")
+    table.stage("first", path, state=LoadState.FAILED)
+    table.stage("second", path)
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned(dry_run=True).files_planned == ()
+    assert table.cleaned().files_deleted == ()
+    assert table.states() == {"second": LoadState.PENDING}
+    assert path in table.files()
+
+
+def test_what_a_table_nested_in_ours_has_is_not_ours_to_clean(table: StagedTable) -> None:
+    nested = table.pyiceberg.create_table(
+        "ns.nested", schema=ID_AND_PART, location=f"{table.metadata.location}/sub/nested"
+    )
+    other = Path(normalise(nested.location())) / "data" / "staged.parquet"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x")
+    table.stage("L", str(other), state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned().files_deleted == ()
+    assert other.exists()
+
+
+def test_what_another_entry_of_the_same_table_references_stays(table: StagedTable) -> None:
+    """Registered twice, and the other entry has moved on since."""
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted, gone = table.plant("data/adopted.parquet", source.read_bytes()), table.plant("data/gone.parquet")
+    twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
+    twin.add_files([f"file://{adopted}"])
+    table.stage("L", adopted, gone, state=LoadState.FAILED)
+    table.clock.now_ms += GRACE_MS
+    assert [normalise(path) for path in table.cleaned(dry_run=True).files_planned] == [gone]
+    assert [normalise(path) for path in table.cleaned().files_deleted] == [gone]
+    assert adopted in table.files()
+
+
+def test_what_a_newer_head_references_stays(table: StagedTable, tmp_path: Path) -> None:
+    """The pointer database comes back from a backup that is older than the commit of the load."""
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
+    adopted = table.plant("data/adopted.parquet", Path(normalise(table.data_files()[0].file_path)).read_bytes())
+    table.stage("L", adopted, state=LoadState.FAILED)
+    table.table.add_files([f"file://{adopted}"])
+    table.append(90)
+    shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
+    table.clock.now_ms += GRACE_MS
+    assert "newer head" in str(table.cleaned().problem)
+    assert adopted in table.files()
+
+
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable, moment: str) -> None:
+    """Each entry of the catalog has a record of its own."""
+    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+    table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
+    twin = replace_name(table.handle, "twin")
+    if moment == "before":
+        stage_load(twin, "L", [f"file://{staged}"], ())
+        outcome = table.run(Operation.REMOVE_ORPHANS)
+        assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    table.stage("failed", staged, state=LoadState.FAILED)
+    if moment == "between":
+        stage_load(twin, "L", [f"file://{staged}"], ())
+    table.clock.now_ms += GRACE_MS
+    assert table.cleaned().files_deleted == ()
+    assert staged in table.files()
+
+
+def replace_name(handle: TableHandle, name: str) -> TableHandle:
+    return replace(handle, table=TableName(NAME.namespace, name))
+
+
+# The commands for staged loads.
+
+
+def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
+    location = command.table(appends=1).location()
+    paths = [f"{location}/data/load/{number}.parquet" for number in range(4)]
+    (tmp_path / "list.txt").write_text("\n".join(paths[1:]) + "\r\n\n")
+    prefix = f"{location}/data/in"
+    added = command(
+        *("stage", "add", "ns.t", "--name", "L", "--file", paths[0], "--file", paths[1]),
+        *("--file-list", str(tmp_path / "list.txt"), "--prefix", prefix, "--json"),
+    )
+    load = added.json["load"]
+    assert added.code == 0
+    assert added.json == {
+        **ABOUT,
+        "load": {
+            "name": "L",
+            "origin": "user",
+            "state": "pending",
+            "files": 4,
+            "prefixes": [prefix],
+            "changed_ms": load["changed_ms"],
+            "changed": load["changed"],
+        },
+    }
+    again = command("stage", "add", "ns.t", "--name", "L", "--file", paths[0], "--file", f"{location}/x", "--json")
+    assert (again.json["load"]["files"], again.json["load"]["prefixes"]) == (5, [prefix])
+    assert command("stage", "list", "ns.t", "--json").json == {**ABOUT, "loads": [again.json["load"]]}
+    for state in ("adopted", "failed"):
+        document = command("stage", state, "ns.t", "--name", "L", "--json").json
+        assert document["load"]["state"] == state
+        assert command("stage", state, "ns.t", "--name", "L", "--json").json == document
+    line = " ".join(command("stage", "list", "ns.t").out.split())
+    assert line == f"L failed 5 file(s), {prefix}, since {document['load']['changed']}"
+
+
+def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_path: Path) -> None:
+    location = command.table(appends=1).location()
+    command.table("ns.u", appends=0)
+    metadata = command.pointers()[0][1]
+    add = ("stage", "add", "ns.t", "--name", "L")
+    for arguments, sentence in (
+        (add, "a load has files or prefixes; none were given"),
+        ((*add, "--file", "s3://other/f"), f"s3://other/f is not below {location}, so it cannot be a staged file"),
+        ((*add, "--file", f"{location}/../u/data/f"), f"{location}/../u/data/f is not below {location}"),
+        ((*add, "--file", location), f"{location} is not below {location}"),
+        ((*add, "--file", metadata), f"{metadata} is table metadata, so it cannot be a staged file of this table"),
+        ((*add, "--prefix", f"{location}/"), f"{location}/ is not below {location}; nothing was recorded"),
+        ((*add, "--file-list", str(tmp_path / "none")), f"the list of files {tmp_path / 'none'} cannot be read"),
+        (("stage", "add", "ns.t", "--name", "run:compact", "--file", f"{location}/f"), "load name 'run:compact' must"),
+        (("stage", "adopted", "ns.t", "--name", "L"), "there is no load 'L' on ns.t; loads are: none"),
+        (("stage", "failed", "ns.absent", "--name", "L"), "there is no table ns.absent in catalog C"),
+        (("stage", "list", "ns.absent"), "there is no table ns.absent in catalog C"),
+    ):
+        answer = command(*arguments, "--json")
+        assert answer.code == 2
+        assert answer.json["error"]["message"].startswith(sentence)
+        assert one_sentence(answer.err).startswith(sentence)
+    assert command("stage", "list", "ns.t", "--json").json["loads"] == []
+
+
+def test_a_load_that_ended_is_not_staged_again(command: Command) -> None:
+    location = command.table(appends=1).location()
+    add = ("stage", "add", "ns.t", "--name", "L", "--file", f"{location}/data/f.parquet")
+    command(*add)
+    command("stage", "failed", "ns.t", "--name", "L")
+    assert one_sentence(command(*add).err) == "load 'L' is failed already; choose another name"
+    answer = command("stage", "adopted", "ns.t", "--name", "L")
+    assert (answer.code, one_sentence(answer.err)) == (
+        2,
+        "load 'L' failed, so its files may be deleted already; stage them under another name",
+    )
+
+
+def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> None:
+    location = command.table(appends=1).location()
+    path = local_path(location) / "data" / "f.parquet"
+    path.write_bytes(b"?")
+    command("stage", "add", "ns.t", "--name", "L", "--file", path.as_uri())
+    command("stage", "failed", "ns.t", "--name", "L")
+    maintain = ("maintain", "ns.t", "--engine", "local", "--unsafe", "--operations", "compact", "--json")
+    assert "staged" not in command(*maintain).json
+    answer = command(*maintain, "--set", "orphan_older_than_hours=0")
+    assert answer.code == 0
+    assert answer.json["staged"] == {
+        "summary": "deleted 1 staged file(s) of 1 failed load(s)",
+        "problem": None,
+        "metrics": {key: value for key, value in answer.json["metrics"].items() if key.startswith("staged.")},
+        "files": {"planned": [path.as_uri()], "deleted": [path.as_uri()]},
+    }
+    assert answer.json["metrics"]["staged.files_deleted"] == 1
+    assert [part["operation"] for part in answer.json["operations"]] == ["compact"]
+    assert "staged files: deleted 1 staged file(s) of 1 failed load(s)" in answer.err
+    assert not path.exists()
+
+
+# Staged loads: never deleted while a commit may name them, cleaned from the record some time after they failed.
+
+
+@pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
+def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: LoadState) -> None:
+    """Modak's bound (rule 103): staged files awaiting adoption must never be deleted, however old they are."""
+    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+    inside, beside = table.plant("data/load-1/a.parquet"), table.plant("data/load-10/a.parquet")
+    stage_load(table.handle, "L", [f"file:{staged}"], [f"{table.metadata.location}/data/load-1/"])
+    if state is LoadState.ADOPTED:
+        declare_load(table.handle, "L", state)
+    outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert set(map(normalise, outcome.files_deleted)) == {orphan, beside}
+    assert outcome.metrics["remove_orphans.files_protected"] == 2
+    assert {staged, inside} <= table.files()
+
+
+def test_a_load_that_is_staged_after_the_listing_is_spared(table: StagedTable) -> None:
+    """Files may be older than the load that adopts them: the record is read again right before every batch."""
+    old, orphan = table.plant("data/old.parquet"), table.plant("data/orphan.parquet")
+    with at(Moment.DELETION_RECORDED, lambda: table.stage("L", old)):
+        outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert len(outcome.files_planned) == 2
+    assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    assert old in table.files()
+
+
+def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:
+    """A file that compaction replaced is being added anew."""
+    data = normalise(table.data_files()[0].file_path)
+    table.run(Operation.COMPACT)
+    with at(Moment.BEFORE_COMMIT, lambda: table.stage("L", data)):
+        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.status is Status.SUCCEEDED
+    assert data in set(map(normalise, outcome.files_planned)) - set(map(normalise, outcome.files_deleted))
+    assert data in table.files()
+
+
+def test_every_look_sees_what_was_staged_and_pinned_since(table: StagedTable) -> None:
+    """The guard before each batch of deletions, also after the first."""
+    memory, metadata = table.handle.memory(table.loaded), table.metadata
+    held = HeldFiles(memory, table.storage.read)
+    paths = [table.plant(f"data/{number}.parquet") for number in range(3)]
+    for number, path in enumerate(paths):
+        held.look(metadata)
+        assert [held.hold(one) for one in paths] == [one in paths[:number] for one in paths]
+        table.stage(f"L{number}", path)
+    declare_load(table.handle, "L0", LoadState.FAILED)
+    held.look(metadata)
+    assert [held.hold(one) for one in paths] == [False, True, True]
+    assert metadata.current_snapshot is not None
+    location = f"{metadata.location}/metadata/old.metadata.json"
+    assert not held.hold(location)
+    snapshot_id = metadata.current_snapshot.snapshot_id
+    table.state.add_pin(
+        Pin(identity=memory.identity, name="p", snapshot_id=snapshot_id, metadata_location=location, expires_ms=2**62)
+    )
+    held.look(metadata)
+    assert held.hold(normalise(location))

@@ -1,23 +1,38 @@
-"""Who needs a file: other tables, other catalogs, newer heads of the same table, and what a deployment allows."""
+"""Who needs a file: other tables, other catalogs, and newer heads of the same table."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused
+from icekeeper.model import TableName
+from icekeeper.pipeline.events import Item, OperationEvent, PlanReference, parse_event
+from icekeeper.pipeline.glue_job import run_job
+from icekeeper.pipeline.run_step import list_orphans
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.pipeline_deployment import RUN, Pipeline
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain, second_catalog
+
+# Who needs a file: other tables, other catalogs, newer heads of the same table, and what a deployment allows.
 
 
 @pytest.fixture
@@ -292,3 +307,323 @@ class TestFolders:
         theirs = table.plant("theirs/live.parquet")
         assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
         assert Path(theirs).exists()
+
+
+# A newer head of a table that its entry does not know, where its metadata lie in an unusual place (rule 90).
+
+DELETING = pytest.mark.parametrize("operation", [Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
+
+
+def restored(table: MaintainedTable, database: Path, **properties: str) -> str:
+    """Let the catalog come back from a backup; the metadata file of the newest head, made with these properties."""
+    shutil.copy(database, database.with_suffix(".backup"))
+    if properties:
+        with table.table.transaction() as transaction:
+            transaction.set_properties(properties)
+    table.append(30)
+    table.append(40)
+    newest = table.loaded.metadata_location
+    shutil.copy(database.with_suffix(".backup"), database)
+    age_everything(table)
+    return newest
+
+
+def assert_refused(table: MaintainedTable, operation: Operation, newest: str, **more: str) -> None:
+    outcome = table.run(operation, **more)
+    assert outcome.status is Status.REFUSED
+    assert newest.rpartition("/")[2] in str(outcome.reason)
+    assert sorted(row["id"] for row in pyiceberg_rows(newest)) == [0, 1, 10, 11, 20, 21, 30, 40]
+
+
+@DELETING
+def test_it_is_seen_in_a_folder_that_a_person_protects(
+    local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
+) -> None:
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path)
+    table.fill(3)
+    newest = restored(table, tmp_path / "catalog.db")
+    assert_refused(table, operation, newest, orphan_protected_prefixes=f"{table.metadata.location}/metadata")
+
+
+@DELETING
+def test_it_is_seen_where_the_table_keeps_its_metadata_elsewhere(
+    local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
+) -> None:
+    elsewhere = {"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=elsewhere)
+    table.fill(3)
+    assert_refused(table, operation, restored(table, tmp_path / "catalog.db"))
+
+
+@DELETING
+def test_it_is_seen_in_the_folder_of_tables_without_the_property(
+    local_catalog: SqlCatalog, tmp_path: Path, operation: Operation
+) -> None:
+    """The newer head has given the property up."""
+    table = new_table(
+        local_catalog, tmp_path, allowed=tmp_path, properties={"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
+    )
+    table.fill(3)
+    home = table.metadata.location
+    assert_refused(
+        table, operation, restored(table, tmp_path / "catalog.db", **{"write.metadata.path": f"{home}/metadata"})
+    )
+
+
+@pytest.mark.parametrize("refused", ["list_if_allowed", "can_list"])
+def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """A role that may delete objects and not list them; the second is asked for tables of other formats."""
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path)
+    table.fill(3)
+    table.maintain(operations="compact")
+    monkeypatch.setattr(Storage, refused, lambda self, prefix: None)
+    before = table.files()
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.status is Status.REFUSED
+    assert "allow s3:ListBucket there" in str(outcome.reason)
+    assert table.files() == before
+
+
+# A table that no pass has looked at since takes in files of another one; the owner's passes know it (rule 184).
+
+
+@pytest.fixture
+def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Three appends."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+def test_orphan_removal_spares_what_a_guest_has_taken_in_since(owner: MaintainedTable) -> None:
+    guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
+    guest.append(owner.new_rows(99))
+    maintain(owner, owner.pyiceberg, "ns.guest", operations="compact", min_input_files="9")
+    theirs = Path(owner.plant("data/theirs.parquet"))
+    theirs.write_bytes(Path(files_of(owner.table)[0].removeprefix("file://")).read_bytes())
+    guest.add_files([theirs.as_uri()])
+    orphan = owner.plant("data/orphan.parquet")
+    age_everything(owner)
+    outcome = maintain(owner, owner.pyiceberg, "ns.t", operations="remove_orphans")["remove_orphans"]
+    assert [Path(path).name for path in outcome.files_deleted] == [Path(orphan).name]
+    assert ids(guest) == [20, 21, 99]
+
+
+def test_expiry_spares_what_a_guest_has_taken_in_that_nobody_looked_at(owner: MaintainedTable) -> None:
+    """An earlier pass over the owner has heard of it, by its document alone."""
+    guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
+    guest.add_files(files_of(owner.table))
+    maintain(owner, owner.pyiceberg, "ns.t")
+    assert ids(guest) == ids(owner.table) == [0, 1, 10, 11, 20, 21]
+
+
+def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> None:
+    """Nobody can read the guest's old snapshot any more; its head is whole."""
+    guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
+    guest.append(owner.new_rows(99))
+    head = guest.current_snapshot()
+    assert head is not None
+    (gone,) = head.manifests(guest.io)
+    guest.overwrite(owner.new_rows(98))
+    guest.add_files(files_of(owner.table))
+    Path(gone.manifest_path.removeprefix("file://")).unlink()
+    maintain(owner, owner.pyiceberg, "ns.t", operations="compact")
+    orphan = Path(owner.plant("data/orphan.parquet"))
+    age_everything(owner)
+    outcome = maintain(owner, owner.pyiceberg, "ns.t", operations="remove_orphans")["remove_orphans"]
+    assert outcome.reason is None or gone.manifest_path in outcome.reason
+    assert ids(guest) == [0, 1, 10, 11, 20, 21, 98]
+    claims = owner.state.claims.of_entry((owner.catalog.name, owner.catalog.warehouse, "ns.guest"))
+    assert claims is not None
+    assert (set(claims.folders), claims.is_looked_into) == ({normalise(f"{owner.metadata.location}/data")}, False)
+    assert orphan.exists() == (outcome.reason is not None)
+
+
+# A table inside the location of another one, which took some of its files in.
+
+
+def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Once a pass has seen the table around it, only what is recorded of that one tells where it lies (rule 88)."""
+    inner = new_table(local_catalog, tmp_path)
+    inner.fill(3)
+    outer = inner.create_beside("ns.outer", inner.table.location().rpartition("/")[0])
+    outer.add_files(files_of(inner.table))
+    maintain(inner, local_catalog, "ns.outer", operations="expire_snapshots")
+    outcomes = maintain(inner, local_catalog, "ns.t")
+    assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
+    assert outcomes["expire_snapshots"].metrics["expire_snapshots.snapshots_expired"] > 0
+    assert ids(outer) == ids(inner.table) == [0, 1, 10, 11, 20, 21]
+
+
+# Who needs a file, asked by the pipeline's functions and jobs as by the command.
+
+
+def steps(pipeline: Pipeline, item: Item, plan: PlanReference, *operations: str) -> dict[str, str]:
+    return {step: str(pipeline.run(item, plan, step)["status"]) for step in operations}
+
+
+def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Its catalog is served by the same deployment; a pass over it has been made from a laptop."""
+    properties = {"uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": (tmp_path / "other").as_uri()}
+    other = SqlCatalog("other", **properties)
+    other.create_namespace("ns")
+    guest = other.create_table("ns.guest", schema=ID_AND_PART)
+    guest.add_files([task.file.file_path for task in pipeline.table.table.scan().plan_files()])
+    before = ids(guest)
+    with (tmp_path / "pyiceberg.yaml").open("a") as configured:
+        configured.write("  other:\n    type: sql\n")
+        configured.writelines(f"    {key}: {value}\n" for key, value in properties.items())
+    laptop = Runtime(
+        open_catalog("other", {"type": "sql", **properties}), open_state(pipeline.environment), environment={}
+    )
+    laptop.maintain(TableName.parse("ns.guest"), {"operations": "compact", "min_input_files": "99"}, LocalEngine(1))
+    item, plan = pipeline.begin(catalog="local")
+    assert steps(pipeline, item, plan, "compact", "expire_snapshots") == {
+        "compact": "succeeded",
+        "expire_snapshots": "succeeded",
+    }
+    assert ids(guest) == before == ids(pipeline.table.table)
+
+
+def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
+    """Each function has a process of its own, so it is the state that tells (rule 220)."""
+    pipeline.table.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
+    item, plan = pipeline.begin()
+    for step in ("compact", "expire_snapshots", "remove_orphans"):
+        pipeline.table.plant("data/orphan.parquet")
+        pipeline.deployment = pipeline.open()
+        assert steps(pipeline, item, plan, step) == {step: "succeeded"}
+    assert loads["ns.quiet"] == 1
+
+
+@pytest.mark.parametrize("by_job", [False, True], ids=["function", "job"])
+def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipeline, *, by_job: bool) -> None:
+    bound = f"{pipeline.table.folder.parent.parent.as_uri()}/{{namespace}}/t/metadata"
+    pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: f"local={bound}"})
+    item, plan = pipeline.begin()
+    if by_job:
+        arguments = {"plan-key": plan.key, "plan-digest": plan.digest, "operation": "compact", "run-id": RUN}
+        arguments |= {"control-bucket": str(pipeline.control), "state": pipeline.environment["ICEKEEPER_STATE"]}
+        given = [part for name, value in arguments.items() for part in (f"--{name}", value)]
+        assert run_job(given, frozenset({Operation.COMPACT})) == 0
+        assert pipeline.document(item, "compact.json")["status"] == "refused"
+    else:
+        assert steps(pipeline, item, plan, "compact") == {"compact": "refused"}
+    assert "ns/t lies outside file:///" in pipeline.document(item, "compact.json")["reason"]
+
+
+def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
+    for number in (100, 101):
+        pipeline.table.append(number)
+    newest = pipeline.table.loaded.metadata_location
+    rows = sorted(row["id"] for row in pyiceberg_rows(newest))
+    shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
+    item, plan = pipeline.begin()
+    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    answer = list_orphans(pipeline.deployment, event, LocalEngine(1))
+    assert (answer["status"], answer["count"]) == ("refused", 0)
+    assert steps(pipeline, item, plan, "expire_snapshots") == {"expire_snapshots": "refused"}
+    assert sorted(row["id"] for row in pyiceberg_rows(newest)) == rows
+
+
+# Another table shares files with ours, and its catalog entry is older than its newest head.
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """``ns.guest`` of some catalog."""
+
+    catalog: SqlCatalog
+    database: Path
+    table: Table
+
+    def lose(self, changes: Callable[[], object]) -> str:
+        """Let its catalog's database come back from a backup made before the changes; the newest metadata file."""
+        backup = self.database.with_suffix(".backup")
+        shutil.copy(self.database, backup)
+        changes()
+        newest = self.table.refresh().metadata_location
+        shutil.copy(backup, self.database)
+        return newest
+
+
+@pytest.fixture(params=["same catalog", "other catalog"])
+def guest(request: pytest.FixtureRequest, owner: MaintainedTable, tmp_path: Path) -> Guest:
+    """It has taken in one file of the owner, and a pass has looked at it."""
+    is_here = request.param == "same catalog"
+    catalog = owner.pyiceberg if is_here else second_catalog(tmp_path)
+    table = catalog.create_table("ns.guest", schema=ID_AND_PART)
+    table.add_files(files_of(owner.table)[:1])
+    maintain(owner, catalog, "ns.guest", operations="compact", min_input_files="9")
+    return Guest(catalog, tmp_path / ("catalog.db" if is_here else "other.db"), table)
+
+
+def rows(location: str) -> list[int]:
+    return sorted(row["id"] for row in pyiceberg_rows(location))
+
+
+def compact_away(owner: MaintainedTable) -> None:
+    """The owner's files of now are needed by its old snapshots alone."""
+    maintain(owner, owner.pyiceberg, "ns.t", operations="compact")
+
+
+@pytest.mark.parametrize("operation", [Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS])
+def test_what_one_newer_state_of_a_guest_needs_is_spared(
+    owner: MaintainedTable, guest: Guest, operation: Operation
+) -> None:
+    """It may be of a swap that crashed."""
+    second = files_of(owner.table)[1:2]
+    newest = guest.lose(lambda: guest.table.add_files(second))
+    before = rows(newest)
+    compact_away(owner)
+    orphan = owner.plant("data/orphan.parquet")
+    age_everything(owner)
+    outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog, operations=operation.value)
+    assert outcomes[operation.value].status is Status.SUCCEEDED
+    assert rows(newest) == before
+    assert Path(orphan).exists() == (operation is not Operation.REMOVE_ORPHANS)
+    maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog)
+    age_everything(owner)
+    maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog)
+    assert rows(newest) == before
+
+
+@pytest.mark.parametrize("operation", [Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS])
+def test_nothing_goes_while_a_guest_has_a_newer_head(
+    owner: MaintainedTable, guest: Guest, operation: Operation
+) -> None:
+    second, third = files_of(owner.table)[1:]
+
+    def go_on() -> None:
+        guest.table.add_files([second])
+        guest.table.add_files([third])
+
+    newest = guest.lose(go_on)
+    before = rows(newest)
+    compact_away(owner)
+    owner.plant("data/orphan.parquet")
+    age_everything(owner)
+    there = owner.files()
+    outcome = maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog, operations=operation.value)[operation]
+    assert outcome.status is Status.REFUSED
+    assert newest.rpartition("/")[2] in str(outcome.reason)
+    assert "ns.guest" in str(outcome.reason)
+    assert "point the entry at the newest metadata file" in str(outcome.reason)
+    assert {path for path in there if path.endswith((".parquet", ".avro"))} <= owner.files()
+    assert rows(newest) == before
+
+
+def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, guest: Guest) -> None:
+    """Its other entry is at the newest head, and what that needs is known."""
+    stale = guest.catalog.register_table("ns.stale", guest.table.refresh().metadata_location)
+    maintain(owner, guest.catalog, "ns.stale", operations="compact", min_input_files="9")
+    for path in files_of(owner.table)[1:]:
+        guest.table.add_files([path])
+    outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog)
+    assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
+    assert outcomes["remove_orphans"].status is Status.SUCCEEDED
+    assert rows(guest.table.refresh().metadata_location) == [0, 1, 10, 11, 20, 21]
+    assert rows(stale.metadata_location) == [20, 21]

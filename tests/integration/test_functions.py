@@ -1,22 +1,37 @@
-"""Every function, called as Lambda calls it with its event of events/: a pass, its environment, and wrong events."""
+"""Every function as Lambda calls it: passes, metrics, repeated calls, and an upgrade in flight."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError
+from icekeeper.pipeline import glue_job
+from icekeeper.pipeline.control_bucket import read_plan
+from icekeeper.pipeline.events import (
+    DetectEvent,
+    LeaseEvent,
+    OperationEvent,
+    PlanEvent,
+    ReportRunEvent,
+    ReportTableEvent,
+    parse_event,
+)
+from icekeeper.policy import Operation
 from local_stack.template import load_template
-from support.lambda_functions import sample
+from support.lambda_functions import FUNCTIONS, Answer, sample
 from support.maintained_table import MaintainedTable
 from support.stack_template import local_environment
 from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Functions
+
+# Every function, called as Lambda calls it with its event of events/: a pass, its environment, and wrong events.
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
@@ -201,3 +216,423 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     everything = [f"{answer.output} {answer.result} {answer.error!r}" for answer in told]
     everything += [path.read_text() for path in functions.control.rglob("*.json")]
     assert not [text for text in everything for secret in SECRETS if secret in text]
+
+
+# A function that is called again: it waits for the first attempt, answers the same, and does nothing twice.
+
+# Sample, the module that does the work, and the use case there.
+WORK = {
+    "detect_forced": ("detect.handler", "detect_tables"),
+    "plan": ("plan.handler", "plan_table"),
+    "list_orphans": ("list_orphans.handler", "list_orphans"),
+    "report_table": ("table_report", "report_table"),
+    **dict.fromkeys(STEPS.values(), ("steps", "run_step")),
+}
+
+
+def test_a_second_attempt_waits_while_the_first_is_at_work(
+    aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws_functions.begin()
+    for name, (module, use_case) in WORK.items():
+        tried: list[Answer] = []
+
+        def work(*given: Any, sample_: str = name, tried: list[Answer] = tried, **more: Any) -> Any:
+            tried.append(aws_functions.send(sample_, **changed(sample_)))
+            raise MaintenanceError("seen enough")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.import_module(module), use_case, work)
+            first = aws_functions.send(name, **changed(name))
+        assert [type(one.error) for one in tried] == [IdempotencyAlreadyInProgressError], name
+        assert [(line["level"], line["run_id"]) for line in tried[0].lines] == [("WARNING", RUN)], name
+        assert str(first.error) == "seen enough", name
+
+
+def changed(name: str) -> dict[str, Any]:
+    """So that it has not been done before."""
+    others: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"attempt": 2}}
+    return others.get(name, {})
+
+
+def test_nobody_waits_for_an_attempt_whose_time_is_up(
+    aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that was killed forgets nothing: its deadline does."""
+    aws_functions.begin()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*given: Any, **more: Any) -> Any:
+        raise Killed
+
+    event = sample("compact_small")
+    event["item"], event["plan"] = (
+        event["item"] | aws_functions.item,
+        event["plan"] | aws_functions.plan,
+    )
+    for run_id, seconds in ((RUN, 0.0), ("another", 900.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.import_module("steps"), "run_step", killed)
+            with pytest.raises(Killed):
+                aws_functions.call("compact_small", {**event, "run_id": run_id}, seconds=seconds)
+    assert aws_functions.send("compact_small").result["status"] == "succeeded"
+    assert isinstance(aws_functions.send("compact_small", run_id="another").error, IdempotencyAlreadyInProgressError)
+
+
+def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions) -> None:
+    aws_functions.begin()
+    first, told = aws_functions.send("compact_small"), aws_functions.send("report_table")
+    aws_functions.table.fill(5, start=50)
+    again, told_again = aws_functions.send("compact_small"), aws_functions.send("report_table")
+    assert again.result == first.result
+    assert (again.lines, len(aws_functions.table.data_files())) == ([], 6)
+    assert (told_again.result, told_again.metrics) == (told.result, [])
+    assert len(aws_functions.deployment.state.history(aws_functions.identity)) == 1
+    # Without what DynamoDB remembers, the outcome in the control bucket says the same.
+    importlib.import_module("idempotency")._memory.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ICEKEEPER_STATE", "")
+        assert aws_functions.send("compact_small").result == first.result
+
+
+def test_an_answer_never_hides_what_is_still_to_be_done(aws_functions: Functions) -> None:
+    aws_functions.begin()
+    with aws_functions.table.table.transaction() as change:
+        change.set_properties({"icekeeper.target_file_size_mb": "64"})
+    for _ in range(2):  # an attempt that raised is forgotten
+        assert isinstance(aws_functions.send("compact_small").error, PlanStale)
+    digest = aws_functions.plan["digest"]
+    aws_functions.plan = aws_functions.send("plan", attempt=2).result
+    assert aws_functions.plan["digest"] != digest
+    assert aws_functions.send("compact_small").result["summary"] == "compacted 5 files into 1 (across 1 bins)"
+
+
+def test_a_state_table_that_fails_stops_what_has_not_begun_only(
+    aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws_functions.begin()
+    store = type(importlib.import_module("idempotency")._memory())
+
+    def fail(*given: Any, **more: Any) -> Any:
+        raise ConnectionError("no route")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_put_record", fail)
+        told = aws_functions.send("compact_small")
+    assert isinstance(told.error, StorageError)
+    assert "whether compact is being done already" in str(told.error)
+    assert len(aws_functions.table.data_files()) == 5
+    with monkeypatch.context() as patch:  # what went wrong is told, not that it could not be forgotten
+        patch.setattr(store, "_delete_record", fail)
+        told = aws_functions.send(
+            "plan", attempt=2, item={**sample("plan")["item"], **aws_functions.item, "catalog": "elsewhere"}
+        )
+    assert isinstance(told.error, MaintenanceError)
+    assert "no route" not in str(told.error)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_update_record", fail)
+        told = aws_functions.send("compact_small")
+    assert told.result["status"] == "succeeded"
+    assert [line["level"] for line in told.lines if "could not be remembered" in line["message"]] == ["WARNING"]
+
+
+# A run that began before an upgrade: its definition stays, so new functions get events of the version before.
+#
+# What stands here is what version 0.1.0 sends and expects.  It is written out, not imported: a change of the code must
+# not change it.  A later version adds its own beside it.
+
+ITEM = {
+    "catalog": "lake",
+    "warehouse": "arn:aws:s3tables:eu-central-1:123456789012:bucket/lake",
+    "table": "sales.orders",
+    "uuid": "0c1b7d4e-7a53-4a55-9a0a-3f0f6c1d2e9b",
+    "location": "s3://lake/sales/orders",
+    "reasons": ["small_files"],
+    "priority": 1.0,
+    "forced": False,
+    "settings": {"min_input_files": "2"},
+    "wait": False,
+    "schedules": ["nightly"],
+    "only_schedules": False,
+    "detected_ms": 1_790_000_000_000,
+}
+ROUTES = {
+    **dict.fromkeys(("expire_partitions", "compact", "expire_snapshots", "clean_staged"), "function"),
+    **dict.fromkeys(("remove_orphans", "rewrite_manifests"), "glue"),
+    **dict.fromkeys(("rewrite_position_deletes", "compute_statistics"), "none"),
+}
+PLAN = {"bucket": "control", "key": "runs/r/t/plan-1.json", "digest": "0" * 64, "attempt": 1, "routes": ROUTES}
+FAILURE = {"Error": "States.TaskFailed", "Cause": '{"ErrorMessage": "SystemExit: 1"}'}
+RESULT = {"table": "sales.orders", "status": "succeeded", "summary": "compact: done"}
+MACHINE = {"table": "sales.orders", "catalog": "lake", "operations": "all", "settings": {}, "wait": True}
+EARLIER_EVENTS: list[tuple[type[Any], dict[str, Any]]] = [
+    (DetectEvent, {"run_id": "r", "input": {}}),
+    (DetectEvent, {"run_id": "r", "input": {**MACHINE, "schedule": "nightly"}}),
+    (LeaseEvent, {"run_id": "r", "item": ITEM, "action": "acquire"}),
+    (LeaseEvent, {"run_id": "r", "item": ITEM, "action": "release"}),
+    (PlanEvent, {"run_id": "r", "item": ITEM, "attempt": 2}),
+    *((OperationEvent, {"run_id": "r", "item": ITEM, "plan": PLAN, "operation": step}) for step in ROUTES),
+    (ReportTableEvent, {"run_id": "r", "item": ITEM, "plan": PLAN, "failures": {"compact": FAILURE}}),
+    (ReportTableEvent, {"run_id": "r", "item": ITEM, "plan": None, "failures": {"lease": FAILURE}}),
+    (ReportRunEvent, {"run_id": "r", "tables": [RESULT, {"Input": "{}", "Status": "FAILED"}]}),
+    (ReportRunEvent, {"run_id": "r", "failure": FAILURE}),
+]
+OF_A_STEP = frozenset({"status", "summary"})
+ANSWERS = {
+    "detect_forced": {"run_id", "proposals", "reason", "forced"},
+    "lease_acquire": {"holder", "expires_ms"},
+    "plan": {"bucket", "key", "digest", "attempt", "routes"},
+    **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots"), OF_A_STEP),
+    "list_orphans": {"status", "summary", "count"},
+    **dict.fromkeys(("remove_orphans", "rewrite_manifests", "clean_staged"), OF_A_STEP),
+    "report_table": {"table", "status", "summary"},
+    "report_run": {"status", "summary"},
+}
+"""What each state takes out of the answer of its function; one that is missing fails the state."""
+DOCUMENT = {
+    "run_id": "r",
+    "item": ITEM,
+    "attempt": 1,
+    "requested_ms": None,
+    "started_ms": 1_790_000_000_000,
+    "planned_ms": 1_790_000_000_001,
+    "metadata_location": "s3://lake/sales/orders/metadata/v1.metadata.json",
+    "needless": "",
+    "head_id": 7,
+    "fingerprint": "f",
+    "environment": {"ICEKEEPER_OPERATIONS": "all"},
+    "routes": ROUTES,
+    "outcomes": {},
+    "compaction": {"files": 5},
+    "schedules": {"nightly": {"operations": ["compact"], "interval_ms": 86_400_000, "fingerprint": "g"}},
+}
+
+
+@pytest.mark.parametrize(("model", "event"), EARLIER_EVENTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_events_of_the_version_before_are_understood(model: type[Any], event: dict[str, Any]) -> None:
+    """(rule 148)"""
+    parsed = parse_event(model, event)
+    assert parsed.run_id == "r"
+    if "item" in event:
+        assert {name: value for name, value in parsed.item.model_dump(mode="json").items() if name in ITEM} == ITEM
+
+
+def test_a_plan_of_the_version_before_is_read_or_made_again() -> None:
+    """(rule 148): a plan that cannot be read makes its step plan again, whatever changed in it."""
+    assert read_plan(DOCUMENT).routes == ROUTES
+    for changed in ({**DOCUMENT, "of_a_later_version": 1}, {k: v for k, v in DOCUMENT.items() if k != "fingerprint"}):
+        with pytest.raises(PlanStale, match="another version of Icekeeper"):
+            read_plan(changed)
+
+
+def test_functions_answer_what_the_definition_before_takes_out(functions: Functions) -> None:
+    """(rule 148)"""
+    answers: dict[str, Any] = {}
+    wanted = {"table": "ns.t", "catalog": "local"}
+    answers["detect_forced"] = functions.send("detect_forced", input=wanted)
+    (functions.item,) = json.loads(
+        (functions.control / answers["detect_forced"].result["proposals"]["key"]).read_text()
+    )
+    answers["lease_acquire"] = functions.send("lease_acquire")
+    answers["plan"] = functions.send("plan")
+    functions.plan = answers["plan"].result
+    for name in ANSWERS.keys() - answers.keys() - {"report_table", "report_run"}:
+        answers[name] = functions.send(name)
+    answers["report_table"] = functions.send("report_table", failures={})
+    answers["report_run"] = functions.send("report_run", tables=[answers["report_table"].result])
+
+    for name, fields in ANSWERS.items():
+        assert answers[name].result.keys() >= fields, name
+    assert answers["detect_forced"].result["proposals"].keys() >= {"bucket", "key", "count"}
+
+
+def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(rule 148): one that it misses would end it before it could say why."""
+    taken = []
+
+    def stop(given: Any) -> Any:
+        taken.append(given)
+        raise StorageError("stopped here")
+
+    monkeypatch.setattr(glue_job, "_open", stop)
+    monkeypatch.setattr(glue_job, "_leave_behind", lambda *_: None)
+    named = {"plan-key": "k", "plan-digest": "d", "operation": "compact", "run-id": RUN}
+    named |= {"control-bucket": "control", "state": "dynamodb://state"}
+    arguments = [part for name, value in named.items() for part in (f"--{name}", value)]
+
+    assert glue_job.run_job(arguments, frozenset({Operation.COMPACT})) == 1
+    assert [given.operation for given in taken] == ["compact"]
+
+
+# The metrics of ours that the template's alarms and dashboard ask for.
+
+
+def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
+    """Every metric of ours that the template's alarms and dashboard name, with the names of its dimensions."""
+    resources = load_template()["Resources"]
+    for resource in resources.values():
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::CloudWatch::Alarm" and properties["Namespace"] == "Icekeeper":
+            yield properties["MetricName"], frozenset(d["Name"] for d in properties["Dimensions"])
+    for widget in json.loads(resources["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])["widgets"]:
+        for metric in widget["properties"]["metrics"]:
+            if metric[0] == "Icekeeper":
+                yield metric[1], frozenset(metric[2::2])
+            elif isinstance(metric[0], dict):
+                (found,) = re.findall(r"{Icekeeper,([\w,]+)} MetricName=\"([\w.]+)\"", metric[0]["expression"])
+                yield found[1], frozenset(found[0].split(","))
+
+
+# Which totals functions write as metrics unless all are asked for: each name is billed by the hour in which it has
+# data.
+
+AFTER_A_PASS = {"PassesPartial": 1, "compact.files_merged": 5}
+
+
+def _counted(told: Any, name: str) -> Any:
+    """The value that a log line tells of a total that is no metric."""
+    (value,) = (line[name] for line in map(json.loads, told.output.splitlines()) if name in line)
+    return value
+
+
+def test_a_pass_writes_only_what_alarms_and_dashboard_ask_for_and_tells_the_rest(functions: Functions) -> None:
+    functions.begin()
+    functions.send("compact_small")
+    told = functions.send("report_table")
+    written = told.values("service")
+    assert written.keys() == {*AFTER_A_PASS, "compact.bytes_written"}
+    assert {name: written[name] for name in AFTER_A_PASS} == AFTER_A_PASS
+    (record,) = functions.deployment.state.history(functions.identity)
+    told_beside = {name: value for name, value in record.metrics.items() if value and name not in written}
+    assert told_beside["compact.files_written"] == 1
+    assert {name: _counted(told, name) for name in told_beside} == told_beside
+
+
+def test_a_scan_writes_no_zeros_but_the_one_that_ends_an_alarm(functions: Functions) -> None:
+    told = functions.send("detect")
+    written = told.values("service")
+    assert written == {
+        "TablesNotReadable": 0,
+        "lake_tables": 1,
+        "lake_tables_warned": 1,
+        "lake_data_files": 5,
+        "lake_snapshots": 5,
+    }
+    assert (_counted(told, "TablesScanned"), _counted(told, "TablesProposed")) == (1, 1)
+    assert _counted(told, "lake_records") == 10
+
+
+def test_what_is_wrong_is_written_at_once(functions: Functions) -> None:
+    failed = [{"Input": '{"item": {"table": "ns.d"}}', "Status": "ABORTED"}]
+    assert functions.send("report_run", tables=failed).values("service") == {"PassesFailed": 1}
+    told = functions.send("report_run", run_id="another", tables=[])
+    assert told.values("service").keys() <= {"RunsSucceeded"}
+
+
+@pytest.mark.usefixtures("functions")
+def test_only_what_the_template_asks_for_is_written() -> None:
+    """Each name more costs 30 cents a month and stack."""
+    totals = {name for name, dimensions in asked_for() if dimensions == {"service"}}
+    assert totals == importlib.import_module("cloudwatch")._ASKED_FOR
+
+
+# What functions tell CloudWatch: scans, the lake, failed passes, and all that alarms and dashboard ask for.
+
+
+@pytest.mark.parametrize("wanted", ["none", "passes", "all"])
+def test_a_scan_is_counted_and_the_lake_is_told(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setenv("METRICS_PER_TABLE", wanted)
+    monkeypatch.setenv("METRICS", "all")
+    other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
+    other.append(functions.table.new_rows(1, 2))
+    told = functions.send("detect")
+    looks = {str(stats.identity.table): stats for stats in functions.remembered()}
+    assert looks["ns.t"].counters["lake_data_files"] == 5
+    assert (list(looks["ns.t"].warnings), list(looks["ns.other"].warnings)) == (["small_files"], [])
+    totals = told.values("service")
+    assert {name: value for name, value in totals.items() if not name.startswith("lake_")} == {
+        "TablesScanned": 2,
+        "TablesProposed": 1,
+        "TablesNotReached": 0,
+        "TablesNotReadable": 0,
+        "CatalogsEmpty": 0,
+    }
+    assert (totals["lake_tables"], totals["lake_tables_warned"]) == (2, 1)
+    assert (totals["lake_data_files"], totals["lake_snapshots"], totals["lake_records"]) == (6, 6, 12)
+    assert totals.keys() > looks["ns.t"].counters.keys()
+    by_table = {
+        (metric.dimensions["table"], metric.name): metric.value for metric in told.metrics if len(metric.dimensions) > 1
+    }
+    expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
+    expected |= {("ns.t", "lake_warnings"): 1, ("ns.other", "lake_warnings"): 0}
+    assert by_table == (expected if wanted == "all" else {})
+    functions.begin("another-run")
+    functions.send("compact_small", run_id="another-run")
+    told = functions.send("report_table", run_id="another-run")
+    assert bool(told.values("service", "catalog", "table")) == (wanted != "none")
+    assert told.values("service")["compact.files_merged"] == 5
+
+
+def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(functions: Functions) -> None:
+    first, second = functions.send("detect"), functions.send("detect", run_id="run-2")
+    (started,), (finished,) = first.lines_of("scan_started"), first.lines_of("scan_finished")
+    assert (started["catalogs"], started["run_id"]) == (1, RUN)
+    assert {name: finished[name] for name in ("listed", "tables", "proposals", "skipped", "errors")} == {
+        "listed": 1,
+        "tables": 1,
+        "proposals": 1,
+        "skipped": 0,
+        "errors": 0,
+    }
+    (warning,) = first.lines_of("lake_warning")
+    assert (warning["level"], warning["table"], warning["catalog"], warning["run_id"]) == (
+        *("WARNING", "ns.t", "local", RUN),
+    )
+    assert warning["warning"] == "small_files"
+    assert second.lines_of("lake_warning") == []
+
+
+def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> Any:
+        raise KeyError("counters")  # an entry that is not as this version writes it
+
+    monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
+    told = functions.send("detect")
+    assert told.result["proposals"]["count"] == 1
+    (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
+    assert line["message"] == "how the lake looks cannot be told: KeyError 'counters'"
+
+
+def test_a_pass_that_could_not_tell_that_it_failed_is_counted_by_the_run(functions: Functions) -> None:
+    """The run is partial, which is green: no alarm would ever have heard of it."""
+    results = [
+        {"table": "ns.a", "status": "succeeded", "summary": ""},
+        {"table": "ns.b", "status": "failed", "summary": "compact: StorageError: told by its own report"},
+        {"table": "ns.c", "status": "failed", "summary": "the pass could not be reported"},
+        {"Input": '{"item": {"table": "ns.d"}}', "Status": "ABORTED"},
+    ]
+    told = functions.send("report_run", tables=results)
+    assert (told.result["status"], told.result["untold"]) == ("partial", 2)
+    assert told.values("service") == {"PassesFailed": 2}
+    assert "summary: the pass could not be reported" in (FUNCTIONS / "maintain_tables.asl.yaml").read_text()
+
+
+def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METRICS_PER_TABLE", "passes")
+    monkeypatch.setenv("METRICS", "all")
+    functions.table.plant("data/orphan.parquet")
+    answers = [functions.send("detect", run_id="first"), functions.send("report_run", run_id="first", tables=[])]
+    well = {"table": "ns.t", "status": "succeeded", "summary": ""}
+    answers.append(functions.send("report_run", run_id="first", tables=[well]))
+    functions.begin()
+    answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "remove_orphans")]
+    answers += [functions.send("report_table"), functions.send("report_table", plan=None, run_id="failed")]
+    answers.append(functions.send("rewrite_manifests"))
+    answers.append(functions.send("compact_small", operation="rewrite_position_deletes"))
+    answers.append(functions.send("report_table", failures={}))
+    told = {(m.name, frozenset(m.dimensions)) for answer in answers for m in answer.metrics}
+    assert [metric for metric in asked_for() if metric not in told] == []

@@ -1,15 +1,33 @@
-"""What protects a table's files holds whatever the table is called: its UUID counts, no name and no spelling."""
+"""A table keeps its protection under every name and every spelling of its paths."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
+from icekeeper.administration.pins import declare_load, stage_load
+from icekeeper.machine.clock import system_clock
+from icekeeper.model import TableName
+from icekeeper.pass_context.stores import TableHandle
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.state.claims import CutOff, CutWork
+from icekeeper.state.open import open_state
+from icekeeper.state.store import LoadState
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
+from support.served import files_of, grow_old_in_history, ids
+
+# What protects a table's files holds whatever the table is called: its UUID counts, no name and no spelling.
 
 Spelling = tuple[str, str]
 """A catalog, and what it calls the table."""
@@ -71,3 +89,160 @@ def test_what_is_pinned_or_pending_stays_whatever_the_table_is_called(
     assert canonical(duckdb_rows(metadata, pinned)) == rows
     listed = command("pin", "list", name, "--json", catalog=catalog).json["pins"]
     assert [pin["name"] for pin in listed] == ["reader"]
+
+
+# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t`` (rule 294).
+
+SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
+RUN = ("run", "--once", "--engine", "local", "--set", "operations=compute_statistics")
+
+
+@pytest.fixture
+def owner(command: Command) -> Table:
+    """A table that has overwritten the rows that a guest took in."""
+    command.catalog.create_namespace("victim")
+    return command.table("victim.owner", appends=2)
+
+
+@pytest.fixture
+def guest(command: Command, owner: Table) -> Table:
+    """``victim.x`` / ``t``, which took in the owner's files; beside it a tenant's table that is called alike."""
+    command.catalog.create_namespace("victim.x")
+    guest = command.table("victim.x.t", appends=1)
+    guest.add_files(files_of(owner))
+    twin = command.table("ns.twin", appends=1).metadata_location
+    with closing(sqlite3.connect(command.database)) as connection, connection:
+        connection.execute(
+            "UPDATE iceberg_tables SET table_namespace = 'victim', table_name = 'x.t' WHERE metadata_location = ?",
+            (twin,),
+        )
+    owner.overwrite(owner.scan().to_arrow())
+    grow_old_in_history(owner)
+    return guest
+
+
+def test_none_makes_the_other_ones_files_forgotten(command: Command, owner: Table, guest: Table) -> None:
+    rows = ids(guest)
+    for _ in range(3):  # whichever was recorded last
+        command(*RUN)
+        answer = command("maintain", "victim.owner", *SWEEP, "--json")
+        assert {one["status"] for one in answer.json["operations"]} <= {"succeeded", "skipped"}
+        assert sorted(row["id"] for row in pyiceberg_rows(guest.metadata_location)) == rows
+    assert len(owner.refresh().snapshots()) == 1
+
+
+def test_none_makes_the_other_one_wait(command: Command, guest: Table) -> None:
+    warehouse = command.properties["warehouse"]
+    entry = CATALOG, warehouse, TableName(("victim",), "x.t").key
+    cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=system_clock(), why="it hangs")
+    open_state(os.environ).cut_offs.record(cut)
+    assert command(*RUN).out.count("victim.x.t failed: not looked at: it hangs") == 1
+
+
+# One local file under two names: a warehouse, a folder or a file reached by a symbolic link loses nothing.
+
+REAL, LINK = "real", "link"
+BOTH_WAYS = pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
+
+
+def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) -> MaintainedTable:
+    """A table whose files are named below one spelling of its folder while its location has become the other."""
+    (folder / REAL).mkdir()
+    (folder / LINK).symlink_to(folder / REAL)
+    table = new_table(catalog, folder, allowed=folder, location=(folder / named / "t").as_uri())
+    table.fill(2)
+    table.rewrite_document(lambda document: document.update(location=(folder / located / "t").as_uri()))
+    return table
+
+
+def age(table: MaintainedTable) -> None:
+    grow_old(path for path in table.folder.rglob("*") if path.is_file())
+
+
+@BOTH_WAYS
+def test_orphan_removal_knows_a_file_by_its_real_path(
+    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
+) -> None:
+    table = linked_table(local_catalog, tmp_path, named, located)
+    orphan = Path(table.plant("data/orphan.parquet"))
+    age(table)
+    outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert [Path(path.removeprefix("file://")).name for path in outcome.files_deleted] == [orphan.name]
+    assert not orphan.exists()
+    assert table.readers_agree() == [0, 1, 10, 11]
+
+
+@BOTH_WAYS
+def test_expiry_spares_a_file_that_lives_on_under_its_other_name(
+    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
+) -> None:
+    table = linked_table(local_catalog, tmp_path, named, located)
+    imported = Path(table.plant("data/imported.parquet"))
+    pq.write_table(table.new_rows(7), imported)
+    table.table.add_files([(tmp_path / located / "t/data/imported.parquet").as_uri()])
+    table.table.delete("id = 7")
+    table.table.add_files([(tmp_path / named / "t/data/imported.parquet").as_uri()])
+    outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert outcome.metrics["expire_snapshots.snapshots_expired"] > 0
+    assert imported.exists()
+    assert table.readers_agree() == [0, 1, 7, 10, 11]
+
+
+@BOTH_WAYS
+def test_cleaning_a_failed_load_spares_a_file_that_a_commit_named_otherwise(
+    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
+) -> None:
+    table = linked_table(local_catalog, tmp_path, named, located)
+    live, lost = sorted((tmp_path / REAL / "t/data").glob("*.parquet"))[0], Path(table.plant("data/lost.parquet"))
+    handle = TableHandle(table.catalog, NAME, table.state, system_clock)
+    staged = [(tmp_path / located / "t/data" / path.name).as_uri() for path in (live, lost)]
+    stage_load(handle, "load", staged, ())
+    declare_load(handle, "load", LoadState.FAILED)
+    outcome = table.maintain("rewrite_position_deletes").staged
+    assert outcome is not None
+    assert outcome.files_deleted == (staged[1],)
+    assert table.readers_agree() == [0, 1, 10, 11]
+
+
+def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """``data`` points at ``data-2``, which a listing shows and no metadata names."""
+    folder = tmp_path / "t"
+    (folder / "data-2").mkdir(parents=True)
+    (folder / "data").symlink_to("data-2")
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
+    table.fill(2)
+    orphan = table.plant("data-2/orphan.parquet")
+    age(table)
+    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == (f"file://{orphan}",)
+    assert table.readers_agree() == [0, 1, 10, 11]
+
+
+def test_a_link_to_a_file_protects_what_it_points_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """The table names the link; the listing shows only its target."""
+    table = new_table(local_catalog, tmp_path)
+    table.fill(1)
+    target = Path(table.plant("data/target.parquet"))
+    pq.write_table(table.new_rows(7), target)
+    link = table.folder / "data" / "link.parquet"
+    link.symlink_to(target)
+    table.table.add_files([link.as_uri()])
+    age(table)
+    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+    assert table.readers_agree() == [0, 1, 7]
+
+
+def test_nothing_is_deleted_where_a_link_leads_out_of_the_location(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Whose the folder out there is cannot be known: what expiry frees in it stays, and the pass succeeds."""
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "data").symlink_to(outside)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
+    table.fill(3)
+    before = set(os.listdir(outside))
+    outcome = table.maintain("compact,expire_snapshots,remove_orphans")
+    assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * 3
+    assert before <= set(os.listdir(outside))
+    assert len(table.data_files()) == 1
+    assert table.readers_agree() == [0, 1, 10, 11, 20, 21]

@@ -1,4 +1,4 @@
-"""Ctrl-C during a pass: a real process with workers, to all of which the terminal sends SIGINT."""
+"""Ctrl-C during a pass, in Python and in Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +18,19 @@ from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
-from support.interrupted_process import partitioned, processes_below, running, stall, wait_for, waits_for_a_pipe
+from support.interrupted_process import (
+    has_ended,
+    partitioned,
+    processes_below,
+    running,
+    stall,
+    unstall,
+    wait_for,
+    waits_for_a_pipe,
+)
+from support.readers import duckdb_rows
+
+# Ctrl-C during a pass: a real process with workers, to all of which the terminal sends SIGINT.
 
 EXIT_INTERRUPTED = 130
 AT_ONCE_S = 5.0  # a group takes as long as its files are large
@@ -134,3 +146,41 @@ def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: p
         )
     assert command.contents() == before
     assert command("history", "ns.t", "--json").json["passes"] == []
+
+
+# Ctrl-C while Spark works: PySpark would make an error of it, and the pass would go on (platform 43).
+
+
+def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:
+    """As DuckDB reads them, which keeps no order of files."""
+    return sorted(duckdb_rows(metadata_location), key=lambda row: (int(row["id"]), int(row["p"])))
+
+
+@pytest.mark.usefixtures("java_and_servers")
+def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
+    """Without a word of Java or of its workers; none of them is left."""
+    table = partitioned(command)
+    before = sorted_rows(table.metadata_location)
+    stall(table)
+    with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
+        wait_for(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
+        started = processes_below(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_INTERRUPTED
+    told = one_sentence(err)
+    assert told == (
+        "interrupted during compact; nothing landed, the table is unchanged; "
+        "what was written of 2 output file(s) is on record, and a later pass deletes it"
+    )
+    document = json.loads(out)
+    assert document["error"] == {"type": "Interrupted", "message": told}
+    assert [part["status"] for part in document["operations"]] == ["failed", *["skipped"] * 4]
+    assert len(started) >= 3, "Java, the daemon that starts workers, and a worker"
+    wait_for(lambda: all(map(has_ended, started)))
+    (one,) = command("history", "ns.t", "--json").json["passes"]
+    assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
+    unstall(table)
+    head = command.catalog.load_table("ns.t").metadata_location
+    assert head == table.metadata_location
+    assert sorted_rows(head) == before

@@ -1,8 +1,11 @@
-"""Orphan removal on a real local table, with every danger planted that we know of."""
+"""Orphan removal on a real local table: what it deletes, and what it must leave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,13 +15,29 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.operations.orphans import orphan_rules as plan
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Pin
+from icekeeper.state.store import LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
-from support.maintained_table import NAME, MaintainedTable, assert_refused, grow_old, metadata_of, new_table, sweep
+from support.maintained_table import (
+    DAY_S,
+    ID_AND_PART,
+    NAME,
+    MaintainedTable,
+    assert_refused,
+    grow_old,
+    metadata_of,
+    new_table,
+    sweep,
+)
+from support.tables import new_document
+
+# Orphan removal on a real local table, with every danger planted that we know of.
 
 
 @pytest.fixture
@@ -265,3 +284,327 @@ def test_paths_outside_the_location_are_not_swept(table: MaintainedTable, tmp_pa
     table.table.transaction().set_properties({key: tmp_path.as_uri()}).commit_transaction()  # even above it
     assert sweep(table).status is Status.SUCCEEDED
     assert theirs.exists()
+
+
+# Orphans that wait for further sightings, shares too large, staged loads, folders, and a clock that runs backwards.
+
+
+@pytest.fixture
+def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Two appends, every file ten days old."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(2)
+    grow_old(Path(path) for path in made.files())
+    return made
+
+
+def deleted(outcome: OperationOutcome) -> set[str]:
+    return set(map(normalise, outcome.files_deleted))
+
+
+# -- quarantine
+
+
+def test_an_orphan_goes_when_enough_passes_have_seen_it(old_table: MaintainedTable) -> None:
+    orphan = old_table.plant("data/orphan.parquet")
+    for number in (1, 2):
+        outcome = sweep(old_table, orphan_min_sightings="3", run_id=f"run-{number}")
+        assert (outcome.files_planned, outcome.metrics["remove_orphans.files_quarantined"]) == ((), 1)
+        assert outcome.metrics["remove_orphans.orphan_bytes"] == 0
+    late = old_table.plant("data/seen-later.parquet")
+    outcome = sweep(old_table, orphan_min_sightings="3", run_id="run-3")
+    assert deleted(outcome) == {orphan}
+    assert outcome.metrics["remove_orphans.files_quarantined"] == 1
+    assert late in old_table.files()
+    assert [normalise(entry.path) for entry in sightings(old_table)] == [late]
+
+
+def sightings(old_table: MaintainedTable) -> list[Any]:
+    return list(old_table.state.quarantine.sightings(identity_of(old_table.catalog, old_table.loaded)))
+
+
+def test_one_run_counts_once_and_a_dry_run_not_at_all(old_table: MaintainedTable) -> None:
+    orphan = old_table.plant("data/orphan.parquet")
+    for _ in range(3):
+        assert sweep(old_table, orphan_min_sightings="2", run_id="run-1").files_planned == ()
+    for _ in range(3):
+        dry = sweep(old_table, orphan_min_sightings="2", run_id="dry", dry_run=True)
+        assert {normalise(path) for path in dry.files_planned} == {orphan}
+    assert [entry.count for entry in sightings(old_table)] == [1]
+    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-2")) == {orphan}
+    assert sightings(old_table) == []
+
+
+def test_a_file_that_is_no_orphan_in_between_starts_anew(old_table: MaintainedTable) -> None:
+    """Written again meanwhile, so young, or referenced for a while."""
+    path = old_table.plant("data/orphan.parquet")
+    sweep(old_table, orphan_min_sightings="2", run_id="run-1")
+    old_table.plant("data/orphan.parquet", days_old=0)
+    sweep(old_table, orphan_min_sightings="2", run_id="run-2")
+    assert sightings(old_table) == []
+    grow_old([Path(path)])
+    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-3")) == set()
+    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-4")) == {path}
+
+
+def test_a_pass_without_quarantine_ends_what_was_counted(old_table: MaintainedTable) -> None:
+    orphan = old_table.plant("data/orphan.parquet")
+    sweep(old_table, orphan_min_sightings="3", run_id="run-1")
+    sweep(old_table, orphan_older_than_hours="999999", run_id="run-2")
+    assert sightings(old_table) == []
+    assert deleted(sweep(old_table, run_id="run-3")) == {orphan}
+    assert sightings(old_table) == []
+
+
+def test_a_refused_pass_has_seen_nothing(old_table: MaintainedTable) -> None:
+    old_table.plant("data/orphan.parquet")
+    theirs = new_document(
+        f"{old_table.metadata.location}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"}
+    )
+    old_table.plant("x/metadata/v1.metadata.json", json.dumps(theirs).encode())
+    assert sweep(old_table, orphan_min_sightings="2").status is Status.REFUSED
+    assert sightings(old_table) == []
+
+
+# -- shares
+
+
+def test_more_than_the_share_that_somebody_set_is_refused(old_table: MaintainedTable) -> None:
+    listed = len(old_table.files()) + 2
+    orphans = {old_table.plant("data/a.parquet"), old_table.plant("data/b.parquet")}
+    outcome = sweep(old_table, orphan_max_delete_ratio="0.1")
+    assert outcome.status is Status.REFUSED
+    assert f"2 of {listed} listed files are orphans" in (outcome.reason or "")
+    assert "orphan_max_delete_ratio 0.1 (--set)" in (outcome.reason or "")
+    assert orphans <= old_table.files()
+    assert sweep(old_table, orphan_max_delete_ratio="0.1", dry_run=True).status is Status.REFUSED
+    assert deleted(sweep(old_table)) == orphans
+
+
+def test_the_default_share_holds_for_many(old_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "FEW_ORPHANS", 20)
+    for number in range(21):
+        old_table.plant(f"data/{number}.parquet")
+    assert sweep(old_table).status is Status.REFUSED
+    assert len(sweep(old_table, orphan_max_delete_ratio="1").files_deleted) == 21
+
+
+# -- staged loads
+
+
+def stage(old_table: MaintainedTable, state: LoadState, *files: str, prefixes: tuple[str, ...] = ()) -> None:
+    identity = identity_of(old_table.catalog, old_table.loaded)
+    load = StagedLoad(identity=identity, name=state.value, state=state, prefixes=prefixes, changed_ms=1)
+    old_table.state.staging.stage(load, files)
+
+
+@pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
+def test_staged_files_and_folders_are_left_alone(old_table: MaintainedTable, state: LoadState) -> None:
+    staged = old_table.plant("data/staged.parquet")
+    in_folder, orphan = old_table.plant("data/load-1/f.parquet"), old_table.plant("data/load-10/f.parquet")
+    stage(old_table, state, f"file:{staged}", prefixes=(f"{old_table.metadata.location}/data/load-1",))
+    outcome = sweep(old_table)
+    assert deleted(outcome) == {orphan}
+    assert {staged, in_folder} <= old_table.files()
+    assert outcome.metrics["remove_orphans.files_protected"] == 2
+
+
+# -- protected metadata
+
+
+def test_a_stray_metadata_file_is_refused_until_it_is_protected(old_table: MaintainedTable) -> None:
+    stray, orphan = old_table.plant("stray.metadata.json", b"no json"), old_table.plant("data/orphan.parquet")
+    refusal = sweep(old_table)
+    assert refusal.status is Status.REFUSED
+    assert stray in (refusal.reason or "")
+    assert "orphan_protected_prefixes" in (refusal.reason or "")
+    assert deleted(sweep(old_table, orphan_protected_prefixes=stray)) == {orphan}
+    assert stray in old_table.files()
+
+
+def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_protected(
+    old_table: MaintainedTable,
+) -> None:
+    old = {path for path in old_table.files() if path.endswith(".metadata.json")}
+    others = old_table.files() - old
+    location = old_table.metadata.location
+    old_table.pyiceberg.drop_table("ns.t")
+    old_table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
+    left_out = sweep(old_table)
+    assert left_out.status is Status.SKIPPED
+    assert "dropped" in (left_out.reason or "")
+    # Whoever may write the table does not decide that the other one's data are orphans (rule 263).
+    with old_table.pyiceberg.load_table("ns.t").transaction() as change:
+        change.set_properties({"icekeeper.orphan_protected_prefixes": ",".join(old)})
+    still = sweep(old_table)
+    assert still.status is Status.SKIPPED
+    told = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set: its data"
+    assert told in (still.reason or "")
+    assert others <= old_table.files()
+    assert deleted(sweep(old_table, orphan_protected_prefixes=",".join(old))) == others
+
+
+# -- folders
+
+
+def folder_of(old_table: MaintainedTable, relative: str, *, days_old: float = 10) -> Path:
+    path = old_table.folder / relative
+    path.mkdir(parents=True, exist_ok=True)
+    grow_old([path], days_old)
+    return path
+
+
+def test_folders_that_became_empty_go_with_their_files(old_table: MaintainedTable) -> None:
+    old_table.plant("data/day=1/hour=1/orphan.parquet")
+    old_table.plant("data/day=2/orphan.parquet")
+    old_table.plant("data/day=2/young.parquet", days_old=0)
+    for relative in ("data/day=1/hour=1", "data/day=1", "data/day=2", "data", "metadata"):
+        folder_of(old_table, relative)
+    outcome = sweep(old_table)
+    assert outcome.metrics["remove_orphans.folders_removed"] == 2
+    assert sorted(os.listdir(old_table.folder / "data"))[-1:] == ["day=2"]
+    assert not (old_table.folder / "data/day=1").exists()
+
+
+def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(old_table: MaintainedTable) -> None:
+    old, young = folder_of(old_table, "data/day=1"), folder_of(old_table, "data/day=2", days_old=1)
+    kept, hidden = folder_of(old_table, "keep"), folder_of(old_table, "_delta_log")
+    staged = folder_of(old_table, "data/_temporary")
+    roots = [folder_of(old_table, name) for name in ("data", "metadata")]
+    outcome = sweep(old_table, orphan_protected_prefixes=kept.as_uri())
+    assert (outcome.metrics["remove_orphans.folders_removed"], old.exists()) == (1, False)
+    assert all(folder.exists() for folder in (young, kept, hidden, staged, *roots))
+
+
+def test_a_folder_that_a_writer_has_just_used_stays(old_table: MaintainedTable) -> None:
+    """It may be about to write the next file there."""
+    old_table.plant("data/day=1/orphan.parquet")
+    assert sweep(old_table).metrics["remove_orphans.orphans_removed"] == 1
+    assert (old_table.folder / "data/day=1").exists()  # the test has just planted a file in it
+
+
+def test_the_folders_of_a_table_that_lost_everything_stay(old_table: MaintainedTable) -> None:
+    roots = [old_table.folder, folder_of(old_table, "data"), folder_of(old_table, "metadata")]
+    old_table.table.transaction().set_properties(
+        {"write.data.path": f"{old_table.metadata.location}/files"}
+    ).commit_transaction()
+    mine = folder_of(old_table, "files")
+    sweep(old_table)
+    assert all(folder.exists() for folder in (*roots, mine))
+
+
+def test_an_empty_folder_of_a_nested_table_stays(old_table: MaintainedTable) -> None:
+    old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub")
+    theirs = folder_of(old_table, "sub/data")
+    assert sweep(old_table).status is Status.SUCCEEDED
+    assert theirs.exists()
+
+
+def test_a_dry_run_removes_no_folder(old_table: MaintainedTable) -> None:
+    empty = folder_of(old_table, "data/day=1")
+    sweep(old_table, dry_run=True)
+    assert empty.exists()
+
+
+# -- the clock
+
+
+def test_a_clock_that_runs_backwards_makes_everything_young(old_table: MaintainedTable) -> None:
+    """Now lies before the times of all files."""
+    orphan, folder = old_table.plant("data/orphan.parquet"), folder_of(old_table, "data/day=1")
+    outcome = sweep(old_table, clock=lambda: int((time.time() - 30 * DAY_S) * 1000), orphan_older_than_hours="0")
+    assert outcome.files_planned == ()
+    assert outcome.metrics["remove_orphans.files_too_young"] > 0
+    assert orphan in old_table.files()
+    assert folder.exists()
+
+
+# -- what is remembered of a second entry
+
+
+def test_pins_and_staged_loads_of_a_second_entry_hold_too(old_table: MaintainedTable) -> None:
+    """They are remembered under the other name of the same table."""
+    old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
+    again = old_table.catalog.load(TableName(("ns",), "again"))
+    identity = identity_of(old_table.catalog, again)
+    staged, orphan = old_table.plant("data/staged.parquet"), old_table.plant("data/orphan.parquet")
+    pinned = old_table.plant(
+        "metadata/00000-pinned.metadata.json", json.dumps(again.metadata.document).encode(), days_old=20
+    )
+    old_table.state.staging.stage(StagedLoad(identity=identity, name="load", changed_ms=1), [staged])
+    head = again.metadata.current_snapshot
+    assert head is not None
+    old_table.state.add_pin(
+        Pin(
+            identity=identity,
+            name="reader",
+            snapshot_id=head.snapshot_id,
+            metadata_location=f"file://{pinned}",
+            expires_ms=2**62,
+        )
+    )
+    assert deleted(sweep(old_table)) == {orphan}
+    assert {staged, pinned} <= old_table.files()
+
+
+def test_a_pass_with_orphans_in_quarantine_is_not_idle(old_table: MaintainedTable) -> None:
+    """Another pass finds more to do: detection must not take the table for one that waits for news."""
+    old_table.plant("data/orphan.parquet")
+    assert not old_table.maintain("remove_orphans", orphan_min_sightings="2").is_idle
+    assert old_table.maintain("remove_orphans", orphan_older_than_hours="999").is_idle
+
+
+# Files that cannot be deleted are told with the store's reason, and an operation that deleted none of them failed.
+
+EXPIRE = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
+
+
+@pytest.fixture
+def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Endings of names that the store deletes no file of."""
+    original, endings = Storage.delete, [""]
+
+    def delete(self: Storage, paths: Iterable[str]) -> DeleteReport:
+        asked = list(paths)
+        stuck = {path: "is locked" for path in asked if path.endswith(tuple(endings))}
+        return DeleteReport(original(self, [path for path in asked if path not in stuck]).deleted, stuck)
+
+    monkeypatch.setattr(Storage, "delete", delete)
+    return endings
+
+
+def test_orphans_that_stay(three_appends: MaintainedTable, locked: list[str]) -> None:
+    stays, goes = three_appends.plant("data/a.parquet"), three_appends.plant("data/b.parquet")
+    in_vain = sweep(three_appends)
+    assert (in_vain.status, in_vain.metrics["remove_orphans.files_failed"]) == (Status.FAILED, 2)
+    assert in_vain.reason is not None
+    assert in_vain.reason.startswith("2 file(s) could not be deleted and wait for the next pass: ")
+    locked[:] = ["a.parquet"]
+    outcome = sweep(three_appends)
+    told = f"1 file(s) could not be deleted and wait for the next pass: file://{stays} is locked"
+    assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, f"removed 1 orphan file(s); {told}")
+    assert {stays, goes} & three_appends.files() == {stays}
+
+
+def test_files_of_expired_snapshots_that_stay(three_appends: MaintainedTable, locked: list[str]) -> None:
+    """The snapshots are gone, which is a success; a later pass that only had the files to delete failed."""
+    outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
+    freed = outcome.metrics["expire_snapshots.files_failed"]
+    assert (outcome.status, freed > 0) == (Status.SUCCEEDED, True)
+    told = f"{freed} file(s) could not be deleted and wait for the next pass: "
+    assert outcome.summary.startswith(f"expired 2 snapshot(s), deleted 0 unreferenced file(s); {told}")
+    again = three_appends.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
+    assert (again.status, again.metrics["expire_snapshots.files_failed"]) == (Status.FAILED, freed)
+    assert again.reason is not None
+    assert again.reason.startswith(told)
+    locked[:] = ["nothing"]
+    last = three_appends.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
+    assert last.summary == f"deleted {freed} file(s) that an interrupted run left behind"
+    assert three_appends.unreferenced() == set()

@@ -1,24 +1,36 @@
-"""Output files as the table's properties ask: codec, pages, row groups of the encoded size, the place they go to."""
+"""Output files have the codec, pages, row groups, sizes and statistics that the table asks for."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 import re
+import struct as binary
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
+from icekeeper.model import DataFile, FileContent
+from icekeeper.operations.compaction.candidates import SIZES_KEY
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.write_properties import writer_options
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
+from icekeeper.operations.compaction.write_properties import misread_columns, writer_options
+from icekeeper.policy import Operation, Strategy
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.rows.arrow_schema import leaf_columns
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.rewrites import input_file, rewritten, rows, struct, task, written
+
+# Output files as the table's properties ask: codec, pages, row groups of the encoded size, the place they go to.
 
 SCHEMA = struct((1, "id", "long"), (2, "text", "string"))
 LEAVES = leaf_columns(SCHEMA)
@@ -176,3 +188,268 @@ def assert_left_alone(table: MaintainedTable, reason: str) -> None:
     assert (outcome.status, outcome.summary) == (Status.SKIPPED, outcome.reason)
     assert reason in (outcome.reason or "")
     assert table.loaded.metadata_location == before
+
+
+# What one merge has decoded, no later one decodes again, also where memory has cut its row groups (rule 161).
+
+FILES, ROWS = 12, 10_000
+PART = "a text that is always the same, and so takes next to nothing in the file"
+
+
+@pytest.fixture
+def table_of_long_files(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Files of 10,000 rows, each of which takes about 0.85 MB in memory and a fiftieth of that on disk."""
+    table = new_table(local_catalog, tmp_path)
+    for number in range(FILES):
+        ids = list(range(number * ROWS, (number + 1) * ROWS))
+        table.table.append(pa.table({"id": ids, "part": [PART] * ROWS}, schema=ID_AND_PART))
+    return table
+
+
+def compact(table_of_long_files: MaintainedTable, **settings: str) -> OperationOutcome:
+    due = {"expected_scans": "none", "min_input_files": "2", "partition_rest_hours": "0"}
+    outcome = table_of_long_files.run(Operation.COMPACT, **due, **settings)
+    assert outcome.status is Status.SUCCEEDED, outcome
+    return outcome
+
+
+def in_two(table_of_long_files: MaintainedTable, memory_mb: str) -> int:
+    """Have the files merged into two of some row groups each; the bytes of both."""
+    size = sum(file.file_size_in_bytes for file in table_of_long_files.data_files())
+    half = str(size / 2 / 1024**2)
+    first = compact(table_of_long_files, row_group_memory_mb=memory_mb, target_file_size_mb=half, rewrite_all="true")
+    assert first.metrics["compact.bytes_copied"] == 0
+    files = table_of_long_files.data_files()
+    assert len(files) == 2
+    assert all(row_groups(file.file_path) > 1 for file in files)
+    return sum(file.file_size_in_bytes for file in files)
+
+
+def row_groups(path: str) -> int:
+    return int(pq.read_metadata(path.removeprefix("file://")).num_row_groups)
+
+
+def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: MaintainedTable) -> None:
+    before = table_of_long_files.rows()
+    size = in_two(table_of_long_files, "2")
+    second = compact(table_of_long_files, row_group_memory_mb="2")
+    assert 0.9 < second.metrics["compact.bytes_copied"] / size < 1
+    assert len(table_of_long_files.data_files()) == 1
+    assert table_of_long_files.rows() == before
+
+
+def test_row_groups_that_are_small_in_memory_too_are_decoded(table_of_long_files: MaintainedTable) -> None:
+    """Those of 2 MB in memory, where more than 4 MB, a quarter of 17 MB, would be full ones."""
+    in_two(table_of_long_files, "2")
+    second = compact(table_of_long_files, row_group_memory_mb="17")
+    assert second.metrics["compact.bytes_copied"] == 0
+
+
+# Zeros, and NaN beside one value, are found in our files by readers that take equal bounds in a footer for a value.
+
+NAN = float("nan")
+FLOATS = struct(
+    (1, "id", "int"),
+    (2, "value", "double"),
+    (3, "inner", struct((4, "value", "float"))),
+)
+BY_ID = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 512 * 1024 * 1024, 384 * 1024 * 1024)
+
+
+def float_rows(values: list[float | None], first: int = 0) -> pa.Table:
+    return rows(
+        FLOATS, {"id": range(first, first + len(values)), "value": values, "inner": [{"value": v} for v in values]}
+    )
+
+
+def found(path: str, condition: Any) -> list[int]:
+    return sorted(ds.dataset(path).to_table(filter=condition)["id"].to_pylist())
+
+
+def statistics(path: str, row_group: int = 0) -> list[bool]:
+    footer = pq.read_metadata(path).row_group(row_group)
+    return [footer.column(i).is_stats_set for i in range(3)]
+
+
+@pytest.mark.parametrize("recipe", [None, BY_ID], ids=["merged", "sorted"])
+@pytest.mark.parametrize("proof", ["counts", "full"])
+@pytest.mark.parametrize(
+    ("values", "silent"),
+    [
+        ([0.0, -0.0, 0.0], True),
+        ([0.0, None, -0.0], True),
+        ([1.5, NAN, 1.5], True),
+        ([1.5, NAN, None], True),
+        ([1.5, 1.5, None], False),
+        ([0.0, 1.5, NAN], False),
+        ([NAN, None, NAN], False),
+    ],
+    ids=str,
+)
+def test_rows_of_one_value_are_found(
+    values: list[float | None], silent: bool, proof: str, recipe: ClusterRecipe | None, tmp_path: Path
+) -> None:
+    tables = [float_rows(values[:2]), float_rows(values[2:], 2)]
+    file = written(rewritten(FLOATS, tables, tmp_path, proof=proof, recipe=recipe))
+    whole = pa.concat_tables(tables)
+    for column in (pc.field("value"), pc.field("inner", "value")):
+        for condition in (
+            column.isin([0.0, 7.0]),
+            column.isin([-0.0, 7.0]),
+            column.is_nan(),
+            column != 1.5,
+            column == 0.0,
+            ~column.isin([1.5, 3.0]),
+        ):
+            assert found(file.file_path, condition) == whole.filter(condition)["id"].to_pylist(), str(condition)
+    assert statistics(file.file_path) == [True, not silent, not silent]
+
+
+def test_the_manifest_keeps_their_bounds_and_counts(tmp_path: Path) -> None:
+    file = written(rewritten(FLOATS, [float_rows([0.0, None]), float_rows([NAN, 0.0])], tmp_path))
+    assert file.lower_bounds is not None
+    assert file.upper_bounds is not None
+    assert (file.lower_bounds[2], file.upper_bounds[2]) == (binary.pack("<d", -0.0), binary.pack("<d", 0.0))
+    assert (file.lower_bounds[4], file.upper_bounds[4]) == (binary.pack("<f", -0.0), binary.pack("<f", 0.0))
+    assert (file.null_value_counts or {})[2] == 1
+    assert (file.nan_value_counts or {})[2] == 1
+    assert (file.value_counts or {})[4] == 4
+
+
+def test_later_row_groups_are_known_by_the_inputs(tmp_path: Path) -> None:
+    """The first row group shows nothing of the zeros that come after it; their file's manifest entry does."""
+    tables = [float_rows([1.0, 2.0]), float_rows([0.0, -0.0], 2)]
+    files = []
+    for number, content in enumerate(tables):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        files.append(written(rewritten(FLOATS, [content], folder)))
+    known = misread_columns(files, leaf_columns(FLOATS))
+    assert known == {2, 4}
+    assert misread_columns(files[:1], leaf_columns(FLOATS)) == frozenset()
+    properties = {"write.parquet.row-group-size-bytes": "1"}
+    file = written(rewritten(FLOATS, tables, tmp_path, table_properties=properties, misread_columns=known))
+    assert pq.read_metadata(file.file_path).num_row_groups == 2
+    for column in (pc.field("value"), pc.field("inner", "value")):
+        assert found(file.file_path, column.isin([0.0, 7.0])) == [2]
+
+
+def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
+    """Manifests keep those of a ``float`` column that became a ``double``; what is no number says nothing."""
+    leaves = leaf_columns(FLOATS)
+    narrow = {2: binary.pack("<f", 0.0), 4: b"?"}
+    file = DataFile(
+        content=FileContent.DATA,
+        file_path="a",
+        file_format="PARQUET",
+        partition=(),
+        record_count=1,
+        file_size_in_bytes=1,
+        lower_bounds=narrow,
+        upper_bounds=narrow,
+    )
+    assert misread_columns([file], leaves) == {2}
+    assert misread_columns([replace(file, lower_bounds=None)], leaves) == frozenset()
+
+
+# Merged files shrink: a pass plans by the size that comes out, as the table has shown it (rule 236).
+
+TARGET = 100_000
+SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}
+# Every file has all of these texts, so that of a merged file they take no more than of one.
+TEXTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    return new_table(local_catalog, tmp_path)
+
+
+def write(table: MaintainedTable, files: int, *, first: int = 0) -> None:
+    """Files of a fifth of the target, of which half are the texts."""
+    chance = random.Random(first)
+    for _ in range(files):
+        ids = [chance.getrandbits(62) for _ in range(1000)]
+        table.table.append(pa.table({"id": ids, "part": [TEXTS[i % 300] for i in range(1000)]}, ID_AND_PART))
+
+
+def sizes(table: MaintainedTable) -> list[int]:
+    return sorted(file.file_size_in_bytes for file in table.data_files())
+
+
+def head_summary(table: MaintainedTable) -> dict[str, str]:
+    head = table.metadata.current_snapshot
+    assert head is not None
+    return dict(head.summary)
+
+
+def test_a_second_pass_finds_nothing_and_later_ones_fill_files_at_once(table: MaintainedTable) -> None:
+    """Of 30 files 9 became, and 4 in a second pass."""
+    write(table, 25)
+    before = table.rows()
+    assert {0.2 * TARGET < size < 0.25 * TARGET for size in sizes(table)} == {True}
+
+    first = table.run(Operation.COMPACT, **SETTINGS)
+
+    assert first.summary == "compacted 25 files into 5 (across 5 bins)"  # nothing was known
+    assert {0.5 * TARGET < size < 0.6 * TARGET for size in sizes(table)} == {True}
+    assert re.fullmatch(r"0\.4[0-9]{2} planned 1\.000 of 2[0-9]{4}", head_summary(table)[SIZES_KEY])
+    assert table.run(Operation.COMPACT, **SETTINGS).status is Status.SKIPPED
+    assert table.rows() == before
+
+    write(table, 18, first=25)
+    second = table.run(Operation.COMPACT, **SETTINGS)
+    assert second.summary == "compacted 18 files into 2 (across 2 bins)"
+    assert {0.8 * TARGET < size < TARGET for size in sizes(table)[-2:]} == {True}
+    assert re.fullmatch(r"0\.4[0-9]{2} planned 0\.4[0-9]{2} of 2[0-9]{4}", head_summary(table)[SIZES_KEY])
+    assert table.run(Operation.COMPACT, **SETTINGS).status is Status.SKIPPED
+    table.assert_sound()
+
+
+def test_copied_files_keep_their_size(table: MaintainedTable) -> None:
+    """Five fill a file although decoded ones have shrunk to half."""
+    write(table, 5)
+    table.run(Operation.COMPACT, **SETTINGS)
+    known = head_summary(table)[SIZES_KEY]
+    write(table, 10, first=5)
+    outcome = table.run(Operation.COMPACT, **SETTINGS, min_row_group_copy_bytes="10000")
+    assert outcome.summary == "compacted 10 files into 2 (across 2 bins)"
+    assert outcome.metrics["compact.bytes_copied"] > 0
+    assert {size > TARGET for size in sizes(table)[-2:]} == {True}
+    ratio, _, file_bytes = known.split(" ", 1)[0], "", known.rpartition(" ")[2]
+    assert head_summary(table)[SIZES_KEY] == f"{ratio} planned {ratio} of {file_bytes}"  # it stays known
+    assert table.run(Operation.COMPACT, **SETTINGS, min_row_group_copy_bytes="10000").status is Status.SKIPPED
+
+
+# Row groups have the encoded size that the table asks for, up to a bound of memory; where it cuts, that is said.
+
+BOUNDED_FILES, BOUNDED_ROWS = 6, 10_000
+ALL = {"rewrite_all": "true", "strategy": "binpack"}
+
+
+@pytest.fixture
+def table_of_batches(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Six files of 10,000 rows, each of which takes about 130 KB in memory and is read as one batch."""
+    table = new_table(local_catalog, tmp_path)
+    for number in range(BOUNDED_FILES):
+        ids = [7919 * one for one in range(number * BOUNDED_ROWS, (number + 1) * BOUNDED_ROWS)]
+        table.table.append(pa.table({"id": ids, "part": ["p"] * BOUNDED_ROWS}, schema=ID_AND_PART))
+    with table.table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-size-bytes": str(200 * 1024)})
+    return table
+
+
+def test_the_bound_cuts_and_says_so(table_of_batches: MaintainedTable) -> None:
+    outcome = table_of_batches.run(Operation.COMPACT, **ALL, row_group_memory_mb="0.05")
+    (file,) = table_of_batches.data_files()
+    footer = pq.read_metadata(file.file_path.removeprefix("file://"))
+    assert footer.num_row_groups == BOUNDED_FILES
+    assert outcome.metrics["compact.row_groups_cut"] == BOUNDED_FILES - 2  # the first and the last do not count
+    assert outcome.summary.endswith("because they may fill 0.05 MB of memory (row_group_memory_mb)")
+    assert len(table_of_batches.ids()) == BOUNDED_FILES * BOUNDED_ROWS
+
+
+def test_within_the_bound_nothing_is_said(table_of_batches: MaintainedTable) -> None:
+    outcome = table_of_batches.run(Operation.COMPACT, **ALL)
+    assert outcome.metrics["compact.row_groups_cut"] == 0
+    assert outcome.summary == "compacted 6 files into 1 (across 1 bins)"

@@ -1,7 +1,9 @@
-"""After partition evolution: small files of old specs merge into partitions of the current one, and never multiply."""
+"""Tables whose partitioning or partition columns have changed, or reach unusual values."""
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,17 +11,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform, MonthTransform
-from pyiceberg.types import DateType, LongType, NestedField, StringType
+from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
+from icekeeper.metadata.manifest_write import partition_types
+from icekeeper.metadata.single_value import decode, encode
+from icekeeper.operations.compaction.write_properties import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, equality_delete
-from support.maintained_table import MaintainedTable, maintained_table, outcome_of
+from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
 from support.readers import duckdb_rows
+
+# After partition evolution: small files of old specs merge into partitions of the current one, and never multiply.
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "region", StringType()), NestedField(3, "day", DateType())
@@ -173,3 +181,152 @@ def test_a_newer_equality_delete_drops_a_group_whose_rows_are_dealt_out(made: Ma
     assert head is not None
     assert head.operation == "delete"
     assert {m.partition_spec_id for m in made.reader.manifests(head)} == {0, 1}
+
+
+# Dates that Python's calendar does not reach: a year with five digits is a common mistake of writers.
+
+DATES = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestampType()))
+DAY = 6_672_980
+"""20240-01-01."""
+
+
+def test_dates_of_any_year() -> None:
+    cycle = 146_097
+    for days in (0, -1, 59, 11_016, 19_782):
+        date = datetime.date(1970, 1, 1) + datetime.timedelta(days)
+        for cycles in (-30, 0, 45):
+            assert civil_date(days + cycles * cycle) == (date.year + 400 * cycles, date.month, date.day)
+    assert civil_date(DAY) == (20240, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("transform", "value", "path"),
+    [
+        ("year", 18270, "p=20240"),
+        ("month", 18270 * 12, "p=20240-01"),
+        ("day", DAY, "p=20240-01-01"),
+        ("hour", DAY * 24 + 7, "p=20240-01-01-07"),
+    ],
+)
+def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, path: str, tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as made:
+        made.pyiceberg.create_namespace("ns")
+        # PyIceberg cannot tell bounds of such dates.
+        properties = {"format-version": "2", "write.metadata.metrics.default": "none"}
+        table = made.pyiceberg.create_table("ns.t", DATES, properties=properties)
+        moment = (DAY * 24 + 7) * 3600 * 10**6
+        rows = pa.table({"id": [1, 2], "at": pa.array([moment] * 2, pa.int64()).cast(pa.timestamp("us"))})
+        table.append(rows)
+        table.append(rows)
+        with made.table.update_spec() as update:
+            update.add_field("at", transform, "p")
+        outcome = outcome_of(made.maintain(operations="compact"), Operation.COMPACT)
+        assert outcome.status is Status.SUCCEEDED, outcome
+        tasks = list(StaticTable.from_metadata(made.loaded.metadata_location).scan().plan_files())
+        assert Counter((t.file.partition[0], t.file.record_count) for t in tasks) == {(value, 4): 1}
+        assert f"/{path}/" in tasks[0].file.file_path
+        spec = made.loaded.metadata.specs[1]
+        assert partition_path(spec, (value,), made.loaded.metadata.schemas_current_first) == path
+
+
+# Format v3 lets a partition field have several columns: what it says of rows is nobody's guess, so no file moves.
+
+TWO_COLUMNS = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+
+PROPERTIES = {"format-version": "2", "write.metadata.metrics.default": "counts"}
+"""Columns that the table is sorted by have bounds all the same."""
+
+
+@pytest.fixture
+def empty_table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as table:
+        yield table
+
+
+def created(empty_table: MaintainedTable, transform: str, sources: list[int]) -> None:
+    """Three files by the second column; then the field is said to be made of these ones, and the table to be sorted."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    empty_table.create(TWO_COLUMNS, partition_spec=spec, properties=PROPERTIES)
+    empty_table.fill(3)
+
+    def rename(document: dict[str, Any]) -> None:
+        for one in document["partition-specs"]:
+            for field in one["fields"]:
+                del field["source-id"]
+                field.update({"source-ids": sources, "transform": transform})
+        ordered = {"transform": "identity", "source-ids": [2], "direction": "asc", "null-order": "nulls-first"}
+        document.update({"sort-orders": [{"order-id": 1, "fields": [ordered]}], "default-sort-order-id": 1})
+
+    empty_table.rewrite_document(rename)
+
+
+def test_a_table_partitioned_by_several_columns_at_once_is_left_alone(empty_table: MaintainedTable) -> None:
+    created(empty_table, "truncate[3]", [1, 2])
+    before = empty_table.live_files()
+    outcome = empty_table.maintain(rewrite_all="true")
+    for operation in (Operation.COMPACT, Operation.REWRITE_MANIFESTS):
+        part = outcome_of(outcome, operation)
+        assert part.status is Status.REFUSED, part
+        assert "partition transform multi-argument truncate[3] is unknown" in part.summary
+    assert outcome_of(outcome, Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
+    assert empty_table.live_files() == before
+
+
+def test_a_list_of_one_column_is_that_column(empty_table: MaintainedTable) -> None:
+    created(empty_table, "identity", [2])
+    outcome = empty_table.run(Operation.COMPACT, strategy="binpack")
+    assert outcome.status is Status.SUCCEEDED, outcome
+    (file,) = empty_table.data_files()
+    assert file.lower_bounds
+    assert set(file.lower_bounds) == {2}
+
+
+# Columns that a table is partitioned by, as they are, and that have become another type since (rule 176).
+
+DAY_US = 86_400_000_000
+TODAY = datetime.datetime.now(datetime.UTC).date()
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """A file of today and one of a month ago, in partitions of a date that has become a timestamp."""
+    columns = pa.schema([("id", pa.int64()), ("part", pa.date32())])
+    table = new_table(local_catalog, tmp_path, schema=columns)
+    with table.table.update_spec() as update:
+        update.add_identity("part")
+    for row_id, age in enumerate((0, 0, 30)):
+        day = TODAY - datetime.timedelta(days=age)
+        table.table.append(pa.table({"id": [row_id], "part": [day]}, schema=columns))
+    table.rewrite_document(_promote)
+    return table
+
+
+def _promote(document: dict[str, Any]) -> None:
+    (old,) = document["schemas"]
+    new = json.loads(json.dumps(old)) | {"schema-id": 1}
+    new["fields"][1]["type"] = "timestamp"
+    document["schemas"] = [old, new]
+    document["current-schema-id"] = 1
+
+
+def test_a_day_stays_that_day(table: MaintainedTable) -> None:
+    """Read as microseconds, every day would be the beginning of 1970, and past any retention."""
+    days = (TODAY - datetime.date(1970, 1, 1)).days
+    assert partition_types(table.metadata, table.metadata.default_spec_id) == ["timestamp"]
+    assert sorted(file.partition for file in table.data_files()) == sorted(
+        (d * DAY_US,) for d in (days, days, days - 30)
+    )
+    outcome = table.run(Operation.EXPIRE_PARTITIONS, partition_retention_hours="240")
+    assert outcome.status is Status.SUCCEEDED, outcome.reason
+    assert sorted(file.partition for file in table.data_files()) == [(days * DAY_US,)] * 2
+    # What stays was written anew, under the type of today.
+    assert table.run(Operation.REWRITE_MANIFESTS, min_manifests_to_rewrite="2").status is Status.SUCCEEDED
+    assert sorted(file.partition for file in table.data_files()) == [(days * DAY_US,)] * 2
+    table.assert_sound()
+
+
+@pytest.mark.parametrize(("kind", "units"), [("timestamp", 10**6), ("timestamptz_ns", 10**9)])
+def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
+    """Bounds of columns and of partitions in a manifest list keep their four bytes (rule 22)."""
+    assert decode(kind, encode("date", -3)) == -3 * 86_400 * units
+    assert decode(kind, encode(kind, -3)) == -3

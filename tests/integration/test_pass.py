@@ -1,8 +1,8 @@
-"""What holds for a pass as a whole when something goes wrong in the middle of it."""
+"""What holds for a pass as a whole: failures in its midst, retries, and limits of time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,19 +12,31 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
-from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.maintenance import table_lease as attempts
+from icekeeper.maintenance.run_operation import OPERATIONS, run_operation
+from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
-from icekeeper.model import EntryStatus, Nothing
+from icekeeper.model import EntryStatus, Nothing, TableName
+from icekeeper.operations.compaction import run_groups as in_commits
+from icekeeper.operations.compaction.run_groups import rewrite_groups
 from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import PassStatus, Status
+from icekeeper.report.outcome import PassOutcome, PassStatus, Status
+from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.maintained_table import MaintainedTable, new_table, without_leases
+from support.command import Command
+from support.deletes import create_by_region, region_rows, rows_of
+from support.deletes import region_rows as rows
+from support.maintained_table import EAGER, MaintainedTable, maintained_table, new_table, without_leases
 from support.moments import Moment, at
+from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
 from support.plans import policy
 from support.scripted_catalog import ScriptedCatalog
+
+# What holds for a pass as a whole when something goes wrong in the middle of it.
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -237,3 +249,220 @@ def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: Maintained
     assert first not in table.metadata.snapshots
     assert table.readers_agree() == [0, 1, 10, 11]
     assert table.verify().ok
+
+
+# ``job_timeout_s`` and ``job_retry_limit`` outside of the stack: a pass ends in good order, and is tried again.
+
+LOCAL = ("maintain", "ns.t", "--engine", "local")
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_RETRY_PAUSE_S", 0)
+
+
+class Failing:
+    """``Runtime.maintain``, whose first calls fail."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.calls, self._maintain = times, 0, Runtime.maintain
+
+    def __call__(self, *args: Any, **more: Any) -> PassOutcome:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            raise StorageError("the store is busy")
+        return self._maintain(*args, **more)
+
+
+@pytest.mark.parametrize(
+    ("setting", "fails", "code", "calls"),
+    [((), 1, 1, 1), (("--set", "job_retry_limit=2"), 2, 0, 3), (("--set", "job_retry_limit=1"), 2, 1, 2)],
+)
+def test_maintain_tries_a_failed_pass_again_as_often_as_said(
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: tuple[str, ...],
+    fails: int,
+    code: int,
+    calls: int,
+) -> None:
+    """Unless told otherwise it leaves that to whoever called it, who sees why it failed."""
+    command.table(appends=6)
+    failing = Failing(fails)
+    monkeypatch.setattr(Runtime, "maintain", lambda *args, **more: failing(*args, **more))
+    answer = command(*LOCAL, "--operations", "compact", *setting)
+    assert (answer.code, failing.calls) == (code, calls)
+    assert answer.err.count("the pass failed and is tried again in 0 s: the store is busy") == calls - 1
+
+
+def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation at work is finished; a later pass does the rest."""
+    command.table(appends=6)
+    monkeypatch.setenv("ICEKEEPER_JOB_TIMEOUT_S", "60")
+    clock = iter((0.0, 0.0, *[61.0] * 100))  # it is asked at the beginning, and before each operation
+    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
+    answer = command(*LOCAL, "--json")
+    assert answer.code == 0
+    found = {part["operation"]: part for part in answer.json["operations"]}
+    assert found["compact"]["status"] == "succeeded"
+    assert {part["reason"] for name, part in found.items() if name != "compact"} == {"job_timeout_s 60 is over"}
+
+
+def test_without_the_setting_a_pass_of_a_person_takes_its_time(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command.table(appends=6)
+    clock = iter(range(0, 10**9, 100_000))
+    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
+    document = command(*LOCAL, "--json").json
+    assert not any("job_timeout_s" in (part["reason"] or "") for part in document["operations"])
+
+
+def test_the_time_of_all_attempts_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 10.0, 61.0))
+    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
+    calls: list[Turn] = []
+
+    def failing(turn: Turn) -> PassOutcome:
+        calls.append(turn)
+        raise StorageError("busy")
+
+    told: list[str] = []
+    with pytest.raises(StorageError):
+        attempted(failing, Turn(), AttemptLimits(60, 9), tell=told.append, wait=lambda seconds: None)
+    assert (len(calls), len(told)) == (2, 1)
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turn]:
+    """A turn that ends while its first round of groups is rewritten."""
+    rounds: list[int] = []
+    rewrite = rewrite_groups
+
+    def counted(*args: Any) -> Any:
+        rounds.append(len(args[3]))
+        return rewrite(*args)
+
+    monkeypatch.setattr(in_commits, "rewrite_groups", counted)
+    monkeypatch.setattr(in_commits, "_ROUND_BYTES", 1)
+    yield Turn(why_stop=lambda: "job_timeout_s 60 is over" if rounds else None)
+    assert rounds == [1]
+
+
+@pytest.mark.parametrize("partial_progress", ["0", "1"])
+def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
+    tmp_path: Path, stopping: Turn, partial_progress: str
+) -> None:
+    with maintained_table(tmp_path) as table:
+        create_by_region(table, 3)
+        before = region_rows(table)
+        settings = {"operations": "compact", "min_input_files": "2", "partial_progress": partial_progress}
+        outcome = table.runtime_with().maintain(TableName(("ns",), "t"), settings, table.engine, turn=stopping)
+        (compact,) = outcome.operations
+        assert outcome.status is PassStatus.SUCCEEDED
+        assert compact.summary == (
+            "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, as job_timeout_s 60 is over"
+        )
+        assert (len(table.data_files()), region_rows(table)) == (4, before)
+
+
+# A function that compacts ends in time: what is ready is committed, the rest is the next run's (rule 147).
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Iterator[Pipeline]:
+    """A deployment over a table of two partitions of three files."""
+    with maintained_table(tmp_path) as made:
+        create_by_region(made, 3)
+        yield Pipeline(made, tmp_path)
+
+
+def ending(*left_s: float) -> Callable[[], float]:
+    """So many seconds are left, at each time that somebody asks; the last answer stays."""
+    answers = list(left_s)
+    return lambda: answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def test_what_is_ready_in_time_is_committed_and_the_rest_is_due_again(regions: Pipeline) -> None:
+    before = rows(regions.table)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 300))
+    assert answer == {
+        "status": "succeeded",
+        "summary": "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time",
+    }
+    assert regions.document(item, "compact.json")["metrics"]["compact.bins_waiting"] == 1
+    assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
+    regions.report(item, plan)
+    release_table_lease(regions.deployment, RUN, item)
+    regions.clock.now_ms += HOUR_MS
+    (again,) = regions.detect("run-2")[1]
+    acquire_table_lease(regions.deployment, "run-2", again)
+    answer = regions.run(again, regions.plan(again, "run-2"), "compact", "run-2", time_left_s=ending(900, 899))
+    assert answer["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    assert (len(regions.table.data_files()), rows(regions.table)) == (2, before)
+
+
+def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_for(regions: Pipeline) -> None:
+    """It keeps half a minute for removing what it wrote and for its report (rule 59)."""
+    table, numbers = regions.table, iter(range(1000, 2000))
+    table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "us"))
+    resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
+    context = replace(table.runtime.context(table.loaded, resolved, table.engine), time_left_s=lambda: 42.0)
+    assert run_operation(Operation.COMPACT, context).status is Status.FAILED
+    assert 12 <= sum(table.waits) < 17
+    assert table.unreferenced() == set()
+
+
+def test_with_time_for_all_there_is_one_commit(regions: Pipeline) -> None:
+    item, plan = regions.begin(operations="compact")
+    snapshots = len(regions.table.metadata.snapshots)
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
+    assert answer["summary"] == "compacted 6 files into 2 (across 2 bins)"
+    assert len(regions.table.metadata.snapshots) == snapshots + 1
+
+
+def test_what_was_ready_before_the_engine_broke_is_committed(
+    regions: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, rewrite, calls = rows(regions.table), rewrite_groups, []
+
+    def breaking(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise StorageError("the engine broke")
+        return rewrite(*args)
+
+    monkeypatch.setattr(in_commits, "rewrite_groups", breaking)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
+    assert answer["status"] == "failed"
+    assert regions.document(item, "compact.json")["metrics"]["compact.bins_failed"] == 1
+    assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
+
+
+@pytest.mark.parametrize(("left_s", "groups"), [((900, 899), [1, 2]), ((900, 700, 699), [1, 1, 1])])
+def test_small_groups_are_rewritten_together_where_time_allows(
+    regions: Pipeline, monkeypatch: pytest.MonkeyPatch, left_s: tuple[float, ...], groups: list[int]
+) -> None:
+    """Each alone would write to the state and have a client whose requests wait for one another; the first one tells
+    how long they take.  Where all that are left may not end in time, each is judged alone.
+    """
+    calls, rewrite = [], rewrite_groups
+
+    def counted(*args: Any) -> Any:
+        calls.append(len(args[3]))
+        return rewrite(*args)
+
+    monkeypatch.setattr(in_commits, "rewrite_groups", counted)
+    table = regions.table.pyiceberg.load_table("ns.t")
+    for n in range(3):
+        table.append(rows_of(n * 100 + 70, 10, "ap"))
+    before = rows(regions.table)
+    item, plan = regions.begin(operations="compact")
+    answer = regions.run(item, plan, "compact", time_left_s=ending(*left_s))
+    assert answer["summary"] == "compacted 9 files into 3 (across 3 bins)"
+    assert (calls, rows(regions.table)) == (groups, before)

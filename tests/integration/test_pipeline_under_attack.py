@@ -1,8 +1,10 @@
-"""What must not get past the pipeline's use cases: faults found by attacking them, each with the harm it did."""
+"""What must not get past the pipeline: forged inputs, and documents changed by hand (rule 188)."""
 
 from __future__ import annotations
 
+import json
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,19 @@ from icekeeper.catalogs.sql import SqlCatalog as SqlTables
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.model import TableName
+from icekeeper.pipeline.control_bucket import proposals_key, table_folder
 from icekeeper.pipeline.events import (
     Failure,
+    Item,
     MachineInput,
     OperationEvent,
     ReportRunEvent,
     ReportTableEvent,
     parse_event,
 )
+from icekeeper.pipeline.one_call import RestEvent, take_up_rest
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
-from icekeeper.pipeline.report_table import report_run, report_table
+from icekeeper.pipeline.report_table import report_run, report_table, was_scan
 from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans
@@ -30,6 +35,8 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.leases import slot_keys
 from icekeeper.state.store import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline, broken
+
+# What must not get past the pipeline's use cases: faults found by attacking them, each with the harm it did.
 
 JOBS = Path(__file__).parents[2] / "glue_jobs"
 
@@ -183,3 +190,122 @@ def test_a_pass_that_lost_its_lease_does_not_silence_its_table(pipeline: Pipelin
     assert seen is not None
     assert seen.fingerprint != pipeline.document(item, "plan.json")["fingerprint"]
     assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
+
+
+# Documents of the control bucket that somebody has changed by hand (rule 188).
+
+
+def folder_of(pipeline: Pipeline, item: Item) -> Path:
+    return pipeline.control / table_folder(RUN, item.identity.spelling)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda data: data[:100], id="truncated"),
+        pytest.param(lambda data: data.replace(b'"ns.t"', b'"ns.u"'), id="another table"),
+        pytest.param(lambda data: b"[]", id="another schema"),
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(pipeline: Pipeline, change: Callable[[bytes], bytes]) -> None:
+    item, plan = pipeline.begin()
+    before, path = pipeline.table.files(), pipeline.control / plan.key
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(OperationRefused, match=r"plan\.json is not the document .*; start another run$"):
+        pipeline.run(item, plan, "compact")
+    assert pipeline.table.files() == before
+
+
+def test_nothing_but_an_orphan_of_the_table_is_deleted(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Whatever a list of orphans names: another table's file, one of none, a live one, one by a detour, a folder."""
+    item, plan = pipeline.begin()
+    location, orphan = pipeline.table.metadata.location, pipeline.table.plant("data/orphan.parquet")
+    outside, neighbour = tmp_path / "outside.parquet", tmp_path / "warehouse" / "ns" / "u" / "data" / "x.parquet"
+    neighbour.parent.mkdir(parents=True)
+    for path in (outside, neighbour):
+        path.write_bytes(b"x")
+    paths = [str(outside), outside.as_uri(), neighbour.as_uri(), f"{location}/data/../../u/data/x.parquet"]
+    paths += [*pipeline.table.live_files(), pipeline.table.metadata_location, location, f"{location}/data", ""]
+    listed = {
+        "plan": plan.digest,
+        "paths": [*paths, orphan, orphan],
+        "metrics": {"remove_orphans.files_listed": -(10**30)},
+    }
+    (folder_of(pipeline, item) / "list_orphans.json").write_text(json.dumps(listed))
+    before = pipeline.table.files()
+    done = pipeline.run(item, plan, "remove_orphans")
+    assert (outside.exists(), neighbour.exists()) == (True, True)
+    assert before - pipeline.table.files() == {orphan}
+    assert done["summary"] == "removed 1 orphan file(s)"
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "document"),
+    [
+        ("remove_orphans", "list_orphans", []),
+        ("remove_orphans", "list_orphans", {"plan": "p"}),
+        ("remove_orphans", "list_orphans", {"plan": "p", "paths": "abc", "metrics": {}}),
+        ("remove_orphans", "list_orphans", {"plan": "p", "paths": [7], "metrics": {}}),
+        ("remove_orphans", "list_orphans", {"plan": "p", "paths": [], "metrics": {"remove_orphans.files_listed": "x"}}),
+        ("compact", "compact", 7),
+        ("compact", "compact", {"summary": "s"}),
+        ("compact", "compact.begun", {}),
+        ("compact", "compact.begun", {"snapshot_ids": [1, None]}),
+    ],
+)
+def test_a_document_of_another_shape_is_refused_in_a_sentence(
+    pipeline: Pipeline, step: str, name: str, document: Any
+) -> None:
+    item, plan = pipeline.begin()
+    before = pipeline.table.files()
+    (folder_of(pipeline, item) / f"{name}.json").write_text(json.dumps(document))
+    with pytest.raises(StorageError, match=rf"/{name}\.json is not as this run wrote it \(.*\); start another run$"):
+        pipeline.run(item, plan, step)
+    assert pipeline.table.files() == before
+
+
+def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline) -> None:
+    (pipeline.control / "runs").mkdir(parents=True)
+    (pipeline.control / "runs" / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(StorageError, match=r"deep\.json is no JSON document: "):
+        pipeline.deployment.control.find("runs/deep.json")
+    assert pipeline.deployment.control.find_hint("runs/deep.json") is None
+
+
+# Documents that a run's report and a second plan find by their key alone, changed by hand (rule 188).
+
+CHANGED = r"is not as this run wrote it \(.*\); start another run$"
+
+
+def change(pipeline: Pipeline, item: Item, name: str, document: Any) -> None:
+    (pipeline.control / table_folder(RUN, item.identity.spelling) / name).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("document", [7, {}, [7], [{"table": "ns.t"}]])
+def test_proposals_of_another_shape_are_refused_in_a_sentence(pipeline: Pipeline, document: Any) -> None:
+    pipeline.begin()
+    (pipeline.control / proposals_key(RUN)).write_text(json.dumps(document))
+    for read in (
+        lambda: was_scan(pipeline.deployment, RUN),
+        lambda: take_up_rest(pipeline.deployment, RestEvent(run_id=RUN, left=())),
+        lambda: report_run(pipeline.deployment, ReportRunEvent(run_id=RUN)),
+    ):
+        with pytest.raises(StorageError, match=rf"/proposals\.json {CHANGED}"):
+            read()
+
+
+@pytest.mark.parametrize("document", [[], {"summary": "s"}, {"status": "fine", "summary": "s"}, {"status": "failed"}])
+def test_an_end_of_another_shape_is_refused_in_a_sentence(pipeline: Pipeline, document: Any) -> None:
+    item, _ = pipeline.begin()
+    change(pipeline, item, "pass.json", document)
+    with pytest.raises(StorageError, match=rf"/pass\.json {CHANGED}"):
+        report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+
+
+@pytest.mark.parametrize("change_of", [{"done": []}, {"done": {"compact": 7}}, {"started_ms": "x"}, {"head_id": []}])
+def test_a_first_plan_of_another_shape_is_refused_in_a_sentence(pipeline: Pipeline, change_of: dict[str, Any]) -> None:
+    item, plan = pipeline.begin()
+    first = json.loads((pipeline.control / plan.key).read_text())
+    change(pipeline, item, "plan.json", {**first, **change_of})
+    with pytest.raises(StorageError, match=rf"/plan\.json {CHANGED}"):
+        pipeline.plan(item, attempt=2)

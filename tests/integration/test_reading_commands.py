@@ -1,11 +1,33 @@
-"""What ``icekeeper detect``, ``verify`` and ``policy show`` tell of a local catalog in JSON."""
+"""Commands that only read: detect, verify, policy show, advise, health, history, report."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.cli.app import main
+from icekeeper.cli.console import with_id_texts
+from icekeeper.machine.clock import system_clock
+from icekeeper.model import TableName
 from icekeeper.policy import POLICY_KEYS
-from support.command import EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.leases import take_slot
+from icekeeper.state.open import open_state
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import PassRecord
+from icekeeper.text import size_text
+from support.command import CATALOG, EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path, one_sentence
+
+# What ``icekeeper detect``, ``verify`` and ``policy show`` tell of a local catalog in JSON.
 
 # -- detect
 
@@ -127,3 +149,464 @@ def test_a_policy_in_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
     assert next(line for line in lines if line[0] == "min_input_files")[1:4] == [
         *("7", "deployment", "ICEKEEPER_MIN_INPUT_FILES"),
     ]
+
+
+# ``icekeeper advise`` on real tables.
+
+
+@pytest.fixture
+def icekeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+def test_advice_is_given_with_its_numbers_and_changes_nothing(icekeeper: Command) -> None:
+    icekeeper.table(appends=9, properties={"write.metadata.previous-versions-max": "5"})
+    before = icekeeper.contents()
+    answer = icekeeper("advise", "ns.t", "--json")
+    assert answer.code == 0, answer.err
+    document = answer.json
+    assert list(document) == ["table", "catalog", "status", "advice"]
+    assert (document["table"], document["catalog"], document["status"]) == ("ns.t", "C", "succeeded")
+    (advice,) = document["advice"]
+    assert list(advice) == ["table", "kind", "severity", "reason", "numbers", "gain", "statement"]
+    assert advice["kind"] == "metadata_log"
+    assert advice["numbers"] == {"metadata_log": 5, "limit": 5}
+    assert icekeeper.contents() == before
+    people = icekeeper("advise", "ns.t")
+    assert people.out.startswith("ns.t: 1 to consider\n  metadata_log: the metadata log is full with 5 files")
+    assert f"    do:   {advice['statement']}\n" in people.out
+
+
+def test_all_tables_are_advised_and_one_that_cannot_be_read_is_named(icekeeper: Command) -> None:
+    icekeeper.table(appends=1)
+    assert icekeeper("advise", "--all").out == "ns.t: nothing to advise\n"
+    whole = icekeeper("advise", "--all", "--json").json
+    assert whole == {
+        "catalog": "C",
+        "status": "succeeded",
+        "advice": [],
+        "tables": [{"table": "ns.t", "status": "succeeded", "advice": []}],
+    }
+    for path in icekeeper.warehouse.rglob("snap-*.avro"):
+        path.unlink()
+    broken = icekeeper("advise", "--all", "--json")
+    assert broken.code == 1
+    assert [table["status"] for table in broken.json["tables"]] == ["failed"]
+    told = one_sentence(broken.err)
+    assert told.startswith("1 table could not be read: ns.t: manifest list file://")
+    assert told.endswith(".avro does not exist")
+
+
+def test_a_wrong_call_is_bad_usage(icekeeper: Command) -> None:
+    icekeeper.table(appends=1)
+    assert icekeeper("advise").code == 2
+    assert icekeeper("advise", "ns.t", "--all").code == 2
+    assert icekeeper("advise", "--all", "--set", "min_input_files=x").code == 2
+    assert icekeeper("advise", "ns.gone").code == 2
+
+
+# ``icekeeper detect`` says what the deployment would do: requests, limits, filters; it records health.
+
+
+@pytest.fixture
+def two_tables(command: Command) -> Command:
+    command.table("ns.busy", appends=7)
+    command.table("ns.idle", appends=1)
+    return command
+
+
+def test_health_of_every_table_is_recorded(two_tables: Command) -> None:
+    assert two_tables("detect", "--json").code == 0
+    stats = open_state(os.environ).lake_stats.of_catalog("C", two_tables.warehouse.as_uri())
+    recorded = {one.identity.table.name: one.counters["lake_snapshots"] for one in stats}
+    assert recorded == {"busy": 7, "idle": 1}
+
+
+def test_a_requested_table_comes_first_with_its_settings(two_tables: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one slot the run would begin with it, and the needier one waits; the filter leaves out neither."""
+    monkeypatch.setenv("ICEKEEPER_MAX_CONCURRENT_JOBS", "1")
+    assert two_tables("request", "ns.idle", "--operations", "rewrite_manifests").code == 0
+    answer = two_tables("detect", "--json", "--set", "table_filter=busy")
+    first, second = answer.json["proposals"]
+    assert (first["table"], first["reasons"][0]) == ("ns.idle", "requested by a person")
+    assert (first["requested"], first["settings"]) == (True, {"operations": "rewrite_manifests"})
+    assert (second["table"], "requested" in second) == ("ns.busy", False)
+    next_run = answer.json["next_run"]
+    assert (next_run["begins"], next_run["waits"], next_run["at_work"]) == (["ns.idle"], ["ns.busy"], 0)
+    assert next_run["limits"]["max_concurrent_jobs"] == {
+        "source": "deployment ICEKEEPER_MAX_CONCURRENT_JOBS",
+        "value": 1,
+    }
+    assert next_run["filters"] == {"table_filter": {"source": "--set", "value": ["busy"]}}
+    assert answer.err.splitlines()[-2:] == [
+        "a scheduled run would begin with ns.idle; 1 more waits for one to end: max_concurrent_jobs 1 "
+        "(deployment ICEKEEPER_MAX_CONCURRENT_JOBS)",
+        "other tables are left out by table_filter busy (--set)",
+    ]
+
+
+def test_tables_at_work_take_the_room(two_tables: Command) -> None:
+    for number in range(4):
+        take_slot(open_state(os.environ).leases, f"run {number}", 4, now_ms=system_clock(), ttl_ms=3_600_000)
+    answer = two_tables("detect", "--json")
+    assert (answer.json["next_run"]["begins"], answer.json["next_run"]["at_work"]) == ([], 4)
+    assert answer.err.splitlines()[-2:] == [
+        "scheduled runs maintain 4 tables now, of max_concurrent_jobs 4 (default)",
+        "a scheduled run would begin with none now: 1 table would wait for one to end",
+    ]
+
+
+# What every JSON document has: which table or catalog it is about, how the command went, ids that no reader rounds.
+
+CALLS = (
+    ("maintain", "ns.t", "--engine", "local", "--dry-run"),
+    ("plan", "ns.t", "--engine", "local"),
+    ("detect",),
+    ("health", "ns.t"),
+    ("verify", "ns.t"),
+    ("history", "ns.t"),
+    ("policy", "show", "ns.t"),
+    ("policy", "set", "ns.t", "min_input_files=3"),
+    ("policy", "unset", "ns.t", "min_input_files"),
+    ("policy", "reset", "ns.t"),
+    ("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "1h", "--name", "N"),
+    ("pin", "list", "ns.t"),
+    ("pin", "remove", "ns.t", "--name", "N"),
+    ("stage", "list", "ns.t"),
+    ("claims", "list", "ns.t"),
+)
+
+
+def objects(document: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(document, dict):
+        yield document
+    for part in document.values() if isinstance(document, dict) else document if isinstance(document, list) else ():
+        yield from objects(part)
+
+
+def test_every_document_says_what_it_is_about_and_how_it_went(command: Command) -> None:
+    command.table()
+    told = 0
+    for call in CALLS:
+        document = command(*call, "--json").json
+        assert (document["catalog"], document["status"]) == ("C", "succeeded"), call
+        assert document.get("table", "ns.t") == "ns.t"
+        assert ("table" in document) == (call[0] != "detect")
+        for part in objects(document):
+            if part.get("snapshot_id") is not None:
+                told += 1
+                assert part["snapshot_id_text"] == str(part["snapshot_id"])
+    assert told == 10  # health, the added pin twice, and of the plan: a ref and six snapshots
+
+
+@pytest.mark.parametrize("snapshot_id", [2**53 + 1, None])
+def test_ids_are_told_as_text_too(snapshot_id: int | None) -> None:
+    text = None if snapshot_id is None else "9007199254740993"
+    assert with_id_texts({"a": [{"snapshot_id": snapshot_id, "b": 1}], "snapshot_ids": [2**53 + 1]}) == {
+        "a": [{"snapshot_id": snapshot_id, "snapshot_id_text": text, "b": 1}],
+        "snapshot_ids": [2**53 + 1],
+        "snapshot_ids_text": ["9007199254740993"],
+    }
+
+
+def test_a_damaged_table_and_an_unread_one_are_no_success(command: Command) -> None:
+    table = command.table(appends=1)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    for path in command.warehouse.rglob("*.parquet"):
+        path.unlink()
+    assert command("verify", "ns.t", "--json").json["status"] == "failed"
+    for path in command.warehouse.rglob("*.metadata.json"):
+        path.write_text("{")
+    assert command("detect", "--json").json["status"] == "partial"
+
+
+def test_settings_are_told_in_one_shape_with_their_types(command: Command) -> None:
+    command.table(appends=1, properties={"icekeeper.min_file_size_ratio": "0.5", "icekeeper.rewrite_all": "true"})
+    shown = command("policy", "show", "ns.t", "--json").json["policy"]
+    own = {key: setting for key, setting in shown.items() if setting["source"] != "default"}
+    assert (
+        own
+        == command("health", "ns.t", "--json").json["policy"]
+        == {
+            "min_file_size_ratio": {"value": 0.5, "source": "table property icekeeper.min_file_size_ratio"},
+            "rewrite_all": {"value": True, "source": "table property icekeeper.rewrite_all"},
+        }
+    )
+    assert shown["snapshot_retain_max"]["value"] is None
+    assert shown["target_file_size_mb"]["value"] == 256
+    assert shown["table_filter"]["value"] == []
+    assert shown["operations"]["value"][0] == "compact"
+
+
+# ``icekeeper health``, and the activity of a whole pass, on real tables.
+
+
+def test_health_counts_and_warns_and_changes_nothing(icekeeper: Command) -> None:
+    table = icekeeper.table(appends=6, properties={"icekeeper.maintenance_enabled": "false"})
+    before = icekeeper.contents()
+    answer = icekeeper("health", "ns.t", "--json")
+    assert answer.code == 0
+    document = answer.json
+    assert list(document) == [
+        *("table", "catalog", "status", "snapshot_id", "snapshot_id_text"),
+        *("observed_ms", "counters", "warnings", "policy"),
+    ]
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    assert (document["table"], document["catalog"], document["snapshot_id"]) == ("ns.t", "C", snapshot.snapshot_id)
+    counters = document["counters"]
+    expected = {"lake_snapshots": 6, "lake_data_files": 6, "lake_records": 18, "lake_manifests": 6}
+    assert {key: counters[key] for key in expected} == expected
+    assert counters["lake_delete_manifests"] == 0
+    assert [warning["kind"] for warning in document["warnings"]] == ["manifest_sprawl", "small_files"]
+    source = "table property icekeeper.maintenance_enabled"
+    assert document["policy"] == {"maintenance_enabled": {"value": False, "source": source}}
+    assert icekeeper.contents() == before
+
+    people = icekeeper("health", "ns.t")
+    assert people.code == 0
+    assert people.out.startswith("ns.t: 2 warning(s)\n  manifest_sprawl: 6 manifests for 6 data files reach")
+
+
+def test_wrong_settings_of_a_table_are_a_warning_and_those_of_the_call_an_error(icekeeper: Command) -> None:
+    icekeeper.table(appends=1, properties={"icekeeper.min_input_files": "few"})
+    answer = icekeeper("health", "ns.t", "--json")
+    assert answer.code == 0
+    assert [warning["kind"] for warning in answer.json["warnings"]] == ["wrong_settings"]
+    wrong = icekeeper("health", "ns.t", "--set", "min_input_files=x")
+    assert wrong.code == 2
+    assert one_sentence(wrong.err).startswith("policy key min_input_files cannot be")
+    assert icekeeper("health", "ns.gone").code == 2
+
+
+def test_settings_of_a_table_that_do_not_count_are_a_warning(icekeeper: Command) -> None:
+    settings = {"icekeeper.operations": "all,expire_partitions", "icekeeper.orphan_max_delete_ratio": "1"}
+    icekeeper.table(appends=1, properties=settings)
+    (warning,) = icekeeper("health", "ns.t", "--json").json["warnings"]
+    assert warning["kind"] == "ignored_settings"
+    assert warning["message"].startswith(
+        "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
+    )
+    assert warning["message"].endswith("; nor do 1 more: icekeeper policy show says why")
+
+
+def test_a_pass_logs_each_operations_start_progress_and_end(
+    icekeeper: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    icekeeper.table(appends=6)
+    caplog.set_level(logging.INFO, "icekeeper.activity")
+    answer = icekeeper("maintain", "ns.t", "--engine", "local", "--operations", "compact,expire_snapshots", "--json")
+    assert answer.code == 0
+    lines = [vars(record) for record in caplog.records if record.name == "icekeeper.activity"]
+    assert [(line["event"], line["operation"]) for line in lines] == [
+        ("operation_started", "compact"),
+        ("progress", "compact"),
+        ("operation_finished", "compact"),
+        ("operation_started", "expire_snapshots"),
+        ("operation_finished", "expire_snapshots"),
+    ]
+    assert {line["run_id"] for line in lines} == {answer.json["run_id"]}
+    assert [line["status"] for line in lines if "status" in line] == ["succeeded", "skipped"]
+    assert (lines[1]["done"], lines[1]["total"]) == (1, 1)
+
+
+# ``icekeeper history``: what the journal says of a table, for programs and for people.
+
+NOON_MS = 1_767_268_800_000
+
+
+def record(command: Command, run_id: str, started_ms: int, status: str = "succeeded") -> PassRecord:
+    uuid = str(command.catalog.load_table("ns.t").metadata.table_uuid)
+    identity = TableIdentity(CATALOG, command.warehouse.as_uri(), TableName(("ns",), "t"), uuid)
+    made = PassRecord(
+        identity=identity,
+        run_id=run_id,
+        started_ms=started_ms,
+        finished_ms=started_ms + 2_340,
+        status=status,
+        summary=f"compact: [{run_id}]",
+        metrics={"compact.files_merged": 15, "compact.ratio": 0.1},
+        engine="local",
+    )
+    SqliteStateStore(command.state).record_pass(made)
+    return made
+
+
+def test_a_pass_is_in_the_history(command: Command) -> None:
+    command.table(appends=6)
+    ran = command("maintain", "ns.t", "--engine", "local", "--operations", "compact", "--json")
+    answer = command("history", "ns.t", "--json")
+    (one,) = answer.json["passes"]
+    assert (answer.code, answer.json["table"], answer.json["catalog"]) == (0, "ns.t", "C")
+    assert one == {
+        "run_id": ran.json["run_id"],
+        "started_ms": one["started_ms"],
+        "finished_ms": one["finished_ms"],
+        "duration_ms": one["finished_ms"] - one["started_ms"],
+        "status": "succeeded",
+        "summary": ran.json["summary"],
+        "engine": "local",
+        "metrics": ran.json["metrics"],
+    }
+
+
+def test_the_newest_come_first_and_as_many_as_asked(command: Command) -> None:
+    command.table(appends=0)
+    for number in range(25):
+        record(command, f"run-{number:02d}", NOON_MS + number * 60_000)
+    runs = [one["run_id"] for one in command("history", "ns.t", "--json").json["passes"]]
+    assert runs == [f"run-{number:02d}" for number in range(24, 4, -1)]
+    three = command("history", "ns.t", "--limit", "3", "--json").json["passes"]
+    assert [one["run_id"] for one in three] == ["run-24", "run-23", "run-22"]
+    assert three[0]["duration_ms"] == 2_340
+
+
+def test_people_read_a_line_for_each_pass(command: Command) -> None:
+    command.table(appends=0)
+    record(command, "a", NOON_MS, "partial")
+    record(command, "b", NOON_MS + 3_600_000)
+    answer = command("history", "ns.t")
+    assert answer.out.splitlines() == [
+        "2026-01-01T13:00:00Z  2.3 s  succeeded  compact: [b]",
+        "2026-01-01T12:00:00Z  2.3 s  partial    compact: [a]",
+    ]
+
+
+def test_a_table_without_passes_says_so(command: Command) -> None:
+    command.table(appends=0)
+    assert command("history", "ns.t", "--json").json == {
+        "table": "ns.t",
+        "catalog": "C",
+        "status": "succeeded",
+        "passes": [],
+    }
+    assert command("history", "ns.t").out == "no pass over this table is known\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("history", "ns.unknown"), ("history", "ns.t", "--limit", "0"), ("history", "t")], ids=lambda a: a[-1]
+)
+def test_wrong_calls(command: Command, arguments: tuple[str, ...]) -> None:
+    command.table(appends=0)
+    answer = command(*arguments)
+    assert answer.code == 2
+    assert one_sentence(answer.err)
+
+
+def test_a_malformed_address_of_the_state_is_a_wrong_call(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table(appends=0)
+    monkeypatch.setenv("ICEKEEPER_STATE", "redis://cache")
+    answer = command("history", "ns.t")
+    assert answer.code == 2
+    assert one_sentence(answer.err) == (
+        "ICEKEEPER_STATE=redis://cache has an unknown scheme: "
+        "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
+    )
+
+
+# ``icekeeper report``: a page of real tables, and what it says where it cannot be written.
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": tmp_path.as_uri()}
+    for key, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
+    catalog = SqlCatalog("lake", **properties)
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": [1, 2]})
+    for name, files in (("messy", 12), ("calm", 1)):
+        table = catalog.create_table(f"shop.{name}", rows.schema)
+        for _ in range(files):
+            table.append(rows)
+    catalog.close()
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 1 needs work\n"
+    text = page.read_text()
+    assert text.count("<td>shop.messy</td>") == 2
+    assert text.count("<td>shop.calm</td>") == 1
+    assert "12 data files of" in text
+    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert "2 tables, 0 need work" in capsys.readouterr().out
+    assert "compacted 12 files into 1" in page.read_text()
+    assert list(tmp_path.glob(".lake.html*")) == []
+    capsys.readouterr()
+    newest = max((tmp_path / "shop" / "calm" / "metadata").glob("*.json"))
+    newest.write_text("{")
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 1
+    assert capsys.readouterr().err == "error: 1 table cannot be read: shop.calm\n"
+    assert "1 of 2 tables is in trouble, 0 need work." in page.read_text()
+
+
+@pytest.mark.usefixtures("lake")
+def test_what_is_stored_is_told_by_who_needs_it(tmp_path: Path) -> None:
+    """The files of before the compaction are kept by older snapshots; what nothing references, by its age alone."""
+    page = tmp_path / "lake.html"
+    folder = tmp_path / "shop" / "messy" / "data"
+    history = sum(file.stat().st_size for file in folder.glob("*.parquet"))
+    (folder / "stray.parquet").write_bytes(b"x" * 20_000)
+    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    live = sum(file.stat().st_size for file in folder.glob("compact-*.parquet"))
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    row = page.read_text().split("All tables, by")[1].split("<td>shop.messy</td>")[1].split("</tr>")[0]
+    for what, size in (("live", live), ("history", history), ("orphans", 20_000)):
+        assert f'title="{what}">{size_text(size)}</td>' in row
+
+
+@pytest.mark.usefixtures("lake")
+def test_small_files_that_no_pass_would_merge_are_no_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in each of six partitions: the first pass looks, and finds nothing to merge."""
+    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
+        table = catalog.load_table("shop.calm")
+        with table.update_spec() as update:
+            update.add_identity("id")
+        table.append(pa.table({"id": [*range(6)]}))
+    health = ["health", "shop.calm", "--catalog", "lake", "--json"]
+    page, small = tmp_path / "lake.html", "on average are below"
+    assert main(health) == 0
+    assert small in capsys.readouterr().out
+    assert main(["maintain", "shop.calm", "--catalog", "lake", "--engine", "local"]) == 0
+    capsys.readouterr()
+    assert main(health) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    row = page.read_text().split("All tables, by")[1].split("<td>shop.calm</td>")[1].split("</tr>")[0]
+    assert small not in row
+    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
+        for _ in range(6):
+            catalog.load_table("shop.calm").append(pa.table({"id": [1]}))
+    capsys.readouterr()
+    assert main(health) == 0
+    assert small in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_page_shows_more_tables_than_one_scan_proposes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
+        table = catalog.load_table("shop.calm")
+        for _ in range(11):
+            table.append(pa.table({"id": [1, 2]}))
+    monkeypatch.setenv("ICEKEEPER_MAX_JOBS_PER_DETECTION", "1")
+    page = tmp_path / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 2 need work\n"
+    assert "max_jobs_per_detection" not in page.read_text()
+
+
+@pytest.mark.usefixtures("lake")
+def test_where_the_page_cannot_be_written_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "none" / "lake.html"
+    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 2
+    assert f"--output {page} cannot be written: No such file or directory" in " ".join(capsys.readouterr().err.split())

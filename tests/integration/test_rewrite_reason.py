@@ -1,16 +1,24 @@
-"""Settings that are new to a table: files that lack them are named, and rewritten once where that is asked for."""
+"""``rewrite_reason``: files that lack a new setting are named, and rewritten once on request."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.transforms import IdentityTransform
 
+from icekeeper.cli.passes import plan_lines
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.maintained_table import MaintainedTable, new_table
+from icekeeper.storage.storage import Storage
+from support.maintained_table import MaintainedTable, maintained_table, new_table
+
+# Settings that are new to a table: files that lack them are named, and rewritten once where that is asked for.
 
 LARGE = {"target_file_size_mb": "0.0001", "min_input_files": "5"}
 """Every file is large enough to be left alone."""
@@ -86,3 +94,78 @@ def test_a_footer_that_cannot_be_read_leaves_its_file_alone(table: MaintainedTab
     outcome = compacted(table, rewrite_reason="bloom")
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics["compact.files_merged"] == 1
+
+
+# ``rewrite_reason`` looks at footers before the plan; no manifest is read once more for it.
+
+
+def test_a_plan_by_footers_reads_no_manifest_more_often(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(local_catalog, tmp_path)
+    table.fill(3)
+    with table.table.transaction() as change:
+        change.set_properties({"write.parquet.compression-codec": "gzip"})
+    reads: Counter[str] = Counter()
+    read = Storage.read
+
+    def counted(self: Storage, path: str) -> bytes:
+        reads[path] += path.endswith("-m0.avro")
+        return read(self, path)
+
+    monkeypatch.setattr(Storage, "read", counted)
+    for _ in range(2):  # the first pass over a table also records where it has files
+        reads.clear()
+        table.run(Operation.COMPACT, dry_run=True, min_input_files="9")
+    without = dict(reads)
+    reads.clear()
+    outcome = table.run(Operation.COMPACT, dry_run=True, rewrite_reason="codec", min_input_files="9")
+    assert len(outcome.files_planned) == 3
+    assert {path: count for path, count in reads.items() if count} == {p: n for p, n in without.items() if n}
+
+
+# A dry run names a sort order that no file of the table has yet, and what it would cost to sort what is there.
+
+
+@pytest.fixture
+def table_to_sort(tmp_path: Path) -> Iterator[MaintainedTable]:
+    """Two files that were written before the table got its sort order: too few to be merged and sorted."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(2)
+        with made.table.update_sort_order() as update:
+            update.asc("id", IdentityTransform())
+        yield made
+
+
+def settings(table_to_sort: MaintainedTable, **policy: str) -> list[dict[str, Any]]:
+    plan = table_to_sort.run(Operation.COMPACT, dry_run=True, **{"min_input_files": "5", **policy}).plan or {}
+    return list(plan.get("settings", ()))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "how"), [("auto", "rewrite_all=true"), ("binpack", "strategy=sort, rewrite_all=true")]
+)
+def test_a_new_sort_order_is_named_with_its_cost(table_to_sort: MaintainedTable, strategy: str, how: str) -> None:
+    size = sum(file.file_size_in_bytes for file in table_to_sort.data_files())
+    (lacking,) = settings(table_to_sort, strategy=strategy)
+    assert {key: lacking[key] for key in ("reason", "sampled", "lacking", "files", "bytes", "how")} == {
+        "reason": "sort_order",
+        "sampled": 2,
+        "lacking": 2,
+        "files": 2,
+        "bytes": size,
+        "how": how,
+    }
+    assert lacking["cost_usd"] > 0
+    (line,) = plan_lines({"settings": [lacking]})
+    assert line.startswith(f"2 of 2 file(s) looked at lack the table's sort order: {how} would rewrite about ")
+
+
+def test_it_is_not_named_once_files_are_sorted_or_about_to_be(table_to_sort: MaintainedTable) -> None:
+    assert settings(table_to_sort, rewrite_all="true") == []  # this plan sorts them
+    assert settings(table_to_sort, strategy="zorder", zorder_columns="id,part") == []  # another order is wanted
+    table_to_sort.run(Operation.COMPACT, rewrite_all="true")
+    assert settings(table_to_sort) == []
+    table_to_sort.append(99)
+    assert settings(table_to_sort) == []  # it waits for others, as every new file does

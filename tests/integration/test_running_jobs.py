@@ -1,29 +1,106 @@
-"""While a rewrite runs, others leave alone what it reads and what it writes; how it ends decides about its record."""
+"""Jobs that still run, were killed, or lost their lease: what others leave alone, and what they clean."""
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.deletion.shared_references import recorded_files
-from icekeeper.errors import CommitStateUnknown, StorageError
-from icekeeper.machine.clock import system_clock
+from icekeeper.catalogs.catalog import identity_of
+from icekeeper.deletion.shared_references import HeldFiles, recorded_files
+from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
+from icekeeper.pass_context.context import running_job
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.state.sqlite.records import SqliteStaging
 from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad
+from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
+from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table
-from support.running_jobs import LEASE_MS, Interrupting, deleted, later, loads, pins, recorded
+from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, new_table
+from support.moments import Moment, at
 from support.scripted_catalog import ScriptedCatalog
+
+# Rewrites that are interrupted, what they have recorded, and the passes that come later.
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+LEASE_MS = 2 * HOUR_MS
+LATER_MS = LEASE_MS + 24 * HOUR_MS
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Interrupting(LocalEngine):
+    """Runs in this process; ``before`` and ``after`` are called around the work of the first map."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None) -> None:
+        super().__init__(1)
+        self._before, self._after = before, after
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    ) -> list[Result]:
+        self._before()
+        results = super().map(function, tasks, on_done)
+        self._after()
+        return results
+
+
+def pins(table: MaintainedTable) -> tuple[Pin, ...]:
+    return tuple(handle_of(table).memory(table.loaded).pins())
+
+
+def loads(table: MaintainedTable) -> tuple[StagedLoad, ...]:
+    return handle_of(table).memory(table.loaded).staged_loads()
+
+
+def recorded(table: MaintainedTable) -> list[str]:
+    """What the loads of the table may have written, by all attempts at their tasks."""
+    memory = handle_of(table).memory(table.loaded)
+    return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
+
+
+def handle_of(table: MaintainedTable) -> TableHandle:
+    return TableHandle(table.catalog, NAME, table.state, system_clock)
+
+
+def later(
+    table: MaintainedTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS
+) -> PassOutcome:
+    """A pass with a grace period of a day, so much later."""
+    settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
+    runtime = table.runtime_with(clock=lambda: system_clock() + by_ms)
+    return runtime.maintain(NAME, settings, LocalEngine(1))
+
+
+def deleted(outcome: PassOutcome) -> list[str]:
+    assert outcome.staged is not None
+    return [normalise(path) for path in outcome.staged.files_deleted]
+
+
+def kill() -> None:
+    raise Killed
+
+
+# While a rewrite runs, others leave alone what it reads and what it writes; how it ends decides about its record.
 
 
 @pytest.fixture
@@ -254,3 +331,264 @@ def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) 
     outcome = table.maintain("compact,expire_snapshots")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
     assert len(table.data_files()) == len([path for path in table.files() if path.endswith(".parquet")]) == 1
+
+
+# The lease of a job: progress prolongs it, and who slept beyond it may have been cleaned up after.
+
+
+def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: MaintainedTable) -> None:
+    """Whatever it says next would be recorded anew, and its commit would name files that are gone."""
+    first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
+    now_ms = [system_clock()]
+    memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
+    with running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job:
+        job.will_write([first])
+        table.plant("data/first.parquet")
+        now_ms[0] += LATER_MS
+        assert deleted(later(table)) == [first]
+        job.keep_alive()
+        with pytest.raises(PlanStale, match="stood still"):
+            job.will_write([second])
+
+
+def test_progress_prolongs_pin_and_record(table: MaintainedTable) -> None:
+    """Each step takes an hour; three of them are longer than the lease was."""
+    now = [system_clock()]
+    table.append(50, part="q")
+    table.append(51, part="q")
+    table.append(60, part="r")
+    table.append(61, part="r")
+    seen: list[tuple[int, int]] = []
+
+    class Slow(LocalEngine):
+        def map(self, function: Any, tasks: Any, on_done: Any) -> Any:
+            results = [function(task) for task in tasks]
+            for done in range(1, 5):
+                now[0] += HOUR_MS
+                on_done(done)
+                (pin,), (load,) = table.state.pins(_identity(table), now_ms=now[0]), loads(table)
+                assert load.expires_ms is not None
+                seen.append((pin.expires_ms - now[0], load.expires_ms - now[0]))
+            return results
+
+    outcome = table.runtime_with(clock=lambda: now[0]).maintain(
+        NAME, {**EAGER, "operations": "compact"}, Slow(1), unsafe=True
+    )
+    assert outcome.status.value == "succeeded"
+    assert seen == [(LEASE_MS, LEASE_MS)] * 4
+    assert loads(table) == ()
+
+
+def _identity(table: MaintainedTable) -> Any:
+    return handle_of(table).memory(table.loaded).identity
+
+
+def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: MaintainedTable) -> None:
+    """Stopped for days, taken for dead, cleaned up after, woken up: it must plan again."""
+    now = [system_clock()]
+    ids = table.ids()
+
+    def sleep_for_days() -> None:
+        now[0] += LATER_MS
+        assert len(deleted(later(table))) == 1
+
+    runtime = table.runtime_with(clock=lambda: now[0])
+    engine = Interrupting(after=sleep_for_days)
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
+    assert outcome.operations[0].status is Status.FAILED
+    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
+    assert table.readers_agree() == ids
+    assert table.verify().ok
+
+
+def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: MaintainedTable) -> None:
+    """The first swap is lost to another writer; whoever was stopped then must ask again before the second."""
+    now = [system_clock()]
+    ids = [*table.ids(), 77]
+
+    class Stopped(ScriptedCatalog):
+        def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
+            if not self.commits:
+                table.append(77, part="elsewhere")
+            return super().commit(base, requirements, updates)
+
+        def load(self, name: TableName) -> Any:
+            if self.commits == 1:
+                self.commits += 1
+                now[0] += LATER_MS
+                assert len(deleted(later(table))) >= 1
+            return super().load(name)
+
+    runtime = table.runtime_with(catalog=Stopped(table.catalog), clock=lambda: now[0])
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, LocalEngine(1), unsafe=True)
+    assert outcome.operations[0].status is Status.FAILED
+    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
+    assert sorted(table.readers_agree()) == sorted(ids)
+    assert table.verify().ok
+
+
+def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: MaintainedTable) -> None:
+    now = [system_clock()]
+
+    def sleep_a_little() -> None:
+        now[0] += LEASE_MS + 1
+
+    runtime = table.runtime_with(clock=lambda: now[0])
+    engine = Interrupting(after=sleep_a_little)
+    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
+    assert outcome.operations[0].status is Status.SUCCEEDED
+    assert (loads(table), table.verify().ok) == ((), True)
+
+
+# What a job leaves behind that was killed or could not settle its record, and how it is cleaned (rule 104).
+
+
+@pytest.mark.parametrize("strategy", ["binpack", "sort"])
+def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: MaintainedTable, strategy: str) -> None:
+    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period."""
+    ids = table.ids()
+    settings = {"strategy": strategy, "sort_order": "id", "run_id": "dead"}
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=kill), **settings)
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+    # Metadata of another table's is what a listing would refuse on; the record needs none.
+    assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
+    outcome = later(table)
+    assert set(deleted(outcome)) == left
+    assert loads(table) == ()
+    assert table.unreferenced() == set()
+    assert table.readers_agree() == ids
+
+
+def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable) -> None:
+    """Its record still says pending, and names files that are the table by now."""
+    ids = table.ids()
+    with pytest.raises(Killed), at(Moment.AFTER_COMMIT, kill):
+        table.run(Operation.COMPACT)
+    assert [load.state for load in loads(table)] == [LoadState.PENDING]
+    outcome = later(table, "compact")
+    assert deleted(outcome) == []
+    assert outcome.metrics["staged.files_referenced"] == 1
+    assert loads(table) == ()
+    assert table.readers_agree() == ids
+    assert table.verify().ok
+
+
+def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
+    ids = table.ids()
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=kill))
+    (first,) = table.unreferenced()
+    data, stem = Path(first).read_bytes(), Path(first).name.removesuffix("-a0.parquet")
+    others = {table.plant(f"data/{stem}-a{attempt}.parquet", data) for attempt in (1, 2, 3)}
+    beyond = table.plant(f"data/{stem}-a4.parquet", data)
+    strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
+    held = HeldFiles(handle_of(table).memory(table.loaded), table.storage.read)
+    held.look(table.metadata)
+    assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
+    assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
+    listed: list[str] = []
+    inner = Storage.list
+
+    def watched(self: Storage, folder: str) -> Iterator[ListedObject]:
+        listed.append(folder)
+        return inner(self, folder)
+
+    monkeypatch.setattr(Storage, "list", watched)
+    assert set(deleted(later(table))) == {first, *others}
+    assert listed == [table.metadata.metadata_directory], "for newer heads of the table"
+    assert table.unreferenced() == {beyond}
+    assert (loads(table), table.readers_agree()) == ((), ids)
+
+
+def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: MaintainedTable, tmp_path: Path) -> None:
+    """Killed for good, in the middle of its work: nothing of it runs any more."""
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from icekeeper.catalogs.load import open_catalog
+        from icekeeper.engines.local_engine import LocalEngine
+        from icekeeper.model import TableName
+        from icekeeper.runtime import Runtime
+        from icekeeper.state.sqlite.store import SqliteStateStore
+
+        class Dying(LocalEngine):
+            def map(self, function, tasks, on_done):
+                super().map(function, tasks, on_done)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        folder = Path(sys.argv[1])
+        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": sys.argv[2]}
+        runtime = Runtime(open_catalog("local", properties), SqliteStateStore(folder / "state.db"), environment={})
+        runtime.maintain(TableName(("ns",), "t"), {"min_input_files": "2", "operations": "compact"}, Dying(1))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), table.catalog.warehouse], capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert [(pin.kind, pin.name.endswith(":compact")) for pin in pins(table)] == [(PinKind.JOB, True)]
+    assert set(deleted(later(table))) == left
+    assert (loads(table), table.unreferenced()) == ((), set())
+
+
+def test_lanes_of_an_exchange_are_recorded_before_they_write(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
+    monkeypatch.setattr("icekeeper.operations.compaction.run_groups.fits_one_worker", lambda task: False)
+
+    class Dying(LocalEngine):
+        def exchange(self, *args: Any) -> Any:
+            super().exchange(*args)
+            raise Killed
+
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Dying(1), strategy="sort", sort_order="id")
+    left = table.unreferenced()
+    assert len(left) == 1
+    assert left < set(recorded(table))
+    assert set(deleted(later(table))) == left
+    assert table.unreferenced() == set()
+
+
+@pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
+def test_what_other_rewrites_left_is_cleaned_from_their_records(table: MaintainedTable, operation: Operation) -> None:
+    """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
+    ids = table.ids()
+    with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, kill):
+        table.run(operation, run_id="run-1")
+    (load,) = loads(table)
+    assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
+    left = table.unreferenced() & set(recorded(table))
+    assert left
+    assert set(deleted(later(table))) == left
+    table.run(Operation.REMOVE_ORPHANS)
+    assert table.unreferenced() == set()
+    assert table.run(operation).status is Status.SUCCEEDED
+    assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
+
+
+def test_a_dead_job_is_declared_failed_before_its_files_go(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should it wake up just then, it must find out before it commits."""
+    with pytest.raises(Killed):
+        table.run(Operation.COMPACT, engine=Interrupting(after=kill))
+    seen: list[LoadState] = []
+
+    def unlink(path: str) -> str:
+        seen.extend(load.state for load in loads(table))
+        return "busy"
+
+    monkeypatch.setattr("icekeeper.storage.storage.unlink", unlink)
+    later(table)
+    assert set(seen) == {LoadState.FAILED}

@@ -1,4 +1,4 @@
-"""State that processes share, named by ICEKEEPER_STATE alone; and passes, which must not notice which store it is."""
+"""State that processes share, and a state that knows nothing of a maintained table (rule 191)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from local_stack.moto_server import MotoServer
 from support.command import CATALOG, Command
 from support.lease_race import KEYS, take_leases
 from support.state_stores import a_table, state_address
+
+# State that processes share, named by ICEKEEPER_STATE alone; and passes, which must not notice which store it is.
 
 NAME = TableName(("ns",), "t")
 SETTINGS = {
@@ -143,3 +145,26 @@ def test_a_laptop_leaves_a_table_alone_that_the_pipeline_maintains(command: Comm
     assert command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local", "--dry-run").code == 0
     assert runtime.state.leases.release(lease)
     assert command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local").code == 0
+
+
+# A pass whose state knows nothing of a table that Icekeeper has maintained says so (rule 191).
+
+PASS = ("maintain", "ns.t", "--set", "min_input_files=2", "--json")
+
+
+def test_a_state_that_does_not_know_the_last_run_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table()
+    first = command(*PASS)
+    assert "warnings" not in first.json
+    run_id, (snapshot_id,) = first.json["run_id"], first.json["operations"][0]["snapshot_ids"]
+    assert "warnings" not in command(*PASS).json, "its own state knows the run"
+    monkeypatch.setenv("ICEKEEPER_STATE", str(command.folder / "other.db"))
+    sentence = (
+        f"run {run_id} committed snapshot {snapshot_id}, and the state of this pass has seen no pass over the table: "
+        "what is pinned or staged in another state is not protected here; name that state with ICEKEEPER_STATE, unless "
+        "it is lost"
+    )
+    for arguments in ((*PASS, "--dry-run"), PASS):
+        told = command(*arguments)
+        assert (told.code, told.json["warnings"]) == (0, [sentence])
+    assert "warnings" not in command(*PASS).json, "the table is known there now"

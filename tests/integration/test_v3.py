@@ -1,4 +1,4 @@
-"""Format v3 through whole passes, without Java: deletion vectors, row ids, and other writers in between."""
+"""Format v3 through whole passes, without Java: deletion vectors and row ids."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from support.v3 import (
     vectors,
     with_row_ids,
 )
+
+# Format v3 through whole passes, without Java: deletion vectors, row ids, and other writers in between.
 
 
 @pytest.fixture
@@ -207,3 +209,145 @@ def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: Maintained
     assert_row_ids_hold(table)
     assert table.loaded.metadata.next_row_id == 60
     table.assert_sound()
+
+
+# Copied row groups of v3 tables: rows keep ids and last changes, whether they were stored or inherited.
+
+
+@pytest.fixture
+def table_with_ids(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with upgraded_table(tmp_path) as made:
+        yield with_row_ids(made)
+
+
+def row_groups(table_with_ids: MaintainedTable) -> list[list[int]]:
+    found = []
+    for file in data_files(table_with_ids):
+        footer = pq.read_metadata(local_path(file.file_path))
+        found.append([footer.row_group(n).num_rows for n in range(footer.num_row_groups)])
+    return sorted(found)
+
+
+def file_of_region(table_with_ids: MaintainedTable, region: str) -> str:
+    """The largest data file of a region."""
+    files = [file for file in data_files(table_with_ids) if file.partition == (region,)]
+    return max(files, key=lambda file: file.record_count).file_path
+
+
+def test_rows_keep_their_ids_when_their_row_groups_are_copied_once_and_again(table_with_ids: MaintainedTable) -> None:
+    """Of each region's four files two are decoded: one has a vector, one an entry without counts.
+
+    Then a vector touches the first row group of one of the outputs, and two more such files join the other two.
+    """
+    delete_positions(table_with_ids, {file_of(table_with_ids, 0): [0, 5], file_of(table_with_ids, 150): [9]})
+    before, live_rows = lineage(table_with_ids), rows(table_with_ids)
+
+    first = compacted(table_with_ids, min_row_group_copy_bytes="1")
+
+    assert row_groups(table_with_ids) == [[18, 10, 10], [19, 10, 10]]
+    assert first.metrics["compact.bytes_copied"] > 0
+    assert lineage(table_with_ids) == before
+    assert rows(table_with_ids) == live_rows
+    assert not vectors(table_with_ids)
+    assert_row_ids_hold(table_with_ids)
+
+    append(table_with_ids, 400, 3, "us")
+    append(table_with_ids, 500, 4, "us")
+    delete_positions(table_with_ids, {file_of_region(table_with_ids, "us"): [3]})
+    before = lineage(table_with_ids)
+    again = compacted(table_with_ids, min_row_group_copy_bytes="1")
+    assert row_groups(table_with_ids) == [[19, 10, 10], [24, 10, 10]]
+    assert again.metrics["compact.bytes_copied"] > 0
+    assert lineage(table_with_ids) == before
+    assert_row_ids_hold(table_with_ids)
+    table_with_ids.assert_sound()
+
+
+def test_rows_keep_their_ids_when_a_large_file_is_cut(table_with_ids: MaintainedTable) -> None:
+    compacted(table_with_ids, min_row_group_copy_bytes="1")
+    before, live_rows = lineage(table_with_ids), rows(table_with_ids)
+    tiny = {"target_file_size_mb": "0.0005", "min_file_size_ratio": "0.1", "expected_scans": "none"}
+    outcome = compacted(table_with_ids, **tiny)
+    assert outcome.summary == "compacted 2 files into 6 (across 2 bins)"
+    assert outcome.metrics["compact.bytes_copied"] > 0
+    assert row_groups(table_with_ids) == [[10], [10], [10], [10], [10, 10], [10, 10]]
+    assert lineage(table_with_ids) == before
+    assert rows(table_with_ids) == live_rows
+    assert_row_ids_hold(table_with_ids)
+    table_with_ids.assert_sound()
+
+
+# Deletion vectors through compaction: which go, which stay, and those that land meanwhile or are damaged.
+
+
+def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
+    table = with_ids
+    delete_positions(table, {file_of(table, 0): [0], file_of(table, 100): [1, 2]})
+    sizes = [entry.file.content_size_in_bytes or 0 for entry in vectors(table).values()]
+    inputs = sum(file.file_size_in_bytes for file in data_files(table))
+    compacted(table)
+    head = table.loaded.metadata.current_snapshot
+    assert head is not None
+    told = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
+    assert [head.summary[key] for key in told] == ["2", "2", "3", "0"]
+    assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
+
+
+def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
+    """A Puffin file goes when no live entry uses it any more, not before (rule 14)."""
+    table = with_ids
+    puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
+    before = rows(table)
+    table.engine.during = lambda: delete_positions(table, {file_of(table, 150): [1]})
+    table.maintain(operations="compact,expire_snapshots,remove_orphans")
+    table.engine.during = lambda: None
+    assert puffin in {entry.file.file_path for entry in vectors(table).values()}
+    assert rows(table) == before - Counter([151])
+    table.assert_sound()
+    table.maintain()
+    assert not vectors(table)
+    assert not local_path(puffin).exists()
+    assert rows(table) == before - Counter([151])
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["first", "replaces_the_one_applied"])
+def test_a_vector_that_lands_meanwhile_drops_its_group_alone(with_ids: MaintainedTable, *, replaces: bool) -> None:
+    table = with_ids
+    if replaces:
+        delete_positions(table, {file_of(table, 100): [7]})
+    before = lineage(table)
+    gone = next(row for row in before if row[0] == 103)
+    table.engine.during = lambda: delete_positions(table, {file_of(table, 100): [3]})
+    outcome = compacted(table)
+    assert outcome.summary == "compacted 4 files into 1 (across 1 bins)"
+    assert outcome.metrics["compact.bins_dropped"] == 1
+    assert lineage(table) == before - Counter([gone])
+    assert rows(table) == Counter(row[0] for row in before.elements()) - Counter([103])
+    assert_row_ids_hold(table)
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
+def test_a_damaged_vector_keeps_its_file_as_it_is_and_nothing_goes(with_ids: MaintainedTable, damage: str) -> None:
+    table = with_ids
+    puffin = local_path(delete_positions(table, {file_of(table, 100): [3, 4]}))
+    before = table.files()
+    data = puffin.read_bytes()
+    entry = vectors(table)[file_of(table, 100)].file
+    assert entry.content_offset is not None
+    if damage == "byte":
+        puffin.write_bytes(data[: entry.content_offset + 10] + b"\xff" + data[entry.content_offset + 11 :])
+    elif damage == "cut":
+        puffin.write_bytes(data[: entry.content_offset + 10])
+    else:
+        puffin.unlink()
+    reached = file_of(table, 100)
+    outcome = compacted(table)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.metrics["compact.bins_failed"] == 0
+    assert outcome.metrics["compact.files_merged"] == 7
+    assert puffin.name in outcome.summary
+    assert reached in {f.file_path for f in data_files(table)}
+    assert vectors(table)[reached].file == entry
+    assert before - {str(puffin)} <= table.files()

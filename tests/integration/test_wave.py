@@ -1,25 +1,35 @@
-"""A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome (rule 144, rule 145)."""
+"""A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from icekeeper.engines.engine import current_pool
+from icekeeper.engines.engine import current_pool, in_pool
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import StorageError
+from icekeeper.engines.spark import SparkEngine
+from icekeeper.errors import LeaseLost, StorageError
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline import glue_job as wave_module
-from icekeeper.pipeline.events import PlanEvent
-from icekeeper.pipeline.glue_job import NO_TIME, End
+from icekeeper.pipeline import plan_table as routes_module
+from icekeeper.pipeline.events import PlanEvent, parse_event
+from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_wave
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.run_step import run_step
+from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from icekeeper.state.claims import CutWork
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
+from support.pool_work import pool_of
+
+# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome (rule 144, rule 145).
 
 ALL = ("ns.t", "ns.u", "ns.v")
 FILES = {"ns.t": 5, "ns.u": 2, "ns.v": 2}
@@ -274,3 +284,191 @@ def after(wave: Wave, name: str, *, lease: bool = True) -> Any:
 def reference(wave: Wave, name: str) -> Any:
     item = next(item for item in wave.rest if item.table == name)
     return plan_table(wave.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
+
+
+# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out (rule 144).
+
+NAMES = ("ns.t", "ns.u", "ns.v")
+
+
+class Together(LocalEngine):
+    """Both of a table's works are planned before either rewrites."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.planned = threading.Barrier(6)
+
+    def map(self, *args: Any) -> Any:
+        self.planned.wait(20)
+        return super().map(*args)
+
+
+def test_a_table_that_waits_twice_is_gathered_once(pipeline: Pipeline) -> None:
+    wave = Wave(pipeline)
+    waiting = [{"key": plan.key, "digest": plan.digest} for plan in (*wave.plans.values(), *wave.plans.values())]
+    event = parse_event(WaveEvent, {"run_id": RUN, "wave": waiting})
+    assert gather_wave(wave.deployment, event) == wave.answer
+
+
+def test_one_that_is_at_work_twice_loses_no_row(pipeline: Pipeline) -> None:
+    wave = Wave(pipeline)
+    rows = {name: ids_of(pipeline, name) for name in NAMES}
+    tables = wave.document.tables
+    twice = wave.document.model_copy(update={"tables": (*tables, *tables), "workers": 4})
+    ends = run_wave(wave.deployment, twice, Together())
+    assert set(ends.values()) <= {End.DONE, End.LEFT_OUT}
+    for name in NAMES:
+        assert (files_of(pipeline, name), ids_of(pipeline, name)) == (1, rows[name])
+        acquire_table_lease(wave.deployment, "another run", wave.items[name], in_wave=True)
+
+
+# In a table bucket a wave does what follows a table's compaction as soon as that is committed (rule 163).
+
+MERGE = "rewrite_position_deletes"
+BEHIND = ["expire_snapshots", "remove_orphans", "rewrite_manifests"]
+
+
+@pytest.fixture
+def wave_of_buckets(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Wave:
+    """As for table buckets; the folder of these tests is none."""
+    monkeypatch.setattr(routes_module, "is_table_bucket", lambda _: True)
+    return Wave(pipeline, ("u",))
+
+
+def plan_of_rest(wave_of_buckets: Wave, name: str) -> Any:
+    """The plan of what is left of a pass after the wave."""
+    (item,) = (one for one in wave_of_buckets.rest if one.table == name)
+    acquire_table_lease(wave_of_buckets.deployment, RUN, item)
+    plan = plan_table(wave_of_buckets.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
+    return plan, wave_of_buckets.deployment.control.read(plan.key, plan.digest)
+
+
+def test_one_table_is_done_whatever_the_others_still_do(wave_of_buckets: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of a table in order, before the next table has begun."""
+    order: list[tuple[str, str]] = []
+
+    def told(deployment: Any, event: Any, engine: Any, **options: Any) -> Any:
+        order.append((event.item.table, event.step))
+        return run_step(deployment, event, engine, **options)
+
+    monkeypatch.setattr(wave_module, "run_step", told)
+    monkeypatch.setattr(wave_module, "tables_at_once", lambda tables, workers: 1)
+    rows = {name: ids_of(wave_of_buckets.pipeline, name) for name in wave_of_buckets.items}
+    assert wave_of_buckets.run(LocalEngine(1)) == dict.fromkeys(wave_of_buckets.items, End.DONE)
+    for number, name in enumerate(table.item.table for table in wave_of_buckets.document.tables):
+        steps = [step for table, step in order if table == name]
+        assert [step for step in steps if step in ("compact", *BEHIND)] == ["compact", *BEHIND]
+        assert order[number * len(steps) : (number + 1) * len(steps)] == [(name, step) for step in steps]
+    for name in wave_of_buckets.items:
+        assert (files_of(wave_of_buckets.pipeline, name), ids_of(wave_of_buckets.pipeline, name)) == (1, rows[name])
+        assert wave_of_buckets.outcome(name, "expire_snapshots")["metrics"]["expire_snapshots.snapshots_expired"] > 0
+        plan, document = plan_of_rest(wave_of_buckets, name)
+        assert set(plan.routes.values()) == {"none"}
+        assert set(document["outcomes"]) == {MERGE}  # which has nothing to do
+
+
+def test_a_step_that_fails_stops_neither_the_next_nor_another_table(
+    wave_of_buckets: Wave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(deployment: Any, event: Any, engine: Any, **options: Any) -> Any:
+        if (event.item.table, event.step) == ("ns.u", "expire_snapshots"):
+            raise StorageError("no answer")
+        return run_step(deployment, event, engine, **options)
+
+    monkeypatch.setattr(wave_module, "run_step", failing)
+    assert wave_of_buckets.run(LocalEngine(1)) == dict.fromkeys(wave_of_buckets.items, End.DONE)
+    assert wave_of_buckets.outcome("ns.u", "expire_snapshots")["status"] == "failed"
+    assert wave_of_buckets.outcome("ns.u", "rewrite_manifests")["status"] == "succeeded"
+    assert wave_of_buckets.outcome("ns.t", "expire_snapshots")["status"] == "succeeded"
+
+
+def test_what_the_wave_had_no_time_for_and_fits_a_function_follows_it(wave_of_buckets: Wave) -> None:
+    times = iter([0.0])
+    ends = wave_of_buckets.run(LocalEngine(1), monotonic=lambda: next(times, 1e9))
+    assert ends == dict.fromkeys(wave_of_buckets.items, End.LEFT_OUT)
+    plan, document = plan_of_rest(wave_of_buckets, "ns.u")
+    assert document["outcomes"]["compact"]["reason"] == NO_TIME
+    assert {step for step, route in plan.routes.items() if route == "function"} == set(BEHIND)
+
+
+def test_large_manifests_join_the_wave_without_a_compaction(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "is_table_bucket", lambda _: True)
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0", ICEKEEPER_REWRITE_ENABLED="false")
+    item = pipeline.detect()[1][0]
+    acquire_table_lease(pipeline.deployment, RUN, item)
+    plan = plan_table(pipeline.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
+    assert plan.routes["rewrite_manifests"] == "wave"
+    assert plan.routes["expire_snapshots"] == "function"  # it comes before
+
+
+def test_elsewhere_a_wave_does_no_more_than_compaction(pipeline: Pipeline) -> None:
+    """Its job may not delete files."""
+    wave = Wave(pipeline, ("u",))
+    routes = wave.plans["ns.u"].routes
+    assert {step for step, route in routes.items() if route == "wave"} == {"compact"}
+    assert [routes[step] for step in BEHIND] == ["function"] * 3
+
+
+# The Glue script carries a wave out in one Spark session, with jobs kept apart by table (rule 144, platform 60).
+
+
+def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_session: SparkSession) -> None:
+    engine, together = SparkEngine(spark_session.sparkContext), threading.Barrier(3)
+
+    def work(name: str) -> Sequence[tuple[str, str | None]] | str:
+        together.wait(20)
+        with in_pool(f"pool of {name}"):
+            try:
+                return engine.map(pool_of, [name, name], lambda done: None)
+            except StorageError:
+                return "failed"
+
+    with WorkThreads(3) as threads:
+        told = dict(zip("ab", threads.map(work, ["a", "b", "broken"]), strict=False))
+    assert told == {name: [(name, f"pool of {name}")] * 2 for name in "ab"}
+    assert engine.map(pool_of, ["alone"], lambda done: None) == [("alone", None)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark_session")
+def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    wave = Wave(pipeline, by_real_clock=True)
+    rows = {name: ids_of(pipeline, name) for name in ALL}
+    arguments = ["--wave-key", wave.answer["key"], "--wave-digest", wave.answer["digest"], "--run-id", RUN]
+    arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
+    allowed = operations_of_job("compact_data_files")
+    with caplog.at_level(logging.INFO, "icekeeper.pipeline.glue_job"):
+        assert run_job([*arguments, "--JOB_NAME", "compact"], allowed) == 0
+    assert "wave of 3 table(s): 3 done" in caplog.messages
+    assert [(files_of(pipeline, name), wave.outcome(name)["status"]) for name in ALL] == [(1, "succeeded")] * 3
+    assert {name: ids_of(pipeline, name) for name in ALL} == rows
+    digest = arguments.index("--wave-digest") + 1
+    assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
+    with pytest.raises(ValueError, match="this job does not do compact"):
+        run_job(arguments, frozenset())
+
+
+# A table whose lease is gone before a step begins is left out and due again; the wave is not run anew for it.
+
+
+def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end that cannot be told would have the whole wave tried again (rule 145)."""
+    wave = Wave(pipeline, ["u"])
+
+    def step(deployment: Any, event: Any, engine: Any) -> Any:
+        if event.item.table == "ns.u":
+            raise LeaseLost("run-9 took it")
+        return run_step(deployment, event, engine)
+
+    monkeypatch.setattr(wave_module, "run_step", step)
+    assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT}
+    assert (files_of(pipeline, "ns.t"), files_of(pipeline, "ns.u")) == (1, 2)
+    (rest,) = (item for item in wave.rest if item.table == "ns.u")
+    acquire_table_lease(wave.deployment, RUN, rest)
+    plan = plan_table(wave.deployment, PlanEvent(run_id=RUN, item=rest, waves=True))
+    told = pipeline.deployment.control.read(plan.key, plan.digest)["outcomes"]["compact"]
+    assert (told["status"], told["reason"]) == ("skipped", "run-9 took it")

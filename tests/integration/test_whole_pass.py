@@ -1,4 +1,4 @@
-"""A table's pass in one call: what it does, what it leaves to the state machine, and what a repetition finds."""
+"""A table's pass in one call, and a call that is killed in its midst (rule 162)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
+from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.operation_facts import STEP_FACTS
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass
-from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.control_bucket import proposals_key, table_folder
+from icekeeper.pipeline.events import Failure, Item, PlanEvent, PlanReference
+from icekeeper.pipeline.one_call import HandedOn, RestEvent, assign_tables, handed_on, outgrown_steps, take_up_rest
+from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
 from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
 from support.pipeline_deployment import RUN, Pipeline
+
+# A table's pass in one call: what it does, what it leaves to the state machine, and what a repetition finds.
 
 ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
 
@@ -166,3 +173,132 @@ def test_files_of_failed_loads_are_cleaned_and_nothing_is_asked_where_there_are_
     pipeline.deployment.state.staging.stage(failed, [])
     _, plan = pipeline.begin()
     assert plan.routes["clean_staged"] == "function"
+
+
+# A call that carried out many steps and was killed: the step that it was at goes elsewhere (rule 162).
+
+BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
+
+
+class ProcessKilled(BaseException):
+    """Nothing after it runs."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+
+    def killed(asked: Any, *args: Any, **options: Any) -> Any:
+        if asked.value == operation:
+            raise ProcessKilled
+        return run_operation(asked, *args, **options)
+
+    monkeypatch.setattr(run_step_module, "run_operation", killed)
+
+
+def called(pipeline: Pipeline, item: Item, run_id: str = RUN) -> whole_pass.WholePass:
+    limits = CallLimits(max_bytes=2**40, time_left_s=lambda: 3600.0)
+    return run_whole_pass(pipeline.deployment, WholePassEvent(run_id=run_id, item=item), LocalEngine(1), limits)
+
+
+def killed_call(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, operation: str) -> Item:
+    """The table whose pass in one call died at an operation; from then on the table lies in a table bucket."""
+    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
+    (item,) = pipeline.detect(table="ns.t")[1]
+    with monkeypatch.context() as patched:
+        killed_at(patched, operation)
+        with pytest.raises(ProcessKilled):
+            called(pipeline, item)
+    return item
+
+
+def planned(pipeline: Pipeline, item: Item, error: str, attempt: int = 1) -> PlanReference:
+    call = Failure(Error=error, Cause="")
+    return plan_table(pipeline.deployment, PlanEvent(run_id=RUN, item=item, call=call, attempt=attempt))
+
+
+def left_of(item: Item) -> Any:
+    plan = PlanReference(bucket="b", key="k", digest="d", routes={"rewrite_manifests": "glue"})
+    return handed_on(item, plan, ["rewrite_manifests"])["left"]
+
+
+@pytest.fixture
+def item(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Item:
+    """Its compaction was begun when the process died."""
+    return killed_call(pipeline, monkeypatch, "compact")
+
+
+@pytest.mark.parametrize("error", ["Runtime.ExitError", "Sandbox.Timedout", "States.Timeout", "Lambda.Unknown"])
+def test_the_step_at_which_a_call_was_killed_goes_to_a_job_at_once(pipeline: Pipeline, item: Item, error: str) -> None:
+    plan = planned(pipeline, item, error)
+    assert [step for step, route in plan.routes.items() if route == "glue"] == ["compact"]
+    assert outgrown_steps(pipeline.deployment.control, item) == {"compact"}
+
+
+def test_what_failed_otherwise_is_tried_in_its_function(pipeline: Pipeline, item: Item) -> None:
+    assert planned(pipeline, item, "StorageError").routes["compact"] == "function"
+    assert outgrown_steps(pipeline.deployment.control, item) == frozenset()
+
+
+def test_a_plan_that_is_made_again_accuses_nobody(pipeline: Pipeline, item: Item) -> None:
+    """Until then other functions have begun steps, too."""
+    assert planned(pipeline, item, "Runtime.ExitError", attempt=2).routes["compact"] == "function"
+
+
+def test_steps_without_a_job_get_functions_of_their_own(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of compaction alone is noted that it began; behind another step that was too much, all run alone."""
+    item = killed_call(pipeline, monkeypatch, "expire_snapshots")
+    assert planned(pipeline, item, "Runtime.ExitError").routes["expire_snapshots"] == "function"
+    assert outgrown_steps(pipeline.deployment.control, item) == {step.name for step in STEP_FACTS if step.job is None}
+    later = called(pipeline, item)
+    assert later.left[0] == "expire_snapshots"
+    assert later.plan.routes["expire_snapshots"] == "function"
+    assert "outgrown" not in later.plan.model_dump(mode="json")  # functions of the version before know no such field
+
+
+def test_the_step_of_a_call_that_was_handed_on_is_remembered(pipeline: Pipeline, item: Item) -> None:
+    named = HandedOn.model_validate(left_of(item)).model_copy(update={"error": "Runtime.ExitError"})
+    answer = take_up_rest(pipeline.deployment, RestEvent(run_id=RUN, left=(named,)))
+    assert answer["count"] == 1
+    assert outgrown_steps(pipeline.deployment.control, item) == {"compact"}
+
+
+def test_what_is_left_to_the_wave_waits_for_it_with_its_plan(item: Item) -> None:
+    plan = PlanReference(bucket="b", key="k", digest="d", routes={"compact": "wave", "rewrite_manifests": "glue"})
+    answer = handed_on(item, plan, ["compact", "rewrite_manifests"])
+    assert ("left" in answer, answer["status"], answer["plan"]) == (False, "waiting", {"key": "k", "digest": "d"})
+
+
+def test_each_map_gets_its_tables_and_what_was_left_joins_the_others(pipeline: Pipeline) -> None:
+    control = pipeline.deployment.control
+    (found,) = pipeline.detect(table="ns.t")[1]
+    scheduled = found.model_copy(update={"forced": False, "detected_ms": 1})
+    small, left = (
+        scheduled.model_copy(update={"warehouse": BUCKET, "table": name}) for name in ("ns.small", "ns.left")
+    )
+    asked = small.model_copy(update={"table": "ns.asked", "detected_ms": None})
+    items = (small, scheduled, left, asked)
+    control.write(proposals_key(RUN), [item.model_dump(mode="json") for item in items])
+
+    assigned = assign_tables(pipeline.deployment, RUN, items)
+    names = {part: [one["table"] for one in control.find(place["key"]) or ()] for part, place in assigned.items()}
+    assert names == {"in_one_call": ["ns.small", "ns.left"], "rest": ["ns.t", "ns.asked"]}
+    rest = take_up_rest(pipeline.deployment, RestEvent.model_validate({"run_id": RUN, "left": [left_of(left)]}))
+    assert [one["table"] for one in control.find(rest["key"]) or ()] == ["ns.t", "ns.left", "ns.asked"]
+    assert rest["count"] == 3
+
+
+def test_a_list_of_all_tables_is_not_written_twice(pipeline: Pipeline) -> None:
+    (found,) = pipeline.detect(table="ns.t")[1]
+    assigned = assign_tables(pipeline.deployment, RUN, (found,))
+    assert [(place["key"], place["count"]) for place in assigned.values()] == [
+        (proposals_key(RUN), 0),
+        (proposals_key(RUN), 1),
+    ]
+
+
+def test_a_lease_that_another_run_has_lets_nothing_begin(pipeline: Pipeline, item: Item) -> None:
+    """The killed call still has its lease: only its own run goes on."""
+    with pytest.raises(LeaseHeld):
+        acquire_table_lease(pipeline.deployment, "another run", item)
+    acquire_table_lease(pipeline.deployment, RUN, item)
+    folder = table_folder(RUN, item.identity.spelling)
+    assert pipeline.deployment.control.find(f"{folder}/compact.begun.json") is not None

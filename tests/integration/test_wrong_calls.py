@@ -1,17 +1,31 @@
-"""Bad input of every kind: one sentence on standard error, the right exit code, nothing written, nothing deleted."""
+"""Bad input of every kind: one sentence, the right exit code, and nothing changed."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from support.command import EVERYTHING_IS_OLD, Command, local_path, one_sentence
+from icekeeper.catalogs import catalog as room
+from icekeeper.catalogs.catalog import missing_table
+from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.cli import main
+from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES
+from icekeeper.errors import PartlyListed, StorageError
+from icekeeper.model import TableName
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path, one_sentence
 from support.proxies import closed_port
+from support.scans import PreparedCatalog
+
+# Bad input of every kind: one sentence on standard error, the right exit code, nothing written, nothing deleted.
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")
 THOROUGH = (*MAINTAIN, *EVERYTHING_IS_OLD)
@@ -212,3 +226,234 @@ def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
     assert command.contents() == before
     assert (path.read_bytes() if path.is_file() else None) == kept
     assert not (command.folder / "volume").exists()
+
+
+# What has no tables says so, names what is near, and is not created by the asking.
+
+
+def test_a_catalog_in_another_spelling_is_told_how_the_database_spells_it(command: Command) -> None:
+    command.table(appends=1)
+    for call in (("detect",), ("maintain", "ns.t")):
+        answer = command(*call, catalog=CATALOG.lower())
+        assert (answer.code, answer.out) == (2, "")
+        assert one_sentence(answer.err) == (
+            "the database of catalog c knows it as 'C', and SQL catalogs are told apart by case; write --catalog C"
+        )
+
+
+def test_a_database_that_is_not_there_is_not_created(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = command.folder / "catalogg.db"
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__URI", f"sqlite:///{path}")
+    answer = command("detect", "--json")
+    assert answer.code == 1
+    told = f"the database of catalog C cannot be used: unable to open {path}: there is no such file"
+    told += " (did you mean 'catalog.db'?)"
+    assert one_sentence(answer.err) == told
+    assert answer.json == {"error": {"type": "StorageError", "message": told}}
+    assert not path.exists()
+
+
+def test_a_database_of_another_application_gets_no_tables(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = command.folder / "theirs.db"
+    path.touch()
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__URI", f"sqlite:///{path}")
+    answer = command("maintain", "ns.t")
+    assert answer.code == 1
+    assert one_sentence(answer.err).startswith("the database of catalog C cannot be used: no such table")
+    assert path.read_bytes() == b""
+
+
+EMPTY = {
+    "table_filter=ordes*": (
+        "table_filter ordes* (from --set) does not match any of the 3 table(s) of catalog C; "
+        "the nearest: orders, clicks, t"
+    ),
+    "namespace_filter=shopp": (
+        "namespace_filter shopp (from --set) does not match a namespace of the 3 table(s) of catalog C; "
+        "the nearest: shop, ns"
+    ),
+    "bucket_filter=lake": "bucket_filter lake (from --set) does not match warehouse warehouse",
+}
+
+
+@pytest.mark.parametrize(("setting", "note"), EMPTY.items(), ids=EMPTY)
+def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Command, setting: str, note: str) -> None:
+    command.catalog.create_namespace("shop")
+    for name in ("shop.orders", "shop.clicks", "ns.t"):
+        command.table(name, appends=0)
+    answer = command("detect", "--json", "--set", setting)
+    assert (answer.code, answer.json["scanned"], answer.json["note"]) == (0, 0, note)
+    assert answer.err.splitlines() == ["0 tables scanned, 0 need work", note]
+    assert "note" not in command("detect", "--json", "--set", "table_filter=t").json
+
+
+def test_a_catalog_without_tables_says_so(command: Command) -> None:
+    assert command("detect").out.splitlines() == ["0 tables scanned, 0 need work", "catalog C has no tables"]
+
+
+# Help that a newcomer can follow: every command has an example that works as a call, and tells the exit codes.
+
+GROUPS = ("policy", "pin", "stage", "claims", "requests")
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *call: str) -> str:
+    assert main([*call, "-h"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def listed(page: str) -> list[str]:
+    """The commands that a help page lists, in its order."""
+    lines = page.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    return [line.split()[0] for line in lines]
+
+
+def test_commands_stand_in_the_order_of_use_with_whole_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    page = help_of(capsys)
+    top = [name for name in EXAMPLES if " " not in name]
+    assert listed(page) == top
+    assert top[:5] == ["demo", "detect", "health", "plan", "maintain"]
+    assert "..." not in page.partition("Commands:")[2]
+    for group in GROUPS:
+        page = help_of(capsys, group)
+        assert listed(page) == [name.split()[1] for name in EXAMPLES if name.startswith(f"{group} ")]
+        assert "..." not in page.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_help_has_exit_codes_and_an_example_of_its_own_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = help_of(capsys, *name.split())
+    for code in EXIT_CODES:
+        assert f"  {code}\n" in page
+    arguments = EXAMPLES[name][1]
+    if name not in GROUPS:
+        assert f"Example:\n    icekeeper {name} {arguments}\n" in page
+        options = page.partition("Options:")[2].partition("Example:")[0]
+        assert [word for word in arguments.split() if word.startswith("--") and f"  {word}" not in options] == []
+
+
+def test_the_version_and_the_module() -> None:
+    told = f"icekeeper {version('icekeeper')}\n"
+    done = subprocess.run([sys.executable, "-m", "icekeeper", "--version"], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (told, "")
+
+
+def test_a_shell_can_complete_commands() -> None:
+    asked = {"_ICEKEEPER_COMPLETE": "complete_bash", "COMP_WORDS": "icekeeper po", "COMP_CWORD": "1"}
+    call = [sys.executable, "-c", "import sys; from icekeeper.cli import main; sys.exit(main([]))"]
+    done = subprocess.run(call, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["policy"]
+
+
+# What the command says as a process where its output takes nothing, or its arguments are no text (rule 120).
+
+ICEKEEPER = f"{Path(sys.executable).parent}/icekeeper"
+
+
+def called(arguments: str, output: str, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error; ``output`` is how a shell redirects standard output."""
+    done = subprocess.run(
+        ["bash", "-c", f"{ICEKEEPER} {arguments} {output}"],
+        env={"PATH": os.environ["PATH"], **environment},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize(("output", "why"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
+def test_a_document_that_cannot_be_written_is_told_in_one_sentence(output: str, why: str, tmp_path: Path) -> None:
+    told = called("history ns.t --catalog nowhere --json", output, HOME=str(tmp_path))
+    assert told == (1, f"error: standard output cannot be written to: {why}\n")
+
+
+def test_text_for_people_that_cannot_be_written_is_told_as_a_document_is(tmp_path: Path) -> None:
+    told = called("requests list", ">/dev/full", HOME=str(tmp_path))
+    assert told == (1, "error: standard output cannot be written to: No space left on device\n")
+
+
+def test_an_argument_that_the_locale_cannot_decode_is_a_wrong_call(tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    code, told = called("history ns.tä --catalog nowhere", "", HOME=str(tmp_path), **locale)
+    assert code == 2
+    assert told.startswith(r"error: argument 'ns.t\udcc3\udca4' is no text in this locale")
+    assert len(told.splitlines()) == 1
+
+
+# A table name that a catalog does not have: near names are offered, and a listing that fails changes nothing.
+
+ABSENT = "there is no table sales.order in catalog C"
+CALLS = (
+    ("maintain", "sales.order", "--engine", "local"),
+    ("policy", "show", "sales.order"),
+    ("pin", "list", "sales.order"),
+    ("stage", "failed", "sales.order", "--name", "L"),
+)
+
+
+class Listed(PreparedCatalog):
+    """A catalog that fails after its tables are listed."""
+
+    def __init__(self, *names: str, failure: Exception | None = None) -> None:
+        super().__init__(dict.fromkeys(names, StorageError("not loaded here")))
+        self.failure, self.given = failure, 0
+
+    def list_tables(self) -> Iterator[TableName]:
+        for name in super().list_tables():
+            self.given += 1
+            yield name
+        if self.failure is not None:
+            raise self.failure
+
+
+def hint(catalog: PreparedCatalog, name: str = "sales.order") -> str:
+    return missing_table(catalog, TableName.parse(name)).hint()
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_every_command_offers_near_names(as_json: bool, command: Command) -> None:
+    command.catalog.create_namespace("sales")
+    command.table("sales.orders", appends=0)
+    told = f"{ABSENT} (did you mean 'sales.orders'?)"
+    for call in CALLS:
+        answer = command(*call, *(["--json"] if as_json else []))
+        assert (answer.code, one_sentence(answer.err)) == (2, told), call
+        if as_json:
+            assert answer.json == {"error": {"type": "PolicyError", "message": told}}, call
+
+
+def test_a_failed_listing_changes_neither_sentence_nor_exit_code(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: SqlCatalog) -> Iterator[TableName]:
+        raise StorageError("catalog C must not be listed")
+
+    monkeypatch.setattr(SqlCatalog, "list_tables", fail)
+    answer = command(*CALLS[0])
+    assert (answer.code, one_sentence(answer.err)) == (2, ABSENT)
+
+
+def test_which_names_are_near() -> None:
+    assert hint(Listed("sales.customers", "ns.t")) == ""
+    assert hint(Listed("Sales.Order", "ns.t")) == " (did you mean 'Sales.Order'?)"
+    assert hint(Listed("sales.customers", "a_long_namespace.order")) == " (did you mean 'a_long_namespace.order'?)"
+    near = Listed("sales.orders3", "sales.orders", "sales.orders22", "sales.orders2")
+    assert hint(near) == " (did you mean 'sales.orders' or 'sales.orders3' or 'sales.orders2'?)"
+
+
+def test_what_may_be_listed_is_offered() -> None:
+    partly = Listed("sales.orders", failure=PartlyListed("others must not be listed"))
+    assert hint(partly) == " (did you mean 'sales.orders'?)"
+
+
+def test_a_long_listing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((0.0, 1.0, 4.0))
+    monkeypatch.setattr(room, "steady_s", lambda: next(seconds))
+    catalog = Listed("sales.orders", "ns.a", "ns.b")
+    assert (hint(catalog), catalog.given) == (" (did you mean 'sales.orders'?)", 2)

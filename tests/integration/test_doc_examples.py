@@ -1,0 +1,175 @@
+"""The commands of the README and the examples of docs/run work as they stand there."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.cli import main
+from support.command import Command
+
+# The commands of the README, as they stand there, called in this process: the script itself is in ``test_cli``.
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BLOCKS: list[str] = re.findall(r"^```sh test\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog ``lake`` with the table that the README speaks of."""
+    properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
+    rows = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
+    catalog = SqlCatalog("lake", **properties)
+    catalog.create_namespace("shop")
+    table = catalog.create_table("shop.orders", rows.schema)
+    for _ in range(12):
+        table.append(rows)
+    catalog.close()
+    for name in [*os.environ]:
+        if name.startswith(("PYICEBERG_", "ICEKEEPER_")):
+            monkeypatch.delenv(name)
+    for key, value in {"type": "sql", **properties}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # where commands write
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
+
+
+def test_every_catalog_is_configured_before_it_is_used() -> None:
+    text = README.read_text()
+    used = [*re.finditer(r"(?:--catalog|orders\.py) (\w+)", text)]
+    assert {found[1] for found in used} == {"lake", "seaweed"}
+    for found in used:
+        before = text[: found.start()]
+        assert f"PYICEBERG_CATALOG__{found[1].upper()}__" in before or f"\n  {found[1]}:  " in before, found
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The arguments of each command, as a shell would find them."""
+    for line in block.replace("\\\n", " ").splitlines():
+        name, *arguments = shlex.split(line, comments=True) or ["icekeeper"]
+        assert name == "icekeeper"
+        if arguments:
+            yield arguments
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert len(BLOCKS) == 10
+    shown = ""
+    for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
+        code = main([one.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for one in arguments])
+        captured = capsys.readouterr()
+        assert code == 0, f"{arguments}\n{captured.err}"
+        shown += captured.out
+    told = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
+    excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
+    assert len(excerpts) == 12
+    assert [line for line in excerpts if line not in shown.splitlines()] == [], shown
+
+
+# The examples for ``icekeeper run`` in ``docs/run/``: each is well-formed, and its command line works.
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "docs" / "run"
+UNIT = EXAMPLES / "icekeeper.service"
+
+
+def unit() -> dict[str, str]:
+    parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes="#")
+    parser.optionxform = str  # type: ignore[assignment, method-assign] # configparser's documented way to keep case
+    parser.read(UNIT)
+    return dict(parser["Service"])
+
+
+def cronjob() -> tuple[Any, Any]:
+    job, claim = yaml.safe_load_all((EXAMPLES / "cronjob.yaml").read_text())
+    return job, claim
+
+
+def dockerfile(word: str) -> list[str]:
+    (found,) = re.findall(rf"^{word} (\[.*\])$", (EXAMPLES / "Dockerfile").read_text(), re.MULTILINE)
+    told: list[str] = json.loads(found)
+    return told
+
+
+def command_lines() -> dict[str, Sequence[str]]:
+    job, _ = cronjob()
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    program, *of_unit = shlex.split(unit()["ExecStart"])
+    assert Path(program).name == "icekeeper"
+    assert dockerfile("ENTRYPOINT") == ["icekeeper"]
+    return {"unit": of_unit, "container": dockerfile("CMD"), "cronjob": container["args"]}
+
+
+@pytest.mark.parametrize("example", ["unit", "container", "cronjob"])
+def test_the_command_line_of_an_example_maintains_a_table(
+    command: Command, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
+    """Under the name that its catalog has there; what runs for ever is run once."""
+    for key, value in command.properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    lake = SqlCatalog("lake", **command.properties)
+    lake.create_namespace("ns")
+    rows = pa.table({"id": [1, 2, 3]})
+    table = lake.create_table("ns.t", rows.schema)
+    for _ in range(6):
+        table.append(rows)
+    arguments = [*command_lines()[example]]
+    once = [] if "--once" in arguments else ["--once"]
+    answer = command(*arguments, *once, catalog=None)
+    assert answer.code == 0, answer.err
+    assert [line.split()[1:4] for line in answer.out.splitlines()[1:]] == [["lake", "ns.t", "succeeded"]]
+    table.refresh()
+    assert len(table.inspect.files()) == 1
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze here")
+    here = tmp_path / UNIT.name
+    script = str(Path(sys.executable).parent / "icekeeper")
+    here.write_text(UNIT.read_text().replace("/opt/icekeeper/bin/icekeeper", script))
+    done = subprocess.run([analyze, "verify", str(here)], capture_output=True, text=True, check=False, timeout=60)
+    complaints = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
+    assert complaints == []
+
+
+def test_the_unit_stops_the_process_and_not_its_workers() -> None:
+    """With systemd's default, SIGTERM would kill the workers in the middle of an operation."""
+    service = unit()
+    assert service["KillMode"] == "mixed"
+    assert service["RestartPreventExitStatus"] == "2"
+    assert service["Environment"] == f"ICEKEEPER_STATE=/var/lib/{service['StateDirectory']}/state.db"
+
+
+def test_the_cronjob_keeps_its_state_on_a_volume() -> None:
+    job, claim = cronjob()
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    (state,) = [one["value"] for one in container["env"] if one["name"] == "ICEKEEPER_STATE"]
+    (volume,) = pod["volumes"]
+    assert (job["kind"], claim["kind"]) == ("CronJob", "PersistentVolumeClaim")
+    assert state.startswith(f"{mount['mountPath']}/")
+    assert (volume["name"], volume["persistentVolumeClaim"]["claimName"]) == (mount["name"], claim["metadata"]["name"])
+    assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", dockerfile_text())[0])
+
+
+def dockerfile_text() -> str:
+    return (EXAMPLES / "Dockerfile").read_text()

@@ -1,0 +1,555 @@
+"""What is particular to the state in DynamoDB: requests, conditional writes, limits, and damaged items."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
+from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
+from icekeeper.model import TableName
+from icekeeper.state.claims import TableClaims
+from icekeeper.state.dynamodb import table as dynamodb_path_lists
+from icekeeper.state.dynamodb.items import Item
+from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import DynamoTable, delete_all, get_all, open_table, put_all
+from icekeeper.state.identity import TableAddress, TableIdentity
+from icekeeper.state.leases import Lease
+from icekeeper.state.store import LakeStats, LastSeen, LoadState, MaintenanceRequest, PassRecord, StagedLoad
+from local_stack.moto_server import REGION, MotoServer
+from support.state_stores import IDENTITY, LOAD, PIN, a_table, counted, lost_answers, stored
+
+# Items of the state table that somebody changed by hand: one sentence that names the item (rule 164).
+
+FOLDERS = frozenset({"s3://b/t/data"})
+CLAIMS = TableClaims(
+    catalog="c",
+    warehouse="w",
+    table=IDENTITY.table,
+    uuid="u",
+    location="s3://b/t",
+    folders=FOLDERS,
+    data_roots=FOLDERS,
+    seen_sequence_number=1,
+    seen_ms=1,
+)
+PASS = PassRecord(identity=IDENTITY, run_id="r", started_ms=1, finished_ms=2, status="failed", summary="", engine="")
+
+READS: dict[str, Callable[[DynamoStateStore], Any]] = {
+    "until_ms": lambda store: store.pins(IDENTITY, now_ms=0),
+    "kind": lambda store: store.glance(IDENTITY, now_ms=0),
+    "state": lambda store: store.staging.loads(IDENTITY),
+    "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
+    "list_id": lambda store: store.staging.stage(LOAD, []),
+    "paths": lambda store: list(store.staging.files(IDENTITY, LOAD.name)),
+    "seen_ms": lambda store: store.last_seen(IDENTITY),
+    "metrics": lambda store: store.history(IDENTITY),
+    "holder": lambda store: store.leases.current("k", now_ms=0),
+    "folders": lambda store: list(store.claims.of_catalog("c", "w")),
+    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+}
+"""What reads an attribute, by its name."""
+BESIDE = {"until_ms": "kind", "seen_ms": "idle"}
+"""What tells the item that is meant from others with such an attribute."""
+DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
+    "missing": lambda name, item: item.pop(name),
+    "of another type": lambda name, item: item.update({name: {"M": {}}}),
+}
+PARSED = {"kind", "state", "prefixes", "metrics", "folders", "counters"}
+
+
+@pytest.fixture(scope="module")
+def filled(moto_server: MotoServer) -> DynamoTable:
+    table = a_table(moto_server)
+    store = DynamoStateStore(table)
+    store.add_pin(PIN)
+    store.staging.stage(LOAD, ["s3://b/f"])
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    store.record_pass(PASS)
+    store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
+    store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
+    store.claims.record(CLAIMS)
+    store.lake_stats.record(
+        LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
+    )
+    return table
+
+
+def refused(table: DynamoTable, name: str, damage: Callable[[str, dict[str, Any]], None]) -> str:
+    """What is told when the item that has the attribute is damaged so; checks that the item is named."""
+    item = next(item for item in stored(table) if {name, BESIDE.get(name, name)} <= item.keys())
+    changed = dict(item)
+    damage(name, changed)
+    table.client.put_item(TableName=table.name, Item=changed)
+    try:
+        with pytest.raises(StorageError) as caught:
+            READS[name](DynamoStateStore(table))
+    finally:
+        table.client.put_item(TableName=table.name, Item=item)
+    told = str(caught.value)
+    assert told.startswith(f"the item {item['pk']['S']} / {item['sk']['S']} of the state table is damaged (")
+    assert "restore it from a backup, or delete it" in told
+    return told
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", READS)
+def test_a_torn_item_is_told_with_its_key(filled: DynamoTable, name: str, damage: str) -> None:
+    READS[name](DynamoStateStore(filled))
+    assert name in refused(filled, name, DAMAGE[damage])
+
+
+@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["no JSON", "nested"])
+@pytest.mark.parametrize("name", sorted(PARSED))
+def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str, text: str) -> None:
+    assert refused(filled, name, lambda name, item: item.update({name: {"S": text}}))
+
+
+def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:
+    item = next(item for item in stored(filled) if "kind" in item)
+    ours = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}
+    filled.client.put_item(TableName=filled.name, Item={**item, **ours})
+    assert DynamoStateStore(filled).pins(IDENTITY, now_ms=0) == (PIN,)
+
+
+# Requests to DynamoDB that come twice, meet others, are left over or cannot succeed.
+
+
+@pytest.fixture
+def table(moto_dynamodb: MotoServer) -> DynamoTable:
+    return a_table(moto_dynamodb)
+
+
+def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -> None:
+    """Else nobody would act on it: it is gone, and whoever took it would be told that another one had."""
+    requests = DynamoStateStore(table).requests
+    request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
+    requests.file(request)
+    with lost_answers(table, "TransactWriteItems") as sent:
+        assert requests.claim(request) is True
+    assert len(sent) == 2
+    assert sent[0] == sent[1], "with the same token"
+
+
+def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table: DynamoTable) -> None:
+    leases = DynamoStateStore(table).leases
+    with lost_answers(table, "TransactWriteItems"):
+        lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
+    assert lease == Lease(key="fleet", holder="a", expires_ms=100)
+    with lost_answers(table, "TransactWriteItems"):
+        assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
+    with lost_answers(table, "TransactWriteItems"):
+        assert leases.release(lease) is True
+
+
+def test_a_record_is_changed_once_although_answers_were_lost(table: DynamoTable) -> None:
+    staging = DynamoStateStore(table).staging
+    with lost_answers(table, "TransactWriteItems", count=2):
+        before = staging.stage(LOAD, ["s3://b/1", "s3://b/2"])
+    assert before.file_count == 2
+    with lost_answers(table, "TransactWriteItems"):
+        assert staging.change(before, replace(before, state=LoadState.FAILED)) is True
+    with lost_answers(table, "TransactWriteItems"):
+        assert staging.forget(replace(before, state=LoadState.FAILED)) is True
+    assert stored(table) == []
+
+
+class Crowded:
+    """A client whose transactions are cancelled or found running for a while; one of the latter has landed."""
+
+    def __init__(self, client: Any, codes: list[str]) -> None:
+        self._client = client
+        self._codes = codes
+        self.get_item, self.query, self.scan, self.put_item = (
+            client.get_item,
+            client.query,
+            client.scan,
+            client.put_item,
+        )
+        self.meta = client.meta
+
+    def transact_write_items(self, **request: Any) -> Any:
+        if not self._codes:
+            return self._client.transact_write_items(**request)
+        code = self._codes.pop()
+        if code == "TransactionInProgressException":
+            self._client.transact_write_items(**request)
+            raise ClientError({"Error": {"Code": code, "Message": ""}}, "TransactWriteItems")
+        answer = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": [{"Code": code}]}
+        raise ClientError(answer, "TransactWriteItems")
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]],
+    ids=["conflict", "throttled", "running"],
+)
+def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
+    DynamoStateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
+    pauses: list[float] = []
+    count = len(codes)
+    crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
+    assert DynamoStateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
+    assert len(pauses) == count
+
+
+@pytest.mark.parametrize(("code", "count"), [("TransactionConflict", 1000), ("ValidationError", 1)])
+def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
+    crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
+    with pytest.raises(StorageError, match=f"^the state table {table.name} "):
+        DynamoStateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
+    assert stored(table) == []
+
+
+class HalfDeaf:
+    """A client that takes only the first item of a batch, as often as it has patience."""
+
+    def __init__(self, client: Any, patience: int) -> None:
+        self._client = client
+        self._patience = patience
+        self.meta = client.meta
+
+    def batch_write_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
+        ((name, wanted),) = RequestItems.items()
+        count = self._count()
+        answer = self._client.batch_write_item(RequestItems={name: wanted[:count]})
+        return {**answer, "UnprocessedItems": {name: wanted[count:]} if wanted[count:] else {}}
+
+    def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
+        ((name, wanted),) = RequestItems.items()
+        keys, count = wanted["Keys"], self._count()
+        answer = self._client.batch_get_item(RequestItems={name: {**wanted, "Keys": keys[:count]}})
+        return {**answer, "UnprocessedKeys": {name: {**wanted, "Keys": keys[count:]}} if keys[count:] else {}}
+
+    def _count(self) -> int:
+        self._patience -= 1
+        return 1 if self._patience >= 0 else 100
+
+
+def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
+    pauses: list[float] = []
+    keys = [("p", f"{number:03d}") for number in range(60)]
+    for patience in (3, 1000):
+        deaf = DynamoTable(HalfDeaf(table.client, patience), table.name, sleep=pauses.append)
+        few = keys if patience == 3 else keys[:20]
+        put_all(deaf, ({"pk": pk, "sk": sk} for pk, sk in few))
+        assert sorted(item["sk"] for item in get_all(deaf, few)) == [sk for _, sk in few]
+        delete_all(deaf, few[1:])
+        assert [item["sk"] for item in table.query("p")] == ["000"]
+    assert pauses
+    assert max(pauses) <= 1.0
+
+
+def test_a_table_that_does_not_keep_up_says_so(table: DynamoTable) -> None:
+    deaf = DynamoTable(HalfDeaf(table.client, 1000), table.name, sleep=lambda _: None)
+    with pytest.raises(StorageError, match="does not keep up: items were left unread"):
+        list(get_all(deaf, [("p", str(number)) for number in range(90)]))
+
+
+# What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts.
+
+DAY_MS = 24 * HOUR_MS
+
+
+def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    store.add_pin(PIN)
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    store.staging.stage(LOAD, ["s3://b/1"])
+    store.record_clustering(IDENTITY, 1, "sort(1)")
+    with counted(table) as asked:
+        glance = store.glance(IDENTITY, now_ms=0)
+    assert asked == ["Query"]
+    assert (len(glance.pins), len(glance.loads)) == (1, 1)
+
+
+def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> None:
+    store = DynamoStateStore(table).lake_stats
+    for number in range(30):
+        identity = replace(IDENTITY, table=TableName(("ns",), f"t{number:02d}"))
+        policy = {"where": "x" * 60_000}
+        store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}, policy=policy))
+    with counted(table) as asked:
+        assert len(list(store.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))) == 30
+    assert asked == ["Query", "Query"]
+
+
+def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
+    """A thousand keys as long as S3 allows, which nothing compresses, are more than an item may hold."""
+    chance = random.Random(5)
+    paths = ["".join(chance.choices(string.printable, k=1024)) for _ in range(1000)]
+    staging = DynamoStateStore(table).staging
+    staging.stage(LOAD, paths)
+    parts = [item["paths"]["B"] for item in stored(table) if "paths" in item]
+    assert len(parts) > 1
+    assert max(map(len, parts)) < 400_000 - 2048 - 1024
+    assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths
+
+
+def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    store.record_pass(
+        PassRecord(
+            identity=IDENTITY,
+            run_id="r",
+            started_ms=0,
+            finished_ms=1,
+            status="failed",
+            summary="compact: 🧊" * 100_000,
+            engine="local",
+        )
+    )
+    (entry,) = store.history(IDENTITY)
+    assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
+
+
+def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
+    """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
+    staging = DynamoStateStore(table).staging
+    begun: list[StagedLoad] = []
+
+    def files() -> Iterator[str]:
+        yield "s3://b/1"
+        begun.extend(staging.loads(IDENTITY))
+        assert staging.forget(begun[0]) is True
+
+    with pytest.raises(StorageError) as caught:
+        staging.stage(LOAD, files())
+    assert str(caught.value) == "the record L was removed while its files were recorded: stage it again"
+    assert begun == [LOAD], "it protects its folders from the first moment"
+    assert stored(table) == []
+    assert staging.stage(LOAD, ["s3://b/2"]).file_count == 1
+    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
+
+
+def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(table: DynamoTable) -> None:
+    """Else the new record would claim files that it does not protect."""
+    staging = DynamoStateStore(table).staging
+
+    def files() -> Iterator[str]:
+        yield "s3://b/1"
+        assert staging.forget(LOAD) is True
+        staging.stage(LOAD, ["s3://b/2"])
+
+    with pytest.raises(StorageError, match="stage it again"):
+        staging.stage(LOAD, files())
+    assert staging.loads(IDENTITY) == (replace(LOAD, file_count=1),)
+    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
+
+
+def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
+    table: DynamoTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamodb_path_lists, "_PATHS_PER_PART", 1)
+    staging = DynamoStateStore(table).staging
+    paths = [f"s3://b/{number}" for number in range(30)]
+
+    def files() -> Iterator[str]:
+        yield from paths
+        raise StorageError("the list of files cannot be read")
+
+    with pytest.raises(StorageError):
+        staging.stage(LOAD, files())
+    assert staging.loads(IDENTITY) == (LOAD,)
+    assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths[:25], "in batches of 25"
+
+
+def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> None:
+    store = DynamoStateStore(table)
+    long = TableIdentity("C", "w" * 3000, TableName(("ns",), "t" * 2000), "u")
+    other = replace(long, uuid="v")
+    paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
+    store.quarantine.see(long, "run-1", paths, now_ms=1)
+    assert store.quarantine.counts(long, "run-2", [*paths, f"{paths[0]}0"]) == dict.fromkeys(paths, 1)
+    assert store.quarantine.counts(other, "run-2", paths) == {}
+    store.quarantine.forget(long, paths[1:])
+    assert [entry.path for entry in store.quarantine.sightings(long)] == paths[:1]
+    for identity in (long, other):
+        store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1))
+        store.leases.acquire(identity.lease_key, identity.uuid, now_ms=0, ttl_ms=1)
+    assert [request.identity for request in store.requests.pending()] == [long, other]
+
+
+def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
+    with pytest.raises(StorageError) as caught:
+        DynamoStateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
+    assert str(caught.value) == "'/\\udcff' is no text that DynamoDB can keep"
+
+
+def about(item: Item) -> str:
+    """The kinds in its keys, and its name if it has one."""
+    kinds = (item[key]["S"].partition("#")[0] for key in ("pk", "sk"))
+    return " ".join([*kinds, *item.get("name", {}).values()])
+
+
+def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
+    """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
+    now_ms = 1_767_225_600_000
+    clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms, server_clock=ServerClock())
+    store = DynamoStateStore(clocked)
+    later_ms = now_ms + 900 * DAY_MS
+    store.add_pin(PIN)
+    store.add_pin(replace(PIN, name="q", expires_ms=later_ms))
+    store.leases.acquire("old", "a", now_ms=0, ttl_ms=1)
+    store.leases.acquire("new", "a", now_ms=later_ms, ttl_ms=1000)
+    store.record_pass(
+        PassRecord(
+            identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
+        )
+    )
+    store.staging.stage(LOAD, ["s3://b/1"])
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    store.record_clustering(IDENTITY, 1, "sort(1)")
+    store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1))
+    kept = {
+        about(item): int(item["expires_s"]["N"]) * 1000 - now_ms if "expires_s" in item else None
+        for item in stored(table)
+    }
+    leases = {item["until_ms"]["N"]: item["expires_s"]["N"] for item in stored(table) if item["sk"]["S"] == "lease"}
+    assert kept.pop("lease lease") is not None
+    assert kept == {
+        "table now p": 7 * DAY_MS,
+        "table now q": 907 * DAY_MS,
+        "copy pass": 400 * DAY_MS,
+        "table now L": None,
+        "paths 000000001": None,
+        "table now": None,
+        "copy clustering": None,
+        f"requests {IDENTITY.lease_key}": None,
+    }
+    assert leases == {
+        "1": str((now_ms + DAY_MS) // 1000),
+        str(later_ms + 1000): str((later_ms + 1000 + DAY_MS) // 1000),
+    }
+
+
+def test_asking_whether_it_can_be_written_records_nothing(table: DynamoTable) -> None:
+    DynamoStateStore(table).require_writable()
+    assert stored(table) == []
+
+
+def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    store = DynamoStateStore(open_table(TableAddress("nowhere", REGION, moto_dynamodb.endpoint)))
+    for ask in (
+        store.require_writable,
+        lambda: store.pins(IDENTITY, now_ms=0),
+        lambda: store.add_pin(PIN),
+        lambda: store.leases.acquire("fleet", "a", now_ms=0, ttl_ms=1),
+        lambda: store.staging.stage(LOAD, ["x"]),
+        lambda: store.quarantine.see(IDENTITY, "r", ["x"], now_ms=0),
+    ):
+        with pytest.raises(StorageError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"the state table nowhere does not exist in {REGION}: deploy the stack that creates it, or correct "
+            "ICEKEEPER_STATE"
+        )
+
+
+@pytest.mark.parametrize("ahead_ms", [4 * 24 * HOUR_MS, -4 * 24 * HOUR_MS])
+def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: DynamoTable, ahead_ms: int) -> None:
+    """When a lease runs out, the table's own clock says, with the answer that shows it."""
+
+    def wrong_now_ms() -> int:
+        return system_clock() + ahead_ms
+
+    right = DynamoStateStore(DynamoTable(table.client, table.name)).leases
+    wrong = DynamoStateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
+    right.acquire("a", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
+    with pytest.raises(LeaseHeld):
+        wrong.acquire("a", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+    assert wrong.current("a", now_ms=wrong_now_ms()) is not None
+    lease = wrong.acquire("b", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+    assert abs(lease.expires_ms - HOUR_MS - system_clock()) < 60_000
+    assert abs(wrong.renew(lease, now_ms=wrong_now_ms(), ttl_ms=HOUR_MS).expires_ms - lease.expires_ms) < 60_000
+    with pytest.raises(LeaseHeld):
+        right.acquire("b", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
+
+
+# Conditional writes of the state table whose answer is lost or late (rule 159).
+
+
+def one_more(calls: list[Any]) -> Any:
+    def decide(found: Item | None) -> Item:
+        calls.append(found)
+        return {"count": 1 if found is None else found["count"] + 1}
+
+    return decide
+
+
+def test_an_item_that_is_made_is_a_transaction_and_one_that_is_replaced_a_single_write(table: DynamoTable) -> None:
+    with counted(table) as asked:
+        table.change("p", "s", one_more([]))
+        table.change("p", "s", one_more([]))
+        table.change("p", "s", lambda found: {})
+    assert asked == ["GetItem", "TransactWriteItems", "GetItem", "PutItem", "GetItem", "TransactWriteItems"]
+
+
+def test_a_replacement_is_counted_once_although_its_answer_was_lost(table: DynamoTable) -> None:
+    calls: list[Any] = []
+    table.change("p", "s", one_more([]))
+    with lost_answers(table, "PutItem") as sent:
+        assert table.change("p", "s", one_more(calls)) is True
+    assert (len(sent), len(calls)) == (2, 1)
+    assert (table.get("p", "s") or {})["count"] == 2
+
+
+def test_a_replacement_that_another_one_forestalled_is_decided_anew(table: DynamoTable) -> None:
+    table.change("p", "s", one_more([]))
+    calls: list[Any] = []
+
+    def forestalled(found: Item | None) -> Item:
+        if not calls:
+            table.change("p", "s", one_more([]))
+        calls.append(found)
+        assert found is not None
+        return {"count": found["count"] + 1}
+
+    assert table.change("p", "s", forestalled) is True
+    assert len(calls) == 2
+    assert (table.get("p", "s") or {})["count"] == 3
+
+
+def test_a_lease_is_prolonged_once_although_the_answer_was_lost(table: DynamoTable) -> None:
+    leases = DynamoStateStore(table).leases
+    lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
+    with lost_answers(table, "UpdateItem") as sent, counted(table) as asked:
+        assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
+    assert (len(sent), asked) == (2, ["UpdateItem"])
+    held = leases.current("fleet", now_ms=149)
+    assert held is not None
+    assert (held.holder, held.name) == ("a", "ns.t")
+
+
+def test_prolonging_never_shortens_and_a_lease_of_another_one_is_lost(table: DynamoTable) -> None:
+    leases = DynamoStateStore(table).leases
+    lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
+    assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100
+    leases.acquire("fleet", "b", now_ms=100, ttl_ms=100)
+    with pytest.raises(LeaseLost, match="b took it"):
+        leases.renew(lease, now_ms=100, ttl_ms=500)
+    with pytest.raises(LeaseLost, match="it was released"):
+        leases.renew(replace(lease, key="another"), now_ms=0, ttl_ms=1)
+
+
+def test_a_request_that_lands_late_makes_no_item_again(table: DynamoTable) -> None:
+    """The first request reaches DynamoDB behind its repetition, when the lease has been given back."""
+    leases = DynamoStateStore(table).leases
+    with lost_answers(table, "TransactWriteItems") as sent:
+        lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=1_000_000)
+    assert leases.release(lease)
+    request = json.loads(sent[0])
+    table.client.transact_write_items(
+        TransactItems=request["TransactItems"], ClientRequestToken=request["ClientRequestToken"]
+    )
+    assert leases.current("fleet", now_ms=0) is None

@@ -1,0 +1,271 @@
+"""``icekeeper plan`` and dry runs: what a pass would do, in figures that the pass confirms."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from icekeeper.operations.compaction import compact
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status, in_turn, order_json
+from icekeeper.storage.paths import normalise
+from support.command import EVERYTHING_IS_OLD, Command, local_path, one_sentence
+from support.maintained_table import assert_agree, dry_run, maintained_table, outcome_of
+from support.moments import Moment, at
+from support.v3 import delete_positions, file_of, upgraded_table, with_row_ids
+
+# The documents of dry runs: on the table as it is, and in turn on what the operations before would leave.
+
+OPERATIONS = ("--engine", "local", "--operations", "compact,rewrite_manifests")
+
+
+def test_a_dry_run_answers_on_the_head_and_in_turn(command: Command) -> None:
+    command.table(appends=6)
+    dry = command("maintain", "ns.t", *OPERATIONS, "--dry-run", "--json").json
+    manifests = dry["operations"][1]
+    assert (manifests["summary"], len(manifests["files"]["planned"])) == ("would rewrite 6 manifests into 1", 6)
+    assert dry["planned_anew"] == {"rewrite_manifests": ["compact"]}
+    left = "only 2 data manifests, below threshold of 5"
+    assert {key: manifests["in_turn"][key] for key in ("status", "reason", "planned_after")} == {
+        "status": "skipped",
+        "reason": left,
+        "planned_after": ["compact"],
+    }
+    plan = command("plan", "ns.t", *OPERATIONS, "--json").json
+    assert (plan["operations"][1]["reason"], plan["planned_anew"]) == (left, {})
+
+
+def test_people_read_what_the_pass_will_do(command: Command) -> None:
+    command.table(appends=6)
+    for asked in ("plan", "maintain"):
+        told = command(asked, "ns.t", *OPERATIONS, *(["--dry-run"] if asked == "maintain" else [])).out
+        assert "rewrite 6 manifests" not in told
+        assert "planned on the table as the operations before would leave it: rewrite_manifests" in told
+
+
+# A dry run plans each operation on what those before would leave, as the pass runs them.
+
+
+def test_manifests_that_compaction_merges_are_not_rewritten_again(tmp_path: Path) -> None:
+    """On the table as it is there are 12 manifests to merge; compaction leaves too few of them."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(12)
+        alone = dry_run(made, "rewrite_manifests", min_manifests_to_rewrite="5")
+        assert alone.operations[0].summary == "would rewrite 12 manifests into 1"
+        would = dry_run(made, min_manifests_to_rewrite="5")
+        manifests = outcome_of(would, Operation.REWRITE_MANIFESTS)
+        assert (manifests.status, manifests.planned_after) == (
+            Status.SKIPPED,
+            (Operation.COMPACT, Operation.EXPIRE_SNAPSHOTS),
+        )
+        assert order_json(would.operations) == {}
+        assert_agree(would, made.maintain(min_manifests_to_rewrite="5"))
+
+
+def test_the_snapshot_before_compaction_expires_in_the_same_pass(tmp_path: Path) -> None:
+    """One snapshot more than the table has now, and with it the files that compaction replaces."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(3)
+        inputs = made.live_files()
+        would = dry_run(made, "compact,expire_snapshots")
+        expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)
+        assert expiry.summary.startswith("would expire 3 snapshot(s)")
+        assert inputs <= set(expiry.files_planned)
+        assert_agree(would, made.maintain("compact,expire_snapshots"))
+
+
+def test_partitions_that_would_go_are_not_compacted_first(tmp_path: Path) -> None:
+    """The snapshot that the first operation makes expires in the same pass, with files that are not there yet."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        with made.table.update_spec() as update:
+            update.add_identity("part")
+        for number in range(3):
+            made.append(number, part="2020-01-01")
+            made.append(10 + number, part="2999-01-01")
+        asked = "expire_partitions,compact,expire_snapshots,rewrite_manifests"
+        old = {"partition_retention_hours": "24", "partition_time_column": "part"}
+        settings: dict[str, Any] = {**old, "partition_time_pattern": "%Y-%m-%d"}
+        would = dry_run(made, asked, **settings)
+        assert outcome_of(would, Operation.COMPACT).summary == "would compact 3 files into 1 (across 1 bins)"
+        expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)
+        assert all(Path(normalise(path)).exists() for path in expiry.files_planned)
+        assert_agree(would, made.maintain(asked, **settings))
+
+
+def test_deletion_vectors_of_compacted_files_are_gone(tmp_path: Path) -> None:
+    with upgraded_table(tmp_path) as made:
+        with_row_ids(made)
+        delete_positions(made, {file_of(made, 0): [0], file_of(made, 100): [1, 2]})
+        assert_agree(dry_run(made), made.maintain())
+
+
+def test_a_schedule_finds_what_another_one_would_leave(tmp_path: Path) -> None:
+    """Of the manifest of each file the hourly compaction leaves two, one of them of what went."""
+    schedules = {
+        "operations": "compact,rewrite_manifests",
+        "schedules.hourly.interval": "1h",
+        "schedules.hourly.operations": "compact",
+        "schedules.nightly.interval": "24h",
+        "schedules.nightly.operations": "rewrite_manifests",
+    }
+    with maintained_table(tmp_path) as made:
+        made.create(properties={f"icekeeper.{key}": value for key, value in schedules.items()})
+        made.fill(4)
+        would = dry_run(made)
+        nightly = next(one for one in would.operations if one.schedule == "nightly")
+        assert (nightly.summary, nightly.planned_after) == ("would rewrite 2 manifests into 1", (Operation.COMPACT,))
+        assert not nightly.files_planned  # they have no names yet
+        assert_agree(would, made.maintain())
+
+
+def test_a_commit_that_lands_meanwhile_is_seen_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+    """What was planned before that commit is no longer what the pass would find: the rest looks at the table."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(4)
+        with at(Moment.AFTER_LISTING, lambda: made.append(99)):
+            would = in_turn(made.maintain("compact,remove_orphans,rewrite_manifests", dry_run=True))
+        manifests = outcome_of(would, Operation.REWRITE_MANIFESTS)
+        assert (manifests.summary, manifests.planned_after) == ("would rewrite 5 manifests into 1", ())
+        assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}
+
+
+def test_a_change_that_cannot_be_told_leaves_plans_on_what_is_there(tmp_path: Path) -> None:
+    """The plan itself stands; what follows is planned on the table as it is, and said to be planned anew."""
+    with maintained_table(tmp_path) as made:
+        made.create()
+        made.fill(4)
+        with mock.patch.object(compact, "expected_result", side_effect=KeyError("a document that breaks the rules")):
+            would = dry_run(made, "compact,rewrite_manifests")
+        assert [one.summary for one in would.operations] == [
+            "would compact 4 files into 1 (across 1 bins)",
+            "would rewrite 4 manifests into 1",
+        ]
+        assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}
+
+
+# ``icekeeper plan``: what a pass would do and free, and what each ref holds alone; it changes nothing.
+
+LOCAL = ("--engine", "local")
+BOTH = (*EVERYTHING_IS_OLD, "--operations", "expire_snapshots,remove_orphans")
+
+
+def test_it_says_what_a_pass_then_does(command: Command) -> None:
+    """The same files, and the bytes that they really have on the disk."""
+    table = command.table()
+    orphan = local_path(table.location()) / "data" / "orphan.parquet"
+    orphan.write_bytes(b"12345")
+    before = command.contents()
+    planned = command("plan", "ns.t", *LOCAL, *BOTH, "--json")
+    assert (planned.code, command.contents()) == (0, before)
+    expiry, sweep = planned.json["operations"]
+    assert sweep["files"]["planned"] == [orphan.as_uri()]
+    sizes = [Path(local_path(path)).stat().st_size for path in expiry["files"]["planned"]]
+    assert planned.json["reclaimable_bytes"] == sum(sizes) + 5
+    done = command("maintain", "ns.t", *LOCAL, *BOTH, "--json")
+    for would, did in zip(planned.json["operations"], done.json["operations"], strict=True):
+        assert did["files"]["deleted"] == would["files"]["planned"]
+
+
+def test_it_names_the_bounds_that_another_engine_has_to_honour(command: Command) -> None:
+    """Pins, staged loads, grace and protected prefixes, as they are after the plan was made."""
+    table = command.table(appends=3)
+    snapshots = [snapshot.snapshot_id for snapshot in table.snapshots()]
+    for name, place in (("older", 1), ("newer", 2)):
+        assert (
+            command("pin", "add", "ns.t", "--snapshot", str(snapshots[place]), "--ttl", "1d", "--name", name).code == 0
+        )
+    staged, prefix = f"{table.location()}/data/loaded.parquet", f"{table.location()}/data/load-1"
+    assert command("stage", "add", "ns.t", "--name", "open", "--file", staged, "--prefix", prefix).code == 0
+    assert command("stage", "add", "ns.t", "--name", "failed", "--file", f"{staged}.2").code == 0
+    assert command("stage", "failed", "ns.t", "--name", "failed").code == 0
+    kept = f"{table.location()}/data/kept"
+    settings = ("--set", f"orphan_protected_prefixes={kept}", "--set", "orphan_older_than_hours=48")
+    before = command.contents()
+    bounds = command("plan", "ns.t", *LOCAL, *settings, "--json").json["bounds"]
+    assert command.contents() == before
+    now_ms, hour_ms = bounds["now_ms"], 3_600_000
+    assert abs(now_ms - time.time() * 1000) < 60_000
+    assert bounds == {
+        "now_ms": now_ms,
+        "metadata_location": command.catalog.load_table("ns.t").metadata_location,
+        "gc_enabled": True,
+        "oldest_pinned_snapshot_id": snapshots[1],
+        "pinned_metadata": [table.metadata_location],
+        "staged": {"prefixes": [prefix], "files": [staged]},
+        "protected_prefixes": [kept],
+        "allowed_prefixes": [command.warehouse.as_uri()],
+        "orphans_modified_before_ms": now_ms - 48 * hour_ms,
+        "snapshots_committed_before_ms": now_ms - 168 * hour_ms,
+        "snapshots_kept": 5,
+    }
+
+
+def test_many_staged_files_are_listed_beside_the_document(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = command.table()
+    staged = f"{table.location()}/data/loaded.parquet"
+    assert command("stage", "add", "ns.t", "--name", "open", "--file", staged).code == 0
+    monkeypatch.setattr("icekeeper.administration.settings.MAX_INLINE_PATHS", 0)
+    found = command("plan", "ns.t", *LOCAL, "--json").json["bounds"]["staged"]
+    assert (found["prefixes"], found["files_count"]) == ([], 1)
+    assert json.loads(Path(found["listing"]).read_text()) == {"staged": [staged]}
+
+
+def test_a_tag_costs_what_only_it_holds(command: Command) -> None:
+    """Bytes of the files that dropping the tag would free, metadata included; the branch shares none of them."""
+    table = command.table(appends=1)
+    table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "kept").commit()  # type: ignore[union-attr]
+    first = table.inspect.files()["file_path"].to_pylist()
+    table = command.catalog.load_table("ns.t")
+    table.delete()
+    answer = command("plan", "ns.t", *LOCAL, "--json")
+    assert answer.code == 0
+    costs = answer.json["costs"]
+    by_name = {ref["name"]: ref for ref in costs["refs"]}
+    assert {name: (ref["type"], ref["snapshots"]) for name, ref in by_name.items()} == {
+        "main": ("branch", 2),
+        "kept": ("tag", 1),
+    }
+    assert by_name["kept"]["bytes_only_here"] == 0  # its snapshot is in the history of main
+    assert [s["refs"] for s in costs["snapshots"]] == [["kept", "main"], ["main"]]
+    assert costs["bytes"] >= local_path(first[0]).stat().st_size
+
+
+def test_people_read_what_is_reclaimable(command: Command) -> None:
+    command.table(appends=2)
+    answer = command("plan", "ns.t", *LOCAL)
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[0] == "ns.t: succeeded (dry run: nothing was changed)"
+    assert any(line.startswith("reclaimable: 0 bytes of the ") for line in lines)
+    assert any(line.startswith("main  branch  2 snapshot(s), ") for line in lines)
+
+
+def test_an_unknown_table_is_a_wrong_call(command: Command) -> None:
+    answer = command("plan", "ns.nothing", *LOCAL)
+    assert answer.code == 2
+    assert "ns.nothing" in one_sentence(answer.err)
+
+
+# ``icekeeper plan`` says how many files a lookup opens, before and after the pass.
+
+
+def test_the_plan_of_a_sorted_table_says_its_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    icekeeper = Command(tmp_path, monkeypatch, capsys)
+    icekeeper.table(appends=5)
+    by_id = ("--operations", "compact", "--set", "strategy=sort", "--set", "sort_order=id")
+    lines = icekeeper("plan", "ns.t", *by_id).out.splitlines()
+    assert [line for line in lines if line.startswith("clustering depth: a lookup opens ")]
+    metrics = icekeeper("plan", "ns.t", *by_id, "--json").json["metrics"]
+    assert metrics["compact.depth_after"] == 1.0
+    assert "clustering depth" not in icekeeper("plan", "ns.t", "--operations", "compact").out

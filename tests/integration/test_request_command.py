@@ -1,0 +1,252 @@
+"""``icekeeper request``: how a request is filed, listed, withdrawn, and claimed."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+
+from icekeeper.cli.passes import NO_RUN
+from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.pipeline.request_pass import Waiting
+from icekeeper.state.leases import note_detection
+from icekeeper.state.open import open_state
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import MaintenanceRequest
+from support.command import Command, one_sentence
+
+# ``icekeeper request`` on a laptop: what is checked before anything is filed, and what is filed.
+
+
+def pending(command: Command) -> tuple[MaintenanceRequest, ...]:
+    return SqliteStateStore(command.state).requests.pending()
+
+
+def test_a_request_is_filed_for_the_very_table(command: Command) -> None:
+    table = command.table(appends=1)
+    before = command.contents()
+    answer = command("request", "ns.t", "--operations", "compact,expire_snapshots", "--set", "branch=main", "--json")
+    (request,) = pending(command)
+    assert answer.code == 0
+    assert answer.json == {
+        "table": "ns.t",
+        "catalog": "C",
+        "status": "requested",
+        "summary": NO_RUN,
+        "requested_ms": request.requested_ms,
+        "settings": {"operations": "compact,expire_snapshots", "branch": "main"},
+        "execution": None,
+        "pass": None,
+    }
+    assert request.identity.uuid == str(table.metadata.table_uuid)
+    assert request.settings == answer.json["settings"]
+    assert command.contents() == before
+
+
+def test_a_repeat_refreshes_what_is_pending(command: Command) -> None:
+    command.table(appends=1)
+    assert command("request", "ns.t", "--operations", "compact").code == 0
+    answer = command("request", "ns.t", "--no-wait")
+    assert answer.out == f"ns.t: requested: {NO_RUN}\n"
+    assert [dict(request.settings) for request in pending(command)] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ns.gone",), "there is no table ns.gone"),
+        (("t",), "'t' is not a table name"),
+        (("ns.t", "--operations", "polish"), "policy key operations cannot be"),
+        (("ns.t", "--set", "min_input_files=few"), "policy key min_input_files cannot be"),
+        (("ns.t", "--set", "min_inputs=1"), "unknown policy key"),
+        (("ns.t", "--set", "orphan_older_than_hours=1"), "orphan_older_than_hours"),
+        (("ns.t", "--set", "branch=gone"), "gone"),
+        (("ns.t", "--set", "where=nothing = 1"), "nothing"),
+        (("ns.t", "--state-machine", "maintain-tables"), "'maintain-tables' is not the ARN of a state machine"),
+        (("ns.t", "--wait", "soon"), "--wait takes a time like 90s, 30m, 6h or 7d"),
+        (("ns.t", "--wait", "1h", "--no-wait"), "--wait and --no-wait exclude each other"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_of_a_wrong_call_nothing_is_filed(command: Command, arguments: tuple[str, ...], message: str) -> None:
+    command.table(appends=1)
+    answer = command("request", *arguments)
+    assert answer.code == 2
+    assert message in one_sentence(answer.err)
+    assert pending(command) == ()
+
+
+def test_a_state_of_this_machine_alone_takes_no_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table(appends=1)
+    monkeypatch.delenv("ICEKEEPER_STATE")
+    answer = command("request", "ns.t", "--json")
+    assert (answer.code, answer.json["error"]["type"]) == (2, "PolicyError")
+    assert "set it to the stack's output State, dynamodb://TABLE" in answer.json["error"]["message"]
+
+
+def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table(appends=1)
+    times_ms = iter(range(0, 10_000, 600))
+    in_no_time = partial(Waiting, clock=lambda: next(times_ms), sleep=lambda _: None)
+    monkeypatch.setattr("icekeeper.pipeline.request_pass.Waiting", in_no_time)
+    answer = command("request", "ns.t", "--wait", "1s", "--json")
+    assert (answer.code, answer.json["status"]) == (1, "requested")
+    assert answer.json["summary"] == "after 1 s no run has taken the request, which stays filed"
+    assert answer.err.splitlines()[-1] == f"error: ns.t: requested: {answer.json['summary']}"
+    assert len(pending(command)) == 1
+
+
+# Requests that are pending: who takes them is told, they are listed and withdrawn, and a pass claims its table's.
+
+MAINTAIN = ("maintain", "ns.t", "--engine", "local")
+
+
+def listed() -> tuple[MaintenanceRequest, ...]:
+    return open_state(os.environ).requests.pending()
+
+
+def note_a_detection(hours_ago: int = 0) -> None:
+    note_detection(open_state(os.environ).leases, now_ms=system_clock() - hours_ago * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "said"),
+    [
+        (None, "ns.t: requested: nothing is scheduled: no run has looked for requests here in the last 25 hours; "),
+        (24, "ns.t: requested: the next scheduled run takes it first\n"),
+        (26, "ns.t: requested: nothing is scheduled: "),
+    ],
+)
+def test_whoever_files_a_request_is_told_whether_anything_is_scheduled(
+    command: Command, hours_ago: int | None, said: str
+) -> None:
+    command.table(appends=1)
+    if hours_ago is not None:
+        note_a_detection(hours_ago)
+    answer = command("request", "ns.t")
+    assert answer.code == 0
+    assert answer.out.startswith(said)
+    assert len(listed()) == 1
+
+
+def test_a_cycle_of_this_machine_takes_the_requests_of_its_own_state(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ICEKEEPER_STATE a request is refused, unless a run of this machine looks there."""
+    command.table(appends=1)
+    monkeypatch.delenv("ICEKEEPER_STATE")
+    assert command("request", "ns.t").code == 2
+    assert command("run", "--once", "--engine", "local").code == 0
+    answer = command("request", "ns.t", "--set", "rewrite_all=true")
+    assert answer.out == "ns.t: requested: the next scheduled run takes it first\n"
+    assert len(listed()) == 1
+    assert command("run", "--once", "--engine", "local").code == 0
+    assert listed() == ()
+
+
+def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Command) -> None:
+    command.table("ns.b", appends=1)
+    command.table("ns.a", appends=1)
+    empty = command("requests", "list", catalog=None)
+    assert (empty.code, empty.out) == (0, "no request is pending\n")
+    command("request", "ns.b", "--operations", "compact")
+    command("request", "ns.a")
+    first, second, warning = command("requests", "list", catalog=None).out.splitlines()
+    assert first.split()[1:] == ["C", "ns.b", "operations=compact"]
+    assert second.split()[1:] == ["C", "ns.a"]
+    assert warning == "no run has looked for requests here in the last 25 hours"
+    assert command("requests", "list", "--json").json == {
+        "catalog": "C",
+        "status": "succeeded",
+        "scheduled": False,
+        "requests": [
+            {
+                "table": str(request.identity.table),
+                "catalog": "C",
+                "requested_ms": request.requested_ms,
+                "requested": line.split()[0],
+                "settings": dict(request.settings),
+            }
+            for request, line in zip(listed(), (first, second), strict=True)
+        ],
+    }
+    assert command("requests", "list", "--json", catalog="D").json["requests"] == []
+
+
+def test_a_request_is_withdrawn_once(command: Command) -> None:
+    command.table("ns.a", appends=1)
+    command.table("ns.b", appends=1)
+    command("request", "ns.a")
+    command("request", "ns.b")
+    answer = command("requests", "withdraw", "ns.a", "--json")
+    assert (answer.code, answer.json["withdrawn"]["table"]) == (0, "ns.a")
+    assert [str(request.identity.table) for request in listed()] == ["ns.b"]
+    again = command("requests", "withdraw", "ns.a")
+    assert again.code == 2
+    assert one_sentence(again.err) == (
+        "no request is pending for ns.a of catalog C; icekeeper requests list shows them"
+    )
+    assert len(listed()) == 1
+
+
+def test_a_request_for_a_table_that_is_gone_is_withdrawn_by_its_name(command: Command) -> None:
+    command.table(appends=1)
+    command("request", "ns.t")
+    command.catalog.drop_table("ns.t")
+    assert command("requests", "withdraw", "ns.t").code == 0
+    assert listed() == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "is_claimed"),
+    [
+        ([], [], True),
+        (["--operations", "compact"], [], True),
+        (["--operations", "compact"], ["--operations", "compact"], True),
+        (["--operations", "compact"], ["--operations", "expire_snapshots"], False),
+        ([], ["--operations", "compact"], False),
+        (["--set", "rewrite_all=true"], [], False),
+        ([], ["--dry-run"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_pass_claims_the_request_if_it_does_what_was_asked_for(
+    command: Command, asked: list[str], given: list[str], is_claimed: bool
+) -> None:
+    command.table(appends=1)
+    command.table("ns.other", appends=1)
+    command("request", "ns.other")
+    command("request", "ns.t", *asked)
+    assert command(*MAINTAIN, *given).code == 0
+    left = ["ns.other", *([] if is_claimed else ["ns.t"])]
+    assert [str(request.identity.table) for request in listed()] == left
+
+
+def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
+    command.table(appends=1)
+    command("request", "ns.t")
+    (request,) = listed()
+    state = open_state(os.environ)
+    state.leases.acquire(request.identity.lease_key, "run-1", now_ms=system_clock(), ttl_ms=HOUR_MS)
+    assert command(*MAINTAIN).code == 1
+    assert listed() == (request,)
+
+
+@pytest.mark.parametrize(
+    ("call", "key", "said"),
+    [
+        (MAINTAIN, "detection_interval_s=60", "for one table: icekeeper run reads it"),
+        (MAINTAIN, "table_filter=x", "for one table: icekeeper detect and icekeeper run read it"),
+        (("plan", "ns.t"), "max_concurrent_jobs=2", "for one table: icekeeper run reads it"),
+        (("request", "ns.t"), "max_jobs_per_detection=2", "for one table: icekeeper detect and icekeeper run read it"),
+        (("detect",), "max_concurrent_jobs_per_worker=2", "for one detection: icekeeper run reads it"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_key_that_would_do_nothing_is_refused(command: Command, call: tuple[str, ...], key: str, said: str) -> None:
+    command.table(appends=1)
+    answer = command(*call, "--set", key)
+    assert answer.code == 2
+    assert one_sentence(answer.err) == f"policy key {key.partition('=')[0]} has no meaning {said}"
+    assert listed() == ()

@@ -1,0 +1,468 @@
+"""Statistics of a table that changes: computed, carried over, recomputed, and never wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.types import DoubleType, LongType
+from pyspark.sql import SparkSession
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.engines.spark import SparkEngine
+from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
+from icekeeper.metadata.puffin import PuffinFile, decode_footer
+from icekeeper.metadata.statistics import decode_theta
+from icekeeper.operations.statistics import compute_statistics as sketches
+from icekeeper.operations.statistics import sketch_task as task
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
+from icekeeper.rows import apply_deletes
+from icekeeper.state.store import RETRY_MS
+from icekeeper.storage.storage import Storage
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
+from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table, outcome_of
+from support.readers import duckdb_rows
+from support.v3 import data_files, delete_positions, upgrade
+
+# Computes statistics of a table, and reads what was computed.
+
+UP_TO_DATE = "statistics are up to date"
+
+
+def computed(table: MaintainedTable, **settings: Any) -> OperationOutcome:
+    outcome = table.maintain(operations="compute_statistics", **settings)
+    return outcome_of(outcome, Operation.COMPUTE_STATISTICS)
+
+
+def previewed(table: MaintainedTable, **settings: str) -> OperationOutcome:
+    overrides = {"operations": "compute_statistics", **settings}
+    outcome: PassOutcome = table.runtime.maintain(NAME, overrides, table.engine, dry_run=True)
+    return outcome_of(outcome, Operation.COMPUTE_STATISTICS)
+
+
+def entry(table: MaintainedTable) -> dict[str, Any]:
+    """Of the head."""
+    metadata = table.loaded.metadata
+    head = metadata.refs["main"].snapshot_id
+    (found,) = (dict(e) for e in metadata.statistics if e["snapshot-id"] == head)
+    return found
+
+
+def ndv(table: MaintainedTable) -> dict[int, int]:
+    """Field id → distinct values, as the table says."""
+    return {blob["fields"][0]: int(blob["properties"]["ndv"]) for blob in entry(table)["blob-metadata"]}
+
+
+def computed_from(table: MaintainedTable) -> set[int]:
+    return {blob["snapshot-id"] for blob in entry(table)["blob-metadata"]}
+
+
+def true_ndv(table: MaintainedTable) -> dict[int, int]:
+    """As DuckDB reads the rows."""
+    rows = duckdb_rows(table.loaded.metadata_location)
+    return {1: len({row["id"] for row in rows}), 2: len({row["region"] for row in rows})}
+
+
+def rows_read(outcome: OperationOutcome) -> tuple[Status, int, int]:
+    metrics = outcome.metrics
+    return outcome.status, int(metrics["compute_statistics.rows_read"]), int(metrics["compute_statistics.files_read"])
+
+
+# Statistics of a table that lives on: what is read, what is carried over, and nothing wrong is ever registered.
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    """Partitioned by region, two files of ten rows each in us and in eu: forty ids."""
+    with maintained_table(tmp_path) as made:
+        create_by_region(made, 2)
+        yield made
+
+
+def test_the_first_time_all_is_read(table: MaintainedTable) -> None:
+    before = table.loaded.metadata
+    preview = previewed(table)
+    assert table.loaded.metadata.document == before.document
+    outcome = computed(table)
+    assert outcome.summary == (
+        "computed statistics of 2 column(s) over 40 row(s); partition statistics of 2 partition(s)"
+    )
+    assert preview.summary == "would compute statistics of 2 column(s) from 4 file(s); would count partitions"
+    assert preview.files_planned == outcome.files_planned
+    assert set(outcome.files_planned) == {f.file_path for f in data_files(table)}
+    assert outcome.metrics.keys() == {
+        f"compute_statistics.{key}"
+        for key in (
+            ["columns", "columns_unsupported", "blobs_carried", "rows_read", "files_read", "partitions", "duration_ms"]
+        )
+    }
+    assert rows_read(outcome) == (Status.SUCCEEDED, 40, 4)
+    after = table.loaded.metadata
+    assert (after.refs, after.snapshots.keys()) == (before.refs, before.snapshots.keys())
+    assert ndv(table) == true_ndv(table) == {1: 40, 2: 2}
+    table.assert_sound()
+    assert computed(table).reason == previewed(table).reason == UP_TO_DATE
+
+
+def test_the_file_is_what_the_specification_says(table: MaintainedTable) -> None:
+    computed(table)
+    told = entry(table)
+    data = local_path(told["statistics-path"]).read_bytes()
+    head = table.loaded.metadata.current_snapshot
+    assert head is not None
+    assert told["statistics-path"].rpartition("/")[2].startswith(f"{head.snapshot_id}-")
+    blobs = decode_footer(data[-told["file-footer-size-in-bytes"] :], "x")
+    assert PuffinFile(data, blobs).footer_size == told["file-footer-size-in-bytes"]
+    assert told["file-size-in-bytes"] == len(data)
+    for blob in blobs:
+        assert (blob.snapshot_id, blob.sequence_number) == (head.snapshot_id, head.sequence_number)
+        sketch = decode_theta(data[blob.offset : blob.offset + blob.length], "x")
+        assert sketch.estimate == int(blob.properties["ndv"])
+    assert b'"created-by": "icekeeper ' in data
+
+
+def test_columns_can_be_chosen(table: MaintainedTable) -> None:
+    assert computed(table, statistics_columns="region").summary.startswith("computed statistics of 1 column(s)")
+    assert ndv(table) == {2: 2}
+    outcome = computed(table)
+    assert (outcome.metrics["compute_statistics.columns"], outcome.metrics["compute_statistics.blobs_carried"]) == (
+        1,
+        1,
+    )
+    assert ndv(table) == {2: 2, 1: 40}
+    with pytest.raises(PolicyError, match="statistics_columns names 'nobody', which is no column"):
+        computed(table, statistics_columns="nobody")
+
+
+def test_columns_in_structs_by_their_dotted_name(tmp_path: Path) -> None:
+    """Where the struct is null, so is the column."""
+    with maintained_table(tmp_path) as table:
+        points = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, None, {"x": None, "y": 3}]
+        schema = pa.schema([("point", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
+        table.create(schema).append(pa.table({"point": points}, schema=schema))
+        assert computed(table).reason == "no column is of a type that statistics are kept of"
+        assert computed(table).metrics["compute_statistics.columns_unsupported"] == 1
+        computed(table, statistics_columns="point.y,point.x")
+        names = {"x": 2, "y": 3}
+        assert ndv(table) == {names["x"]: 1, names["y"]: 3}
+
+
+def test_where_parquet_is_refused_partitions_go_into_avro(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Storage.write
+
+    def guarded(storage: Storage, path: str, data: bytes) -> None:
+        if path.endswith(".parquet"):
+            raise StorageError(f"{path} is refused")
+        write(storage, path, data)
+
+    monkeypatch.setattr(Storage, "write", guarded)
+    assert computed(table).status is Status.SUCCEEDED
+    (counted,) = table.loaded.metadata.partition_statistics
+    assert counted["statistics-path"].endswith(".avro")
+    assert local_path(counted["statistics-path"]).stat().st_size == counted["file-size-in-bytes"]
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_parts_make_the_same_whole(
+    table: MaintainedTable, engine: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A task for every file, two at a time, by other processes."""
+    monkeypatch.setattr(task, "_TASK_BYTES", 1)
+    monkeypatch.setattr(sketches, "_WAVE", 2)
+    told: list[tuple[str, int, int]] = []
+    session: SparkSession | None = request.getfixturevalue("spark_session") if engine == "spark" else None
+    chosen = LocalEngine(2) if session is None else SparkEngine(session.sparkContext)
+    outcome = table.runtime.maintain(
+        NAME, {"operations": "compute_statistics"}, chosen, progress=lambda *step: told.append(step)
+    )
+    assert rows_read(outcome.operations[0]) == (Status.SUCCEEDED, 40, 4)
+    assert ndv(table) == {1: 40, 2: 2}
+    steps = [(done, total) for what, done, total in told if what == "compute_statistics: file groups"]
+    assert steps == sorted(steps)
+    assert {(0, 4), (2, 4), (4, 4)} <= set(steps)
+
+
+def test_another_branch(table: MaintainedTable) -> None:
+    snapshot = table.table.current_snapshot()
+    assert snapshot is not None
+    table.table.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
+    table.table.append(rows_of(5, 10, "us"))
+    assert rows_read(computed(table, branch="audit")) == (Status.SUCCEEDED, 40, 4)
+    assert [e["snapshot-id"] for e in table.loaded.metadata.statistics] == [snapshot.snapshot_id]
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
+
+
+# Statistics beside other writers and damaged files, and what verify and orphan removal make of them.
+
+
+def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: MaintainedTable) -> None:
+    """Nor is that an error that comes back with each pass: the next ones do not read it (rule 216)."""
+    location, before = table.loaded.metadata_location, table.files()
+    lost = local_path(data_files(table)[0].file_path)
+    lost.rename(lost.with_suffix(".lost"))
+    outcome = computed(table)
+    path = data_files(table)[0].file_path
+    told = f"{path} does not exist; statistics without its rows would be wrong, so none were computed"
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, told)
+    table.engine.during = lambda: pytest.fail("files were read")
+    again = computed(table)
+    assert (again.status, again.reason) == (Status.SKIPPED, told)
+    assert table.loaded.metadata_location == location
+    lost.with_suffix(".lost").rename(lost)
+    assert table.files() == before
+    table.late_ms, table.engine.during = RETRY_MS + 1, lambda: None
+    assert computed(table).status is Status.SUCCEEDED
+    assert table.runtime.health(NAME).warnings.keys() & {"unreadable_files"} == set()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other blobs", "sketch"])
+def test_a_damaged_statistics_file_is_made_anew(table: MaintainedTable, damage: str) -> None:
+    computed(table)
+    path = local_path(entry(table)["statistics-path"])
+    data = path.read_bytes()
+    changed = {
+        "cut": data[:-5],
+        "other blobs": data.replace(b'"ndv": "40"', b'"ndv": "41"'),
+        "sketch": data[:10] + b"\xff\xff" + data[12:],
+    }
+    path.unlink() if damage == "gone" else path.write_bytes(changed[damage])
+    table.table.append(rows_of(5, 10, "us"))
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 50, 5)
+    assert ndv(table) == true_ndv(table) == {1: 45, 2: 2}
+
+
+def test_an_append_does_not_disturb(table: MaintainedTable) -> None:
+    """The statistics are of the snapshot that was read, and stay right."""
+    planned = table.loaded.metadata.refs["main"].snapshot_id
+    table.engine.during = lambda: table.table.append(rows_of(1000, 10, "us"))
+    assert computed(table).status is Status.SUCCEEDED
+    metadata = table.loaded.metadata
+    assert [e["snapshot-id"] for e in metadata.statistics] == [planned]
+    assert metadata.refs["main"].snapshot_id != planned
+    table.engine.during = lambda: None
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
+
+
+def test_a_snapshot_that_expires_meanwhile_gets_none(table: MaintainedTable) -> None:
+    before = table.files()
+
+    def overtake() -> None:
+        table.engine.during = lambda: None
+        table.table.append(rows_of(1000, 10, "us"))
+        # Ours would see the pin of the running job.
+        table.table.maintenance.expire_snapshots().by_id(planned).commit()
+
+    planned = table.loaded.metadata.refs["main"].snapshot_id
+    table.engine.during = overtake
+    outcome = computed(table)
+    assert (outcome.status, outcome.reason) == (Status.FAILED, f"snapshot {planned} expired meanwhile")
+    assert not table.loaded.metadata.statistics
+    assert not {path for path in table.files() - before if path.endswith(".stats")}
+
+
+def test_what_a_lost_commit_staged_goes(table: MaintainedTable) -> None:
+    before = table.files()
+
+    def lose(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
+        with table.table.transaction() as faster:
+            faster.set_properties(somebody="was faster")
+        raise CommitConflict("somebody was faster")
+
+    table.catalog.commit_instead = lose
+    assert computed(table, max_commit_retries="0").status is Status.FAILED
+    assert [path for path in table.files() - before if not path.endswith(".metadata.json")] == []
+
+
+def test_what_a_commit_of_unknown_outcome_staged_stays(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It landed, and nobody said so."""
+    inner = table.catalog.inner
+
+    def silent(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
+        inner.commit(base, requirements, updates)
+        raise CommitStateUnknown("no answer")
+
+    monkeypatch.setattr("icekeeper.commit.transaction.backoff_seconds", lambda attempt: 0.0)
+    table.catalog.commit_instead = silent
+    assert computed(table).status is Status.SUCCEEDED
+    assert ndv(table) == {1: 40, 2: 2}
+    table.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("file-size-in-bytes", 7, "wrong_size"),
+        ("file-footer-size-in-bytes", 7, "unreadable_metadata"),
+        ("blob-metadata", [], "statistics"),
+        ("blob-metadata", None, "statistics"),
+    ],
+)
+def test_verify_compares_them_with_the_table(table: MaintainedTable, key: str, value: Any, kind: str) -> None:
+    computed(table)
+    path = local_path(table.loaded.metadata_location)
+    document = json.loads(path.read_text())
+    document["statistics"][0][key] = value
+    path.write_text(json.dumps(document))
+    problems = table.runtime.verify(NAME).problems
+    assert kind in {problem.kind.value for problem in problems}
+    assert {problem.path for problem in problems} == {document["statistics"][0]["statistics-path"]}
+
+
+def test_verify_misses_lost_files_once(table: MaintainedTable) -> None:
+    computed(table)
+    metadata = table.loaded.metadata
+    lost = [str(e["statistics-path"]) for e in (*metadata.statistics, *metadata.partition_statistics)]
+    for path in lost:
+        local_path(path).unlink()
+    problems = table.runtime.verify(NAME).problems
+    assert sorted((p.kind.value, p.path) for p in problems) == sorted(("missing_file", path) for path in lost)
+
+
+def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> None:
+    computed(table, statistics_columns="id")
+    replaced = local_path(entry(table)["statistics-path"])
+    computed(table)
+    table.maintain(operations="remove_orphans")
+    assert not replaced.exists()
+    assert local_path(entry(table)["statistics-path"]).exists()
+    table.assert_sound()
+
+
+def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table: MaintainedTable) -> None:
+    """Whatever is appended: each pass would do nothing (rule 216)."""
+    settings = {"operations": "compute_statistics"}
+    local_path(data_files(table)[0].file_path).unlink()
+    assert [p.reasons for p in table.runtime.detect(settings).proposals] == [("2 columns have no statistics",)]
+    assert computed(table).status is Status.SKIPPED
+    table.table.append(rows_of(1000, 10, "us"))
+    found = table.runtime.detect(settings)
+    assert found.proposals == ()
+    assert "could not be read" in (found.skipped[0].warning or "")
+
+
+# Which files statistics are computed from again, and that nothing that was deleted is counted.
+
+
+def test_rewrites_carry_statistics_over_and_nothing_is_read(table: MaintainedTable) -> None:
+    computed(table)
+    before = entry(table)
+    assert outcome_of(table.maintain(operations="compact"), Operation.COMPACT).status is Status.SUCCEEDED
+    assert previewed(table).summary == "would carry over 2 statistics; would count partitions"
+    outcome = computed(table)
+    assert outcome.summary == "carried over 2 statistics; partition statistics of 2 partition(s)"
+    assert rows_read(outcome) == (Status.SUCCEEDED, 0, 0)
+    assert outcome.files_planned == ()
+    assert entry(table)["blob-metadata"] == before["blob-metadata"]
+    assert entry(table)["statistics-path"] != before["statistics-path"]
+    assert computed(table).reason == UP_TO_DATE
+    # Expiry takes the snapshot and its statistics, but not those of the head.
+    table.maintain(operations="expire_snapshots")
+    assert computed_from(table).isdisjoint(table.loaded.metadata.snapshots)
+    assert computed(table).reason == UP_TO_DATE
+    table.assert_sound()
+    table.table.append(rows_of(5, 10, "us"))
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
+    assert ndv(table) == true_ndv(table) == {1: 45, 2: 2}
+
+
+def test_after_appends_only_new_files_are_read(table: MaintainedTable) -> None:
+    """Rewritten meanwhile or not: the files are those that the appends added."""
+    computed(table)
+    table.table.append(rows_of(5, 10, "us"))
+    table.maintain(operations="compact")
+    table.table.append(rows_of(1000, 3, "asia"))
+    preview = previewed(table)
+    outcome = computed(table)
+    assert rows_read(outcome) == (Status.SUCCEEDED, 13, 2)
+    assert preview.files_planned == outcome.files_planned
+    assert ndv(table) == true_ndv(table) == {1: 48, 2: 3}
+    assert computed_from(table) == {table.loaded.metadata.refs["main"].snapshot_id}
+    assert computed(table).reason == UP_TO_DATE
+
+
+def test_rows_are_read_with_deletes_applied(table: MaintainedTable) -> None:
+    """Values that no row has any more do not count, and old statistics are of no use."""
+    computed(table)
+    first = next(f for f in data_files(table) if f.partition == ("eu",))
+    commit_deletes(table, [equality_delete(103, "us"), position_delete(first.file_path, 0, "eu")])
+    outcome = computed(table)
+    assert rows_read(outcome) == (Status.SUCCEEDED, 38, 4)
+    assert ndv(table) == true_ndv(table) == {1: 38, 2: 2}
+    commit_deletes(table, [equality_delete(n, "eu") for n in [*range(50, 60), *range(150, 160)]])
+    computed(table, statistics_columns="region")
+    assert ndv(table) == {2: 1}, "the key column is read although no statistics are asked of it"
+
+
+def test_deletes_of_a_partition_reach_no_rows_of_another(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg-Java reads 39 ids: us has no 50, eu has no 51 any more.  DuckDB would apply both everywhere."""
+    commit_deletes(table, [equality_delete(50, "us"), equality_delete(51, "eu")])
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
+    assert ndv(table) == {1: 39, 2: 2}
+    monkeypatch.setattr(apply_deletes, "KEY_BYTES", 2**40)
+    commit_deletes(table, [equality_delete(60, "us")])
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
+
+
+def test_an_append_that_deletes_is_found_out(table: MaintainedTable) -> None:
+    """Its summary says append, its manifests do not."""
+    computed(table)
+    commit_deletes(table, [equality_delete(103, "us")])
+    path = local_path(table.loaded.metadata_location)
+    document = json.loads(path.read_text())
+    document["snapshots"][-1]["summary"]["operation"] = "append"
+    path.write_text(json.dumps(document))
+    assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
+    assert ndv(table) == true_ndv(table) == {1: 39, 2: 2}
+
+
+def test_deletion_vectors_are_applied(table: MaintainedTable) -> None:
+    upgrade(table)
+    first = data_files(table)[0]
+    delete_positions(table, {first.file_path: [0, 1, 2]})
+    assert computed(table).summary == (
+        "computed statistics of 2 column(s) over 37 row(s); partition statistics of 2 partition(s)"
+    )
+    assert ndv(table) == {1: 37, 2: 2}
+    (counted,) = table.loaded.metadata.partition_statistics
+    rows = pq.read_table(local_path(counted["statistics-path"])).to_pylist()
+    assert sorted((r["total_record_count"], r["data_record_count"], r["dv_count"]) for r in rows) == [
+        (17, 20, 1),
+        (20, 20, 0),
+    ]
+
+
+def test_schema_evolution(table: MaintainedTable) -> None:
+    """A column that is new is read, one that was promoted is hashed anew, as soon as rows were added."""
+    computed(table)
+    with table.table.update_schema() as update:
+        update.add_column("more", DoubleType())
+    outcome = computed(table)
+    assert outcome.summary == "computed statistics of 1 column(s) over 40 row(s)"
+    assert outcome.metrics["compute_statistics.blobs_carried"] == 2
+    assert ndv(table) == {1: 40, 2: 2, 3: 0}
+
+
+def test_a_promoted_column_is_read_anew(tmp_path: Path) -> None:
+    """The same number has other bytes as a long: united with the old sketch it would count twice."""
+    with maintained_table(tmp_path) as table:
+        made = table.create(pa.schema([("n", pa.int32())]))
+        made.append(pa.table({"n": pa.array([1, 2, 3], pa.int32())}))
+        computed(table)
+        with made.update_schema() as update:
+            update.update_column("n", LongType())
+        assert computed(table).reason == UP_TO_DATE
+        made.append(pa.table({"n": pa.array([3, 4], pa.int64())}))
+        assert rows_read(computed(table)) == (Status.SUCCEEDED, 5, 2)
+        assert ndv(table) == {1: 4}
