@@ -1,23 +1,33 @@
-"""Row groups that Iceberg-Java wrote are copied; parquet-mr reads the copy, also by page indexes and Bloom filters."""
+"""Row groups that Iceberg-Java wrote are copied; parquet-mr and Iceberg-Java read the copy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import Footer, read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData
-from support.copied import STORAGE, copied, parquet_file, target_of
+from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
+from icekeeper.storage.storage import Storage
+from support.copied import STORAGE, Input, copied, lineage_target, merged, parquet_file, target_of
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
+from support.maintained_table import MaintainedTable, local_path, registered_table
 from support.mixed_footers import mixed_fields
+from support.readers import canonical, duckdb_rows
+from support.v3 import live
+
+# Row groups that Iceberg-Java wrote are copied; parquet-mr reads the copy, also by page indexes and Bloom filters.
 
 DDL = """
 CREATE TABLE {table} (
@@ -82,4 +92,172 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
         found = copy.where(condition).collect()
         assert sorted(map(str, found)) == sorted(str(row) for row in rows if wanted(row))
         assert found
+    table.drop()
+
+
+# Commits a file in the place of all data files of a table, as compaction commits its outputs.
+
+
+def replace_all(table: MaintainedTable, file: DataFile) -> None:
+    """Commit ``file``; nobody checks that it holds the same rows."""
+    loaded, reader = table.loaded, table.reader
+    head = loaded.metadata.current_snapshot
+    assert head is not None
+    found = live(table)
+    storage = Storage(loaded.io_properties)
+    writer = SnapshotWriter(loaded.metadata, reader, storage.write, lambda paths: None, "main", "a copy", 0)
+    newest = max(entry.sequence_number or 0 for _, entry in found)
+    prepared = writer.replace_files(
+        FileReplacement(frozenset(entry.file.key for _, entry in found), ((0, file),), newest),
+        reader.manifests(head),
+        {manifest for manifest, _ in found},
+    )
+    table.catalog.inner.commit(loaded, prepared.requirements, prepared.updates)
+
+
+# Row groups of a v3 table are copied with their lineage; Iceberg-Java finds the same ids and last changes of rows.
+
+LINEAGE_DDL = """CREATE TABLE {table} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES (
+    'format-version' = '3', 'write.parquet.compression-codec' = 'zstd', 'write.parquet.page-row-limit' = '20',
+    'write.parquet.row-group-size-bytes' = '600', 'write.parquet.row-group-check-min-record-count' = '50',
+    'write.parquet.row-group-check-max-record-count' = '50')"""
+# Spark makes columns required in files that cannot be null in a query; those that an update writes could be.
+INSERT = """INSERT INTO {{table}} SELECT /*+ COALESCE(1) */ IF(id < 0, NULL, id), IF(id < 0, NULL, CONCAT('n', id))
+    FROM RANGE({}, {})"""
+
+Row = tuple[int, str, int, int]
+
+
+def lineage(java: IcebergJava, location: str, where: str = "true") -> list[Row]:
+    frame = java.session.read.format("iceberg").load(location)
+    found = frame.select("id", "name", "_row_id", "_last_updated_sequence_number").where(where).collect()
+    return sorted((tuple(row) for row in found), key=lambda row: row[0])
+
+
+def copy_of_all(table: MaintainedTable) -> DataFile:
+    """Commit one copy in the place of all data files; its entry."""
+    metadata = table.loaded.metadata
+    inputs = [Input(entry.file, entry.sequence_number or 0) for _, entry in live(table)]
+    path = local_path(f"{metadata.data_location}/copied.parquet")
+    made = merged(inputs, path, lineage_target(metadata.current_schema, mode="truncate(16)"))
+    assert isinstance(made, DataFile), str(made)
+    replace_all(table, made)
+    return made
+
+
+def test_java_finds_the_lineage_that_it_found_before(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """Files without the columns, and files that updates left, where some rows inherit and others do not."""
+    table = JavaTable.create(spark_session, "copied_lineage", LINEAGE_DDL)
+    for first in range(0, 600, 200):
+        table.sql(INSERT.format(first, first + 200))
+    table.sql("UPDATE {table} SET name = 'updated' WHERE id >= 200 AND id < 400 AND id % 5 = 1")
+    before = lineage(iceberg_java, table.metadata_location)
+    assert len({row[2] for row in before}) == len(before) == 600
+    assert len({row[3] for row in before}) == 4
+
+    ours = registered_table(table.metadata_location, tmp_path)
+    stored = [entry.file.file_path for _, entry in live(ours) if "_row_id" in _columns(entry.file)]
+    assert 0 < len(stored) < len(live(ours))
+    made = copy_of_all(ours)
+    assert not ours.problems()
+    location = ours.loaded.metadata_location
+    assert lineage(iceberg_java, location) == before
+    assert canonical(duckdb_rows(location)) == canonical(iceberg_java.rows(location))
+    # By page indexes, statistics and bounds of these columns most rows are left out.
+    changed = before[201][3]
+    filters: dict[str, Callable[[Row], bool]] = {
+        f"_row_id = {before[401][2]}": lambda row: row[2] == before[401][2],
+        "id = 231": lambda row: row[0] == 231,
+        f"_last_updated_sequence_number = {changed} AND id > 300": lambda row: row[3] == changed and row[0] > 300,
+    }
+    for where, wanted in filters.items():
+        kept = [row for row in before if wanted(row)]
+        assert lineage(iceberg_java, location, where) == kept
+        assert kept
+    with duckdb.connect() as connection:
+        columns = "id, name, _row_id, _last_updated_sequence_number"
+        assert connection.sql(f"SELECT {columns} FROM '{made.file_path}' ORDER BY id").fetchall() == before
+
+    # Java goes on from there.
+    table.take_over(location)
+    table.sql("UPDATE {table} SET name = 'again' WHERE id IN (3, 401)")
+    after = lineage(iceberg_java, table.metadata_location)
+    assert [row[2] for row in after] == [row[2] for row in before]
+    assert [row for row in after if row[1] != "again"] == [row for row in before if row[0] not in (3, 401)]
+    table.drop()
+
+
+def _columns(file: DataFile) -> list[str]:
+    with duckdb.connect() as connection:
+        return [
+            str(row[0]) for row in connection.sql(f"DESCRIBE SELECT * FROM '{local_path(file.file_path)}'").fetchall()
+        ]
+
+
+# A file that holds some row groups of another has bounds of its own, for Iceberg-Java takes bounds for values.
+
+PARTS_DDL = """CREATE TABLE {table} (id BIGINT NOT NULL, price DECIMAL(12, 2), at TIMESTAMP, ratio DOUBLE, name STRING)
+    USING iceberg TBLPROPERTIES ('format-version' = '2', 'write.parquet.compression-codec' = 'zstd',
+    'write.parquet.row-group-size-bytes' = '600', 'write.parquet.row-group-check-min-record-count' = '50',
+    'write.parquet.row-group-check-max-record-count' = '50')"""
+PARTS_INSERT = """INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, CAST(id AS DECIMAL(12, 2)), timestamp_seconds(id),
+    id / 8D, CONCAT('n', id) FROM RANGE(0, 300)"""
+# Of texts bounds may be cut: Java reads all rows as soon as one of them is asked for.
+COLUMNS = ("id", "price", "at", "ratio")
+
+
+def extremes(java: IcebergJava, location: str) -> dict[str, object]:
+    """What Java answers, from bounds where it can."""
+    frame = java.session.read.format("iceberg").load(location)
+    frame.createOrReplaceTempView("copied_parts")
+    asked = [f"{what}({column}) AS {what}_{column}" for column in COLUMNS for what in ("min", "max", "count")]
+    (row,) = java.session.sql(f"SELECT {', '.join(asked)} FROM copied_parts").collect()
+    return dict(row.asDict())
+
+
+def committed(location: str, folder: Path, made: DataFile) -> MaintainedTable:
+    folder.mkdir()
+    table = registered_table(location, folder)
+    replace_all(table, made)
+    return table
+
+
+def test_java_answers_least_and_greatest_values_of_the_rows_that_were_copied(
+    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
+) -> None:
+    """With the bounds of the whole file it answers values that are gone (platform 46)."""
+    table = JavaTable.create(spark_session, "copied_parts", PARTS_DDL)
+    table.sql(PARTS_INSERT)
+    (tmp_path / "planned").mkdir()
+    planned = registered_table(table.metadata_location, tmp_path / "planned")
+    (entry,) = planned.data_files()
+    metadata = planned.loaded.metadata
+    target = target_of(metadata.current_schema, mode="truncate(16)")
+    file = copyable_file(entry, target, STORAGE)
+    assert not isinstance(file, NotCopyable), str(file)
+    assert file.row_groups > 3
+    part = copyable_part(entry, file, [group.number for group in file.groups[1:-1]], target)
+    assert not isinstance(part, NotCopyable), str(part)
+    path = local_path(f"{metadata.data_location}/copied.parquet")
+    made = merge_files([(entry, part)], str(path), target, STORAGE)
+    assert isinstance(made, DataFile), str(made)
+
+    right = committed(table.metadata_location, tmp_path / "right", made)
+    assert not right.problems()
+    rows = iceberg_java.rows(right.metadata_location)
+    assert len(rows) == part.row_count
+    assert canonical(duckdb_rows(right.metadata_location)) == canonical(rows)
+    wanted: dict[str, object] = {}
+    for column in COLUMNS:
+        values = [row[column] for row in rows]
+        wanted |= {f"min_{column}": min(values), f"max_{column}": max(values), f"count_{column}": len(values)}
+    assert extremes(iceberg_java, right.metadata_location) == wanted
+
+    wide = replace(made, lower_bounds=entry.lower_bounds, upper_bounds=entry.upper_bounds)
+    wrong = committed(table.metadata_location, tmp_path / "wrong", wide)
+    answered = extremes(iceberg_java, wrong.metadata_location)
+    assert (answered["min_id"], answered["max_id"]) == (0, 299)
+    assert canonical(iceberg_java.rows(wrong.metadata_location)) == canonical(rows)
     table.drop()

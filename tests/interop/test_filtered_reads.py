@@ -1,19 +1,29 @@
-"""What we write about files hides no row from filters: neither column bounds, nor footers, nor manifest lists do.
-
-A digest of the whole table cannot see that.  ``tests/nightly`` asks more, after each operation.
-"""
+"""What we write about files hides no row from filters: bounds, footers, Bloom filters, manifest lists."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
-from support.filtered_table import FilteredReads, made_table
-from support.java_writer import JavaTables
+from support.filtered_table import FilteredReads, made_table, problems_of_copies
+from support.iceberg_java import IcebergJava
+from support.java_writer import JavaTable, JavaTables
 from support.maintained_table import registered_table
+from support.readers import duckdb_rows
+from support.rewrites import rewritten, rows, struct, written
+
+# What we write about files hides no row from filters: neither column bounds, nor footers, nor manifest lists do.
+#
+# A digest of the whole table cannot see that.  ``tests/nightly`` asks more, after each operation.
 
 
 @pytest.mark.parametrize(
@@ -37,3 +47,143 @@ def test_filters_find_what_they_found_before(
     assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * (operations.count(",") + 1)
     reads = FilteredReads.on(java, java_tables, duckdb, format_version, 45, every=3)
     assert reads.problems(before, table.metadata_location) == []
+
+
+# Bloom filters that we write, as parquet-mr and DuckDB read them.
+
+BLOOMED = struct(
+    (1, "id", "long"),
+    (2, "text", "string"),
+    (3, "point", struct((4, "x", "int"))),
+    (5, "tags", {"type": "list", "element-id": 6, "element": "string", "element-required": False}),
+    (7, "flag", "boolean"),
+    (8, "plain", "long"),
+)
+
+LARGE = 2**40
+"""py4j makes an int of a smaller number, which has another hash than the long in the file."""
+
+
+def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    """Every value is found, most others are not; columns nobody asked about, and booleans, have none."""
+    count = 5000
+    values: dict[str, list[Any]] = {
+        "id": [LARGE + n * 3 for n in range(count)],
+        "text": [f"key {n}" for n in range(count)],
+        "point": [{"x": n * 5} for n in range(count)],
+        "tags": [[f"tag {n}"] for n in range(count)],
+        "flag": [n % 2 == 0 for n in range(count)],
+        "plain": list(range(count)),
+    }
+    enabled = {
+        f"write.parquet.bloom-filter-enabled.column.{name}": "true"
+        for name in ("id", "text", "point.x", "tags.element", "flag", "nowhere")
+    }
+    properties = enabled | {
+        "write.parquet.bloom-filter-enabled.column.plain": "false",
+        "write.parquet.bloom-filter-fpp.column.id": "0.001",
+    }
+    file = written(rewritten(BLOOMED, [rows(BLOOMED, values)], tmp_path, table_properties=properties))
+    jvm: Any = iceberg_java.session._jvm
+    hadoop = iceberg_java.session._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path(file.file_path)
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(
+        jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(path, hadoop)
+    )
+    (block,) = reader.getFooter().getBlocks()
+    filters = {
+        str(chunk.getPath().toDotString()): reader.getBloomFilterDataReader(block).readBloomFilter(chunk)
+        for chunk in block.getColumns()
+    }
+    reader.close()
+    assert {name for name, found in filters.items() if found is not None} == {
+        "id",
+        "text",
+        "point.x",
+        "tags.list.element",
+    }
+
+    def hits(name: str, hashes: list[Any]) -> int:
+        return sum(filters[name].findHash(one) for one in hashes)
+
+    binary = jvm.org.apache.parquet.io.api.Binary
+    assert hits("id", [filters["id"].hash(LARGE + n * 3) for n in range(200)]) == 200
+    assert hits("id", [filters["id"].hash(LARGE + n * 3 + 1) for n in range(200)]) < 5
+    for name, prefix in (("text", "key"), ("tags.list.element", "tag")):
+        present = [filters[name].hash(binary.fromString(f"{prefix} {n}")) for n in range(200)]
+        absent = [filters[name].hash(binary.fromString(f"{prefix} {n}x")) for n in range(200)]
+        assert (hits(name, present), hits(name, absent) < 15) == (200, True)
+    script = (
+        "import duckdb, sys\n"
+        f"for value in ({LARGE + 300}, {LARGE + 301}):\n"
+        "    found = duckdb.sql(f\"FROM parquet_bloom_probe('{sys.argv[1]}', 'id', {value})\").fetchall()\n"
+        "    print([row[-1] for row in found])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script, file.file_path], capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[:2] == ["[False]", "[True]"]  # whether the filter excludes the row group
+
+
+def test_a_bloom_filter_is_no_larger_than_the_table_allows(tmp_path: Path) -> None:
+    schema = struct((1, "id", "long"))
+    table = rows(schema, {"id": list(range(20_000))})
+    sizes = []
+    for number, most in enumerate(("1024", "3000", "1048576")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        properties = {
+            "write.parquet.bloom-filter-enabled.column.id": "true",
+            "write.parquet.bloom-filter-max-bytes": most,
+        }
+        file = written(rewritten(schema, [table], folder, table_properties=properties))
+        sizes.append(pq.read_metadata(file.file_path).row_group(0).column(0).bloom_filter_length)
+    # A filter and its header of a few bytes.
+    assert [size // 1024 for size in sizes] == [1, 2, 32]
+
+
+# Copied row groups hide no row from filters either: their footers, bounds and page indexes are those of others.
+#
+# ``rewrite_all`` copies nothing, so :mod:`test_filtered_reads` sees only what we have encoded.  ``tests/nightly`` asks
+# more.
+
+
+def test_filters_find_in_copies_what_they_found_before(
+    spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
+) -> None:
+    assert problems_of_copies(3, java_tables, duckdb, tmp_path, step=60) == []
+
+
+# Rows that have a column's default are found by it once they are rewritten, in files that are copied from others too.
+#
+# Iceberg-Java finds fewer of them before: to its filters of row groups a column that a file lacks is null
+# (platform 70).
+
+SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "type": "int", "required": True}]}
+
+
+def test_java_finds_rows_by_a_default(java_tables: JavaTables, tmp_path: Path) -> None:
+    java = java_tables.create(SCHEMA, {"spec-id": 0, "fields": []}, {"format-version": "3"}, tmp_path / "table")
+    append(java, range(2))
+    java.evolve(partial(_add_columns, java))
+    added = {field["name"]: str(field["id"]) for field in java.schema["fields"]}
+    append(java, range(2, 5), {added["n"]: 7, added["text"]: "other"})
+    make = java_tables.jvm.org.apache.iceberg.expressions.Expressions
+    conditions = [make.equal("n", 7), make.equal("text", "default"), make.isNull("n")]
+    assert [sorted(java.ids_where(condition)) for condition in conditions] == [[2, 3, 4], [], []]
+
+    table = registered_table(java.metadata_location, tmp_path)
+    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1")
+    assert outcome.status is Status.SUCCEEDED, outcome
+    assert outcome.metrics["compact.bytes_copied"] > 0
+    java.take_over(table.metadata_location)
+    assert [sorted(java.ids_where(condition)) for condition in conditions] == [[0, 1, 2, 3, 4], [0, 1], []]
+    assert sorted(row["id"] for row in duckdb_rows(table.metadata_location) if row["text"] == "default") == [0, 1]
+
+
+def append(java: JavaTable, ids: range, values: dict[str, Any] | None = None) -> None:
+    """A file for each row."""
+    java.append(java.data_file([{"1": i, **(values or {})}], 0, [], "parquet") for i in ids)
+
+
+def _add_columns(java: JavaTable, update: Any) -> None:
+    update.addColumn("n", java.type("int"), java.literal(7))
+    update.addColumn("text", java.type("string"), java.literal("default"))
