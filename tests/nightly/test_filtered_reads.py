@@ -1,4 +1,4 @@
-"""Filters after every operation and clustering, on tables of every format version; tests/interop asks a few of them."""
+"""Filters after every operation, and over copied row groups, on tables of every format version."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 
 from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
-from support.filtered_table import FilteredReads, made_table
+from support.filtered_table import FilteredReads, made_table, problems_of_copies
 from support.java_writer import JavaTables
 from support.maintained_table import registered_table
+
+# Filters after every operation and clustering, on tables of every format version; tests/interop asks a few of them.
 
 PASSES = ("rewrite_position_deletes", "rewrite_manifests", "compact", "rewrite_manifests")
 
@@ -59,3 +61,13 @@ def test_filters_find_what_they_found_before_clustering(
     assert len(table.live_files()) >= 4  # z-order makes a power of two
     reads = FilteredReads.on(java, java_tables, duckdb, format_version, 3, every=2)
     assert reads.problems(before, table.metadata_location) == []
+
+
+# What readers find by filters in row groups that were copied; rows with ids get new columns of lineage beside them.
+
+
+@pytest.mark.parametrize("format_version", [1, 3])
+def test_filters_find_in_copies_what_they_found_before(
+    format_version: int, spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
+) -> None:
+    assert problems_of_copies(format_version, java_tables, duckdb, tmp_path, step=4) == []

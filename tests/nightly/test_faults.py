@@ -1,0 +1,184 @@
+"""A pass that is killed, interrupted, or loses its store or exchange, at any step whatever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from icekeeper.demo.seaweedfs import SeaweedFSServer
+from icekeeper.pipeline import whole_pass
+from support.command import CATALOG, Command, one_sentence
+from support.failed_passes import FailedPasses
+from support.interrupted_process import has_ended, partitioned, processes_below, running, started, wait_for
+from support.killed_processes import Begin, KilledRuns, in_a_wave, in_one_call
+from support.proxies import Fault, WireRequest
+from support.readers import duckdb_rows
+
+# A call or a wave that is killed at any step whatever (rule 174).
+
+
+@pytest.mark.parametrize(("run", "apart"), [(in_one_call, 1), (in_a_wave, 5)])
+def test_every_step_may_be_the_last_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Begin, apart: int
+) -> None:
+    """The threads of a wave take their steps in another order each time, so that it needs not every number."""
+    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
+    runs = KilledRuns(tmp_path, run)
+    last = next(number for number in count(1, apart) if not runs.survive(number))
+    assert last > 60
+
+
+# A store that fails at any request whatever of a pass costs no row (rule 179).
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_store_may_fail_at_every_request(seaweedfs: SeaweedFSServer, tmp_path: Path, fault: Fault) -> None:
+    passes = FailedPasses(seaweedfs, tmp_path)
+    for first in count():
+        done = passes.run(fault, partial(_is_number, first))
+        if done.hit is None:
+            break
+        told = [one for one in done.told if "ExpiredToken" not in one or "sign in again" not in one]
+        assert told == [], f"{fault.name} from request {first} on, {done.hit}"
+        assert bool(done.told) is (fault is Fault.EXPIRED)
+    assert first > 30
+
+
+def _is_number(first: int, number: int, _: WireRequest) -> bool:
+    return number == first
+
+
+# Ctrl-C while Spark starts, and around the commit of what it wrote.
+
+EXIT_INTERRUPTED = 130
+UNCHANGED = "interrupted during compact; nothing landed, the table is unchanged; "
+# Everything that the process has begun is its group: the terminal sends the signal to all of them.
+SCRIPT = """
+import os, signal, sys
+from icekeeper.cli import main
+from support.moments import Moment, at
+
+with at(Moment[sys.argv.pop(1)], lambda: os.killpg(0, signal.SIGINT)):
+    sys.exit(main())
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    called = Command(tmp_path, monkeypatch, capsys)
+    yield called
+    called.catalog.close()
+
+
+@pytest.fixture
+def interrupted_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    script = tmp_path / "interrupted.py"
+    script.write_text(SCRIPT)
+    return str(script)
+
+
+@pytest.mark.usefixtures("java_and_servers")
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 2.5])
+def test_an_interrupt_while_java_starts_leaves_no_java(command: Command, seconds: float) -> None:
+    table = partitioned(command)
+    with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
+        wait_for(lambda: bool(processes_below(process.pid, b"pyspark-shell")))
+        time.sleep(seconds)
+        begun = processes_below(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, one_sentence(err)[: len(UNCHANGED)]) == (EXIT_INTERRUPTED, UNCHANGED)
+    assert json.loads(out)["status"] == "failed"
+    wait_for(lambda: all(map(has_ended, begun)))
+    assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
+
+
+@pytest.mark.usefixtures("java_and_servers")
+@pytest.mark.parametrize(
+    ("moment", "sentence"),
+    [
+        ("BEFORE_COMMIT", UNCHANGED),
+        ("AFTER_COMMIT", "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "),
+    ],
+)
+def test_an_interrupt_around_the_commit_says_what_landed(
+    command: Command, interrupted_script: str, moment: str, sentence: str
+) -> None:
+    table = partitioned(command)
+    before = duckdb_rows(table.metadata_location)
+    call = [sys.executable, interrupted_script, moment, "maintain", "ns.t", "--catalog", CATALOG]
+    with started([*call, "--engine", "spark", "--json"]) as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, one_sentence(err)[: len(sentence)]) == (EXIT_INTERRUPTED, sentence)
+    document = json.loads(out)
+    head = command.catalog.load_table("ns.t")
+    landed = [head.metadata.current_snapshot_id] if moment == "AFTER_COMMIT" else []
+    assert document["operations"][0]["snapshot_ids"] == landed
+    assert sorted(duckdb_rows(head.metadata_location), key=str) == sorted(before, key=str)
+    (one,) = command("history", "ns.t", "--json").json["passes"]
+    assert one["run_id"] == document["run_id"]
+
+
+# On a session of our own, parts that lose what they were sent are begun again by us, under other numbers.
+
+EXCHANGE_SCRIPT = """
+import json, sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from icekeeper.engines.spark import SparkEngine, local_session
+
+@dataclass(frozen=True)
+class Part:
+    folder: str
+    attempt: int = 0
+
+    def in_attempt(self, attempt):
+        return replace(self, attempt=attempt)
+
+def digits(number):
+    for digit in str(number):
+        yield int(digit), number
+
+def losing(part, items):
+    found = sorted(items)
+    mark = Path(part.folder) / "lost"
+    if not mark.exists():
+        mark.touch()
+        for path in Path(part.folder).glob("**/shuffle_*"):
+            path.unlink()
+    return part.attempt, found
+
+with local_session() as session:
+    settings = session.sparkContext.getConf()
+    engine = SparkEngine(session.sparkContext)
+    found = engine.exchange(digits, [10, 21, 32, 43, 54], losing, [Part(sys.argv[1])] * 6, lambda done: None)
+    (large,) = engine.map(str.encode, ["x" * 2_000_000], lambda done: None)
+    print(json.dumps([settings.get("spark.stage.maxConsecutiveAttempts"), len(large), found]))
+"""
+
+
+def test_spark_begins_no_stage_twice_on_our_own_session(tmp_path: Path) -> None:
+    """The fault aborts Spark's job; the second run's attempts count from 4, and large results arrive as before."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXCHANGE_SCRIPT, str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    attempts, large, found = json.loads(done.stdout.splitlines()[-1])
+    assert attempts == "1"
+    assert large == 2_000_000
+    assert found == [[4, numbers] for numbers in ([10], [10, 21], [21, 32], [32, 43], [43, 54], [54])]
