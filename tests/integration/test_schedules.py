@@ -492,7 +492,7 @@ def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_th
 
 
 def test_a_busy_table_is_listed_once_a_day(swept: Swept) -> None:
-    """Hour by hour, over any table: ``tests/property/test_sweep_fleet.py``."""
+    """Hour by hour, over any table: ``tests/property/test_fleet.py``."""
     began_ms, told = swept.now_ms, {}
     for hour in (0, 12, 24, 36):
         swept.now_ms = began_ms + hour * HOUR_MS

@@ -1,22 +1,30 @@
-"""What is clustered with what: no file twice for nothing, and nothing that is worth it left out for ever."""
+"""Clustering plans: what is merged with what, and that it happens once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
-from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Policy, Strategy
+from support.examples import examples
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+
+# What is clustered with what: no file twice for nothing, and nothing that is worth it left out for ever.
 
 TABLE = table()
 OURS = 7000
@@ -204,3 +212,252 @@ def test_without_rewriting_only_deletes_are_a_reason(enabled: bool) -> None:
     assert [[c.file.file_path for c in g.files] for g in groups] == (
         [["f000", "f001", "f002"]] if enabled else [["f001"]]
     )
+
+
+# Plans over tables whose sorted runs pile up: what is merged, and that it happens once.
+
+LONG = struct.Struct("<q")
+BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min_input_files": 5}
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A file of a run: the snapshot that added it, its lowest and highest key (``None``: not told), its megabytes."""
+
+    run: int
+    low: int | None
+    high: int | None
+    size: float = 10.0
+
+    def entry(self, path: str) -> LiveEntry:
+        bounds: dict[str, Any] = {}
+        if self.low is not None and self.high is not None:
+            bounds = {"lower_bounds": {1: LONG.pack(self.low)}, "upper_bounds": {1: LONG.pack(self.high)}}
+        file = replace(data_file(path, int(self.size * MB), records=int(self.size * 1000)), **bounds)
+        return live_file(file, age=self.run, snapshot_id=self.run)
+
+
+def runs(count: int, files: int = 3, *, first: int = 1, size: float = 10.0) -> list[Sorted]:
+    """Runs that all cover the keys from 0 to 100 times ``files``."""
+    return [Sorted(first + r, 100 * n, 100 * n + 100, size) for r in range(count) for n in range(files)]
+
+
+def plan_by_depth(files: Sequence[Sorted], settings: Policy, fresh: Sequence[int] = ()) -> CompactionPlan | Nothing:
+    recipe = choose_recipe(TABLE, settings)
+    assert recipe is not None
+    clustered = {f.run for f in files} - set(fresh)
+    live = [f.entry(f"f{n:03}") for n, f in enumerate(files)]
+    return plan_compaction(
+        TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], live),
+        settings,
+        now_ms=HEAD_MS + HOUR_MS,
+        clustering=Clustering(recipe, clustered),
+    )
+
+
+def chosen_by_depth(files: Sequence[Sorted], fresh: Sequence[int] = (), **more: object) -> list[list[int]]:
+    """Per group the positions of its files."""
+    planned = plan_by_depth(files, policy(**(BY_ID | more)), fresh)
+    if isinstance(planned, Nothing):
+        return []
+    return [[int(c.file.file_path[1:]) for c in group.files] for group in planned.groups]
+
+
+def applied(files: Sequence[Sorted], settings: Policy, next_run: int, fresh: Sequence[int] = ()) -> list[Sorted] | None:
+    """The partition after its plan; ``None``: there is nothing to do."""
+    planned = plan_by_depth(files, settings, fresh)
+    if isinstance(planned, Nothing):
+        return None
+    gone = set(planned.input_files)
+    after = [f for n, f in enumerate(files) if f"f{n:03}" not in gone]
+    for group in planned.groups:
+        inputs = [files[int(c.file.file_path[1:])] for c in group.files]
+        size = sum(f.size for f in inputs)
+        count = max(1, min(round(size / 10), int(size * MB / settings.min_file_size_bytes)))
+        known = sorted(end for f in inputs for end in (f.low, f.high) if end is not None)
+        for n in range(count):
+            low, high = (known[round(i * (len(known) - 1) / count)] if known else None for i in (n, n + 1))
+            after.append(Sorted(next_run, low, high, size / count))
+    return after
+
+
+def test_runs_that_pile_up_are_sorted_together_again() -> None:
+    """The fault of old: each round was sorted by itself, and a lookup opened one more file after each."""
+    assert chosen_by_depth(runs(4)) == []
+    assert chosen_by_depth(runs(5)) == [list(range(15))]
+    assert chosen_by_depth(runs(5), max_clustering_depth=5) == []
+    assert chosen_by_depth(runs(5), clustering_tier_factor=6) == []
+    assert chosen_by_depth(runs(3), max_clustering_depth=2, clustering_tier_factor=3) == [list(range(9))]
+
+
+def test_new_files_join_the_runs_that_their_run_would_be_too_many_for() -> None:
+    """They are sorted once, not once by themselves and once with the others."""
+    new = [Sorted(9, 0, 300, 6.0)] * 5
+    assert chosen_by_depth([*runs(4), *new], fresh=[9]) == [list(range(17))]
+    assert chosen_by_depth([*runs(3), *new], fresh=[9]) == [list(range(9, 14))]
+
+
+def test_a_run_is_known_by_the_snapshot_that_added_it_and_by_bounds() -> None:
+    """Files of one snapshot that overlap are several runs, as after a pass whose group was divided by age."""
+    one_snapshot = [replace(f, run=1) for f in runs(5)]
+    assert chosen_by_depth(one_snapshot) == [list(range(15))]
+    assert chosen_by_depth([replace(f, run=1) for f in runs(1, 15)]) == []
+
+
+def test_unknown_bounds_cover_everything_and_yet_nothing_is_merged_twice() -> None:
+    files = [Sorted(run, None, None) for run in range(1, 6)]
+    assert chosen_by_depth(files) == [[0, 1, 2, 3, 4]]
+    after = applied(files, policy(**BY_ID), 50)
+    assert after is not None
+    assert {f.run for f in after} == {50}
+    assert applied(after, policy(**BY_ID), 51) is None
+
+
+def test_where_a_pass_is_capped_runs_are_merged_along_the_key() -> None:
+    """By age a portion would hold whole runs, and leave as many of them over each key as before."""
+    groups = chosen_by_depth(runs(5), max_file_group_size_mb=50)
+    assert [len(group) for group in groups] == [5, 5, 5]
+    files = runs(5)
+    assert [{files[n].low for n in group} for group in groups] == [{0}, {100}, {200}]
+    (first,) = chosen_by_depth(runs(5), max_files_to_rewrite=5)
+    assert {files[n].low for n in first} == {0}
+
+
+def test_capped_passes_get_through_the_partition() -> None:
+    settings = policy(**BY_ID, max_files_to_rewrite=5)
+    files: list[Sorted] | None = runs(5)
+    passes = 0
+    while files is not None and passes < 6:
+        last, files = files, applied(files, settings, 50 + passes)
+        passes += 1
+    assert passes == 4
+    assert len(last) == 15
+
+
+def test_without_rewriting_nothing_is_merged() -> None:
+    assert chosen_by_depth(runs(9), rewrite_enabled=False) == []
+
+
+def test_a_transform_that_shuffles_values_tells_no_ranges() -> None:
+    """Bounds of ids say nothing about buckets of ids: every run may be anywhere."""
+    in_order = [Sorted(n + 1, 100 * n, 100 * n + 90) for n in range(5)]
+    assert chosen_by_depth(in_order) == []
+    assert chosen_by_depth(in_order, sort_order="bucket(4, id)") == [[0, 1, 2, 3, 4]]
+    assert chosen_by_depth(in_order, sort_order="truncate(10, id)") == []
+
+
+def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
+    """Sorted by day, then id: files of one day overlap by their ids, or not at all."""
+
+    columns = [{"id": 1, "name": "id", "type": "long"}, {"id": 2, "name": "day", "type": "string"}]
+    schema = {"type": "struct", "schema-id": 0, "fields": [{**c, "required": False} for c in columns]}
+    two_columns = TableMetadata({**TABLE.document, "schemas": [schema], "current-schema-id": 0})
+
+    def file(run: int, ids: tuple[int, int]) -> DataFile:
+        day = {2: b"monday"}
+        lower, upper = ({1: LONG.pack(i)} | day for i in ids)
+        return data_file(f"f{run:03}", 10 * MB, lower_bounds=lower, upper_bounds=upper, records=1000)
+
+    def groups(ranges: Sequence[tuple[int, int]]) -> int:
+        settings = policy(**(BY_ID | {"sort_order": "day, id"}))
+        recipe = choose_recipe(two_columns, settings)
+        assert recipe is not None
+        live = [live_file(file(n, r), age=n, snapshot_id=n) for n, r in enumerate(ranges)]
+        state = TableState(two_columns, two_columns.snapshots[HEAD], [manifest()], live)
+        planned = plan_compaction(
+            state, settings, now_ms=HEAD_MS + HOUR_MS, clustering=Clustering(recipe, frozenset(range(9)))
+        )
+        return 0 if isinstance(planned, Nothing) else len(planned.groups)
+
+    assert groups([(0, 9)] * 5) == 1
+    assert groups([(10 * n, 10 * n + 9) for n in range(5)]) == 0
+
+
+def test_z_order_goes_by_all_of_its_columns() -> None:
+    zorder: dict[str, Any] = {"strategy": "zorder", "zorder_columns": "id", "sort_order": None}
+    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(5)], **zorder) == [list(range(15))]
+    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(4)], **zorder) == []
+
+
+sizes = st.sampled_from([0.5, 2.0, 8.0, 10.0, 11.0])
+tables = st.lists(
+    st.tuples(st.integers(1, 12), st.integers(0, 30), st.integers(0, 30), sizes).map(
+        lambda t: Sorted(t[0], min(t[1:3]), max(t[1:3]), t[3])
+    ),
+    max_size=25,
+)
+settings_of = st.builds(
+    policy,
+    **{key: st.just(value) for key, value in BY_ID.items() if key != "min_input_files"},
+    min_input_files=st.integers(2, 5),
+    max_clustering_depth=st.integers(1, 5),
+    clustering_tier_factor=st.integers(2, 5),
+    max_file_group_size_mb=st.sampled_from([25, 1000]),
+)
+
+
+# Of all drawn so far the one that takes longest: five passes.
+SLOW = [
+    (1, 0, 1, 8),
+    (1, 0, 1, 8),
+    (1, 0, 7, 10),
+    (1, 2, 7, 2),
+    (1, 3, 4, 8),
+    (1, 4, 7, 8),
+    (1, 5, 6, 10),
+    (1, 6, 7, 8),
+]
+SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
+
+
+@hypothesis.settings(max_examples=examples(60))
+@given(tables, settings_of)
+@hypothesis.example(
+    [Sorted(*one) for one in SLOW],
+    policy(
+        **{**BY_ID, "min_input_files": 2, "max_clustering_depth": 1},
+        clustering_tier_factor=2,
+        max_file_group_size_mb=25,
+    ),
+)
+def test_passes_settle(files: list[Sorted], settings: Policy) -> None:
+    """One more pass at most, where no group is cut off by its size; else some.
+
+    Where outputs of several groups overlap, bounds do not tell which of them was in which.
+    """
+    most = 2 if settings.max_file_group_size_mb == 1000 else 6
+    new = [12]
+    for number in range(most):
+        after = applied(files, settings, 50 + number, new)
+        if after is None:
+            return
+        files = after
+    assert applied(files, settings, 90, new) is None
+
+
+def test_rounds_of_new_data_leave_few_files_over_a_key() -> None:
+    """A hundred rounds of a file each (nightly 2,000), sorted by default settings: a lookup opens at most a dozen."""
+    rng, settings = random.Random(3), policy(**BY_ID)
+    files: list[Sorted] = []
+    written, deepest = 0.0, 0
+    for number in range(examples(100)):
+        files = [*files, Sorted(1000 + number, rng.randrange(20), 1000 - rng.randrange(20), 12.0)]
+        after = applied(files, settings, 5000 + number, [1000 + number])
+        assert after is not None
+        written += sum(f.size for f in after if f.run == 5000 + number)
+        files = after
+        assert applied(files, settings, 9000) is None
+        over = [sum((f.low or 0) <= key < (f.high or 0) for f in files) for key in range(50, 1000, 150)]
+        deepest = max(deepest, *over)
+    assert deepest <= 12
+    assert written / sum(f.size for f in files) < 4
+
+
+def test_small_sorted_files_are_merged_with_their_like() -> None:
+    """Merging a large one with every few new ones would rewrite it each time; below 4 MB all are alike."""
+    apart = [Sorted(n + 1, 100 * n, 100 * n + 90, size) for n, size in enumerate([180, 12, 11, 10, 9, 8])]
+    large: dict[str, Any] = {"target_file_size_mb": 256}
+    assert chosen_by_depth(apart, **large) == [[1, 2, 3, 4, 5]]
+    assert chosen_by_depth(apart[:5], **large) == []
+    tiny = [Sorted(n + 1, 100 * n, 100 * n + 90, size) for n, size in enumerate([3, 0.01, 0.01, 1, 15])]
+    assert chosen_by_depth(tiny, **large) == [[0, 1, 2, 3, 4]]

@@ -1,4 +1,4 @@
-"""On any number of cores a data file has the same bytes, and the same manifest entry (rule 160, rule 134)."""
+"""A data file has the same bytes on any number of cores (rule 160)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import decimal
 import random
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -22,6 +23,7 @@ from icekeeper.machine.resources import on_cores
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction import side_by_side
 from icekeeper.operations.compaction import write_file as row_group_writer
+from icekeeper.operations.compaction.proof import joined_batches
 from icekeeper.operations.compaction.side_by_side import column_runs, encoded_columns
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.row_group_copy.footer import Footer, read_footer
@@ -31,6 +33,8 @@ from icekeeper.storage.storage import Storage
 from support.examples import examples
 from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct, task
+
+# On any number of cores a data file has the same bytes, and the same manifest entry (rule 160, rule 134).
 
 NAN = float("nan")
 KINDS: Mapping[str, Any] = {
@@ -209,3 +213,37 @@ def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:
         one, two, five = files(schema, table.to_batches(), tmp_path, {})
     assert one == two == five
     assert tried.call_count == 2
+
+
+# Batches that are joined on their way to the writer hold the same rows in the same order, and are few (rule 32).
+
+_MIB = 1024 * 1024
+
+
+def _batch(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
+    """Rows that are numbered from ``first`` on, each of so many bytes."""
+    numbers = pa.array(range(first, first + rows), pa.int64())
+    return pa.record_batch({"n": numbers, "b": pa.array([b"x" * row_bytes] * rows, pa.binary())})
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 1_000, 600_000])), max_size=30))
+def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(sizes: list[tuple[int, int]]) -> None:
+    given_batches, first = [], 0
+    for count, row_bytes in sizes:
+        given_batches.append(_batch(first, count, row_bytes))
+        first += count
+    joined = list(joined_batches(given_batches, 4 * _MIB))
+    assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
+    assert all(batch.num_rows for batch in joined)
+    # Of two neighbours at least one has enough, or they were small until a large one came between.
+    for one, other in pairwise(joined):
+        assert one.nbytes + other.nbytes >= 4 * _MIB
+    assert all(batch.nbytes < 8 * _MIB for batch in joined)
+
+
+def test_a_batch_that_is_large_enough_is_not_copied() -> None:
+    small, large = _batch(0, 2, 10), _batch(2, 8, _MIB)
+    first, second, third = joined_batches([small, large, small], 4 * _MIB)
+    assert first is small
+    assert second is large
+    assert third is small

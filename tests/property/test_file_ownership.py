@@ -1,23 +1,42 @@
-"""Whose file is this?  Tables that nest, share, are registered twice, renamed and restored; and passes over them.
-
-After every step each table is complete through its newest metadata file, as PyIceberg reads it, and so are pins and
-pending loads.  One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``, where
-DuckDB reads each table in the end.
-"""
+"""Whose file is this? Tables that share files under any rules, and passes over them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.model import TableName
+from icekeeper.report.outcome import Status
+from icekeeper.runtime import Runtime
+from icekeeper.state.open import open_state
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
+from icekeeper.storage.paths import normalise
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
+from support.maintained_table import EAGER, grow_old
 from support.ownership.machine import OwnershipMachine
 from support.ownership.truth import Rows
 from support.ownership.world import Lake
+from support.readers import pyiceberg_rows
+from support.served import files_of
+
+# Whose file is this?  Tables that nest, share, are registered twice, renamed and restored; and passes over them.
+#
+# After every step each table is complete through its newest metadata file, as PyIceberg reads it, and so are pins and
+# pending loads.  One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``,
+# where DuckDB reads each table in the end.
 
 CASES = settings(
     derandomize=not NIGHTLY,
@@ -48,3 +67,142 @@ def test_no_pass_takes_what_somebody_needs(tmp_path_factory: pytest.TempPathFact
     done, refused = tally["expire_snapshots succeeded"], tally["expire_snapshots refused"]
     assert done > refused
     assert tally["files deleted"] > done
+
+
+# Whatever rules an operator writes: no pass deletes what a table that can be read names, or was seen to have.
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+FOLDERS = {
+    "none": None,
+    "own": "{own}",
+    "all": "",
+    "nested": "{own}/t",
+    "two": "{own},{home}/elsewhere",
+    "other": "other",
+}
+BROKEN = {"readable": "", "gone": "", "damaged": "*.metadata.json", "manifest": "*-m0.avro", "list": "snap-*.avro"}
+DATA_PATHS = (None, "", "victim", "victim/t", "victim/t/data", "tenant/elsewhere")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a tenant does with a table beside a victim's, and what the operator has written."""
+
+    victim_rule: str
+    tenant_rule: str
+    data_path: str | None
+    takes_in: bool
+    is_seen: bool
+    broken: str
+
+
+RULES_TRIED = st.builds(
+    Case,
+    st.sampled_from(("none", "own", "all", "nested", "two")),
+    st.sampled_from(tuple(FOLDERS)),
+    st.sampled_from(DATA_PATHS),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(tuple(BROKEN)),
+)
+
+
+class World:
+    """A victim, a tenant whose table may break, and a guest of the victim's files that is always readable."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        self.folder, self.home, self.case = folder, folder / "warehouse", case
+        self.properties = {"uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": self.home.as_uri()}
+        self.catalog = SqlCatalog("C", **self.properties)
+        for namespace in ("victim", "tenant", "guest"):
+            self.catalog.create_namespace(namespace)
+        self.victim, self.tenant, self.guest = (self.table(f"{name}.t") for name in ("victim", "tenant", "guest"))
+        self.guest.add_files(files_of(self.victim))
+        self.state = open_state({"ICEKEEPER_STATE": str(folder / "state.db")})
+
+    def table(self, name: str) -> Table:
+        table = self.catalog.create_table(name, ROWS.schema)
+        table.append(ROWS)
+        return table
+
+    @property
+    def rules(self) -> str:
+        named = {"victim": self.case.victim_rule, "tenant": self.case.tenant_rule}
+        said = {
+            name: FOLDERS[rule].format(own=f"{self.home}/{name}", home=self.home)  # type: ignore[union-attr]
+            for name, rule in named.items()
+            if rule != "none"
+        }
+        return ";".join(f"C.{name}={text if text.startswith('/') else self.home / text}" for name, text in said.items())
+
+    def plant(self) -> Path:
+        path = self.home / "victim/t/data/orphan.parquet"
+        path.write_bytes(b"1")
+        return path
+
+    def sweep(self) -> Counter[Status]:
+        """A pass over the victim."""
+        grow_old(path for path in self.home.rglob("*") if path.is_file())
+        environment = {ALLOWED_PREFIXES: self.rules}
+        catalog = open_catalog("C", {**self.properties, "type": "sql"}, environment)
+        runtime = Runtime(catalog, self.state, environment=environment, other_catalog=lambda name, warehouse: None)
+        chosen = {**EAGER, "operations": "expire_snapshots,remove_orphans", "orphan_max_delete_ratio": "1"}
+        outcome = runtime.maintain(TableName.parse("victim.t"), chosen, LocalEngine(1), unsafe=True)
+        return Counter(one.status for one in outcome.operations)
+
+    def break_it(self) -> None:
+        if self.case.broken == "gone":
+            Path(normalise(self.tenant.metadata_location)).unlink()
+        for path in (self.home / "tenant/t").rglob(BROKEN[self.case.broken] or "nothing"):
+            path.write_bytes(b"{")
+
+
+def rows(location: str) -> list[int]:
+    return sorted(row["id"] for row in pyiceberg_rows(location))
+
+
+@pytest.mark.slow
+@settings(derandomize=not NIGHTLY, database=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
+@given(case=RULES_TRIED)
+def test_nothing_goes_that_a_readable_table_or_a_look_names(
+    tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    world = World(tmp_path_factory.mktemp("apart"), case)
+    with closing(world.catalog):
+        if case.data_path is not None:
+            with world.tenant.transaction() as transaction:
+                transaction.set_properties({"write.data.path": f"{world.home.as_uri()}/{case.data_path}".rstrip("/")})
+        if case.takes_in:
+            world.tenant.add_files(files_of(world.victim))
+        tables = {
+            one.name(): (one.metadata_location, rows(one.metadata_location)) for one in (world.tenant, world.guest)
+        }
+        if case.is_seen:
+            world.plant()
+            world.sweep()
+        before = {path: path.read_bytes() for path in (world.home / "tenant/t").rglob("*") if path.is_file()}
+        world.victim.refresh().overwrite(ROWS)
+        orphan = world.plant()
+        world.break_it()
+        statuses = world.sweep()
+        event(f"{dict(statuses)}")
+        for path, content in before.items():
+            path.write_bytes(content)
+        assert rows(world.victim.refresh().metadata_location) == [1, 2, 3]
+        location, expected = tables["guest", "t"]
+        assert rows(location) == expected
+        can_be_read = case.tenant_rule != "other"  # else its rule lets nobody read its metadata
+        if can_be_read and (case.is_seen or case.broken == "readable"):
+            location, expected = tables["tenant", "t"]
+            assert rows(location) == expected
+        shares_nothing = {case.victim_rule, case.tenant_rule}.isdisjoint({"none", "all"})
+        shares_nothing = shares_nothing and not case.victim_rule == case.tenant_rule == "two"
+        if shares_nothing:
+            assert set(statuses) <= {Status.SUCCEEDED, Status.SKIPPED}
+            seen_there = (
+                can_be_read
+                and case.is_seen
+                and case.broken != "readable"
+                and (case.takes_in or case.data_path == "victim/t/data")
+            )
+            assert orphan.exists() == seen_there

@@ -1,7 +1,10 @@
-"""Manifests are merged once, hold the same entries, and are cut along partitions."""
+"""Which manifests are merged, and where they are cut."""
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -10,25 +13,29 @@ from hypothesis import strategies as st
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.metadata.single_value import uuid_section
-from icekeeper.model import (
-    EntryStatus,
-    Nothing,
-)
-from icekeeper.operations.manifests.plan_manifests import ManifestPlan
+from icekeeper.model import EntryStatus, ManifestContent, ManifestFile, Nothing, PartitionFieldSummary
+from icekeeper.operations.manifests.layout import Place, even_cuts, lane_bounds
+from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
+from icekeeper.policy import Policy
 from support.examples import examples
 from support.manifests import (
+    HEADERS,
+    LARGE,
     TABLE,
     encoded_manifests,
     entries_of,
     lane_sizes,
     live,
     plan,
+    plan_listed,
     rewritten,
     stored_manifests,
     targets,
 )
-from support.plans import policy
+from support.plans import HEAD, manifest, policy
 from support.values import ORDERS
+
+# Manifests are merged once, hold the same entries, and are cut along partitions.
 
 HERE = LocalEngine(1)
 
@@ -123,3 +130,146 @@ def test_manifests_are_cut_from_entries_in_partition_order(
         for partition in set(order):
             ages = [e.sequence_number for e, p in zip(entries, order, strict=True) if p == partition]
             assert ages == sorted(ages, key=lambda s: s or 0)
+
+
+# Which manifests are worth rewriting, and every reason for rewriting none.
+
+
+def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
+    planned = plan_manifests(
+        TABLE,
+        None if manifests is None else TABLE.snapshots[HEAD],
+        manifests or [],
+        chosen,
+        target_bytes=8 * 1024 * 1024,
+        header_bytes=HEADERS,
+    )
+    assert isinstance(planned, Nothing)
+    return planned.reason
+
+
+def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
+    """SeaweedFS's worker, skip conditions (rule 121); the last sentence is our own."""
+    few = [manifest(f"m{i}") for i in range(4)]
+    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(4)]
+    assert reason(None, policy()) == "no current snapshot"
+    assert reason([], policy()) == "only 0 data manifests, below threshold of 5"
+    assert reason([*few, *deletes], policy()) == "only 4 data manifests, below threshold of 5"
+    assert reason([manifest(f"m{i}", live=0, dead=4) for i in range(5)], policy()) == "no data entries to rewrite"
+    full = [manifest(f"m{i}", spec_id=1, length=8 * 1024 * 1024) for i in range(6)]
+    assert reason(full, policy()) == "6 data manifests are already as few as their specs and sizes allow"
+
+
+def test_twelve_small_manifests_become_one_and_three_delete_manifests_wait() -> None:
+    """SeaweedFS's worker, before and after (rule 56); delete manifests have a threshold of their own."""
+    small = [manifest(f"m{i}", live=25) for i in range(12)]
+    deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(5)]
+    planned = plan_listed([*small, *deletes[:3]], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert planned.manifests == tuple(small)
+    assert planned.count(ManifestContent.DATA) == (12, 1)
+    planned = plan_listed([*small[:4], *deletes], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert planned.manifests == tuple(deletes)
+    planned = plan_listed([*small, *deletes], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert [planned.count(content) for content in ManifestContent] == [(12, 1), (5, 1)]
+
+
+def test_manifests_without_counts_are_taken_for_live() -> None:
+    """Version 1 writers may leave counts out: not knowing never loses an entry."""
+    planned = plan_listed([manifest(f"m{i}", live=None, dead=None) for i in range(6)], policy(), 8 * 1024 * 1024)
+    assert isinstance(planned, ManifestPlan)
+    assert len(planned.manifests) == 6
+
+
+ONE = struct.pack("<d", 1.0)
+
+
+def spanning(path: str, low: str, high: str, *, length: int = LARGE) -> ManifestFile:
+    """A manifest of the regions from ``low`` to ``high``."""
+    regions_of = PartitionFieldSummary(False, False, low.encode(), high.encode())
+    return replace(
+        manifest(path, length=length), partitions=(regions_of, PartitionFieldSummary(False, False, ONE, ONE))
+    )
+
+
+def chosen(manifests: Sequence[ManifestFile], **settings: object) -> set[str]:
+    """Paths of what is rewritten."""
+    planned = plan_listed(manifests, policy(**settings), LARGE)
+    return set() if isinstance(planned, Nothing) else {m.manifest_path for m in planned.manifests}
+
+
+def test_days_that_are_over_are_left_alone() -> None:
+    """Large manifests whose partitions all come before those of every later one; a small one ends the row."""
+    days = [spanning("1", "a", "a"), spanning("2", "b", "c"), spanning("3", "d", "d")]
+    new = [spanning(f"n{i}", "e", "e", length=5000) for i in range(6)]
+    paths = {m.manifest_path for m in new}
+    assert chosen([*new, *days]) == paths
+    assert chosen([*new[:4], *days]) == set()
+    assert chosen([*new, *days[:1], spanning("2", "b", "e"), *days[2:]]) == paths | {"2", "3"}
+    assert chosen([*new, *days[:1], spanning("2", "b", "c", length=5000), *days[2:]]) == paths | {"2", "3"}
+    unpartitioned = [replace(manifest(f"u{i}", spec_id=1, length=LARGE), min_sequence_number=i) for i in range(4)]
+    small = [replace(manifest(f"s{i}", spec_id=1, length=5000), min_sequence_number=9 + i) for i in range(6)]
+    assert chosen([*small, *unpartitioned]) == {m.manifest_path for m in small}
+
+
+def test_manifests_that_all_span_the_table_are_clustered() -> None:
+    """Whatever their number; those that hold one partition each are not, nor a few wide ones among many."""
+    wide = [spanning(f"w{i}", "a", "z") for i in range(10)]
+    assert chosen(wide) == {m.manifest_path for m in wide}
+    assert chosen([spanning(f"p{i}", "a", "a") for i in range(10)]) == set()
+    narrow = [spanning(f"n{i}", f"a{i:02}", f"b{i:02}") for i in range(10)]
+    assert chosen(narrow) == {m.manifest_path for m in narrow}
+    apart = [spanning(f"n{i}", f"{i:02}a", f"{i:02}b") for i in range(40)]
+    assert chosen(apart) == set()
+    assert chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(3))]) == set()
+    assert len(chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(12))])) == 52
+
+
+# Where a merged manifest is cut, and where the next lane begins: evenly, and rather where a partition ends.
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 400),
+    st.integers(1, 60),
+)
+def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int, bool]], room: int, most: int) -> None:
+    """As few as fit; none more than an eighth of a manifest, or one block, away from where it would be even."""
+    sizes, ends = [size for size, _ in blocks], [end for _, end in blocks]
+    cuts = even_cuts(sizes, ends, room, most)
+    assert cuts == sorted(set(cuts))
+    assert cuts[-1] == len(sizes)
+    assert len(cuts) == min(len(sizes), most, max(1, math.ceil(sum(sizes) / room)))
+    even = sum(sizes) / len(cuts)
+    totals = [sum(sizes[:cut]) for cut in cuts]
+    if max(sizes) <= even / 8:  # rare; exact cases are below
+        for number, total in enumerate(totals, start=1):
+            assert abs(total - number * even) <= even / 8 + 1e-6
+        for number, cut in enumerate(cuts[:-1], start=1):
+            near = [i for i in range(1, len(sizes)) if ends[i - 1] and abs(sum(sizes[:i]) - number * even) <= even / 8]
+            assert ends[cut - 1] or not near
+
+
+def test_lanes_begin_where_partitions_do_unless_one_fills_several() -> None:
+    def key(partition: int, number: int) -> tuple[Place, int, str]:
+        return ((), ((1, partition),)), number, f"{partition}-{number}"
+
+    assert lane_bounds([key(p, n) for p in range(8) for n in range(5)], 4) == [(((), ((1, p),)),) for p in (2, 4, 6)]
+    assert lane_bounds([key(0, n) for n in range(8)], 4) == [key(0, n) for n in (2, 4, 6)]
+    assert lane_bounds([key(0, 0)], 4) == [key(0, 0)]
+
+
+def test_a_cut_moves_to_where_a_partition_ends_near_by() -> None:
+    """By an eighth of a manifest at most, to the nearest; else it stays where the manifests are even."""
+
+    def cut_of(*ends: int) -> list[int]:
+        return even_cuts([10] * 20, [i + 1 in ends for i in range(20)], 100, 99)
+
+    assert cut_of() == [10, 20]
+    assert cut_of(9) == [9, 20]
+    assert cut_of(11) == [11, 20]
+    assert cut_of(8, 12) == [10, 20]
+    assert cut_of(9, 10) == [10, 20]

@@ -1,23 +1,138 @@
-"""Which snapshots expire: what must never, whatever the settings, and what must, exactly."""
+"""Which snapshots expire, and which must stay for refs, writers and named requests."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.writer_marks import COMMITTED_KEY
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import (
     MAX_REF_AGE,
     ExpiryPlan,
     check_retention,
+    expiry_at,
     plan_expiry,
+    refuse_broken_chains,
+    refuse_protected,
 )
+from icekeeper.policy import Policy
 from support.plans import policy
-from support.snapshot_histories import DAY_H, NOW_MS, Case, cases, expire, expired, history, newest_first
+from support.tables import new_document, snapshot
+
+# Histories of snapshots by their ages in hours, drawn or given, and what of them expires.
+
+NOW_MS = 1_700_000_000_000
+DAY_H = 24
+
+
+def history(
+    ages_h: Sequence[float],
+    *,
+    refs: Mapping[str, Mapping[str, Any]] | None = None,
+    parents: Sequence[int | None] | None = None,
+    format_version: int = 2,
+    marks: Mapping[int, Mapping[str, str]] | None = None,
+) -> TableMetadata:
+    """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` says otherwise;
+    the last one is current.  ``marks`` are what writers left in the summaries of some."""
+    raw = [
+        snapshot(
+            number,
+            format_version=format_version,
+            sequence_number=number,
+            timestamp_ms=NOW_MS - int(age * HOUR_MS),
+            parent_id=(number - 1 or None) if parents is None else parents[number - 1],
+            summary={"operation": "append", **(marks or {}).get(number, {})},
+        )
+        for number, age in enumerate(ages_h, start=1)
+    ]
+    document = new_document("s3://b/t", format_version, snapshots=raw)
+    if raw:
+        document["current-snapshot-id"] = len(raw)
+        if format_version > 1:
+            document["refs"] = {"main": {"type": "branch", "snapshot-id": len(raw)}, **(refs or {})}
+    return TableMetadata(document)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random history with random refs and settings."""
+
+    metadata: TableMetadata
+    settings: Policy
+    pinned: tuple[int, ...]
+    now_ms: int
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    # Times are neither ordered nor unique, and some lie ahead: clocks of writers differ.
+    ages = draw(st.lists(st.integers(-5, 400), min_size=1, max_size=15))
+    count = len(ages)
+    ids = st.integers(1, count)
+    parents = [None if n == 0 else draw(st.sampled_from([n, n, n, None, max(1, n - 1)])) for n in range(count)]
+    settings = st.one_of(st.none(), st.integers(1, 6))
+    hours = st.one_of(st.none(), st.integers(1, 300).map(lambda h: h * HOUR_MS))
+    refs: dict[str, dict[str, Any]] = {}
+    for number in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["tag", "branch"]))
+        ref = {"type": kind, "snapshot-id": draw(ids), "max-ref-age-ms": draw(hours)}
+        if kind == "branch":
+            ref |= {"min-snapshots-to-keep": draw(settings), "max-snapshot-age-ms": draw(hours)}
+        refs[f"r{number}"] = {key: value for key, value in ref.items() if value is not None}
+    keep = draw(st.integers(1, 6))
+    chosen = policy(
+        max_snapshots_to_keep=keep,
+        snapshot_retention_hours=draw(st.integers(0, 300)),
+        snapshot_retain_max=draw(st.one_of(st.none(), st.integers(keep, 9))),
+        snapshot_expire_limit=draw(st.one_of(st.none(), st.integers(1, 4))),
+        writer_mark_retention_hours=draw(st.sampled_from([0, 24, 168, 500])),
+    )
+    pinned = tuple(draw(st.lists(st.integers(1, count + 2), max_size=2)))
+    marks = {
+        number: flink_mark(draw(st.sampled_from("abc")), number, carried_age_h=draw(st.none() | st.integers(0, 400)))
+        for number in draw(st.sets(ids, max_size=6))
+    }
+    return Case(
+        history(ages, refs=refs, parents=parents, marks=marks),
+        chosen,
+        pinned,
+        NOW_MS + draw(st.integers(-300, 300)) * HOUR_MS,
+    )
+
+
+def flink_mark(job: str, checkpoint: int, *, carried_age_h: int | None = None) -> dict[str, str]:
+    """With an age: a copy of what the job committed so long ago."""
+    mark = {"flink.job-id": job, "flink.operator-id": "op", "flink.max-committed-checkpoint-id": str(checkpoint)}
+    return mark if carried_age_h is None else {**mark, COMMITTED_KEY: str(NOW_MS - carried_age_h * HOUR_MS)}
+
+
+def expire(case: Case, **changes: Any) -> ExpiryPlan:
+    settings = case.settings.model_copy(update=changes)
+    planned = plan_expiry(case.metadata, settings, now_ms=case.now_ms, pinned=case.pinned)
+    return ExpiryPlan((), ()) if isinstance(planned, Nothing) else planned
+
+
+def newest_first(case: Case) -> list[int]:
+    found = case.metadata.snapshots.values()
+    return [s.snapshot_id for s in sorted(found, key=lambda s: (s.timestamp_ms, s.sequence_number), reverse=True)]
+
+
+def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: object) -> tuple[int, ...]:
+    planned = plan_expiry(metadata, policy(**settings), now_ms=NOW_MS, pinned=pinned)
+    return () if isinstance(planned, Nothing) else planned.snapshot_ids
+
+
+# Which snapshots expire: what must never, whatever the settings, and what must, exactly.
 
 
 @given(cases())
@@ -174,3 +289,131 @@ def test_a_table_last_written_in_the_future_expires_nothing_early() -> None:
         planned = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS - lag * HOUR_MS)
         ids = () if isinstance(planned, Nothing) else planned.snapshot_ids
         assert ids == {0: (1, 2), 3 * DAY_H: (1,), 9 * DAY_H: (), 30 * DAY_H: ()}[lag]
+
+
+# Snapshots that a person names: they expire whatever their age, unless something that protects them refuses.
+
+NAMED_REFS = {
+    "main": {"type": "branch", "snapshot-id": 5, "max-ref-age-ms": 1},
+    "old": {"type": "tag", "snapshot-id": 2, "max-ref-age-ms": 1},
+}
+
+
+def test_named_snapshots_expire_whatever_their_age_and_nothing_else_does() -> None:
+    metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
+    for ids, expected in (((4, 1), (1, 4)), ((3,), (3,))):
+        settings = policy(snapshot_expire_ids=",".join(map(str, ids)))
+        check_retention(metadata, settings)
+        assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan(expected, ())
+    # On a newer head that lost one of them to somebody else:
+    assert plan_expiry(metadata, policy(snapshot_expire_ids="77,3"), now_ms=NOW_MS) == ExpiryPlan((3,), ())
+
+
+@pytest.mark.parametrize(("ids", "what"), [("77", "no snapshot of this table"), ("2", "tag 'old'"), ("5", "'main'")])
+def test_named_snapshots_that_cannot_expire_are_bad_usage(ids: str, what: str) -> None:
+    metadata, settings = history([900, 800, 700, 2, 1], refs=NAMED_REFS), policy(snapshot_expire_ids=f"3,{ids}")
+    with pytest.raises(PolicyError, match=what):
+        check_retention(metadata, settings)
+    assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((3,), ())
+
+
+def test_named_snapshots_that_are_pinned_are_refused() -> None:
+    """A pin is a horizon: also what is newer than the pinned snapshot stays."""
+    metadata = history([900, 800, 700, 2, 1])
+    for ids in ("3", "4"):
+        settings = policy(snapshot_expire_ids=ids)
+        with pytest.raises(OperationRefused, match=f"snapshot {ids} of snapshot_expire_ids is pinned"):
+            refuse_protected(metadata, settings, [3])
+        assert plan_expiry(metadata, settings, now_ms=NOW_MS, pinned=[3]) == Nothing("no snapshots to expire")
+    refuse_protected(metadata, policy(snapshot_expire_ids="2,99"), [3])
+
+
+def test_a_named_snapshot_that_became_a_head_meanwhile_is_refused() -> None:
+    metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
+    with pytest.raises(OperationRefused, match="has become the head of tag 'old'"):
+        refuse_protected(metadata, policy(snapshot_expire_ids="2"), [])
+
+
+@given(cases(), st.sets(st.integers(1, 15), max_size=4))
+def test_no_name_overrules_heads_and_pins(case: Case, ids: set[int]) -> None:
+    planned = expire(case, snapshot_expire_ids=tuple(ids))
+    heads = {ref.snapshot_id for ref in case.metadata.refs.values()}
+    if ids:
+        assert set(planned.snapshot_ids) <= ids - heads - set(case.pinned)
+        assert planned.refs == ()
+
+
+def test_a_named_snapshot_on_a_writers_way_is_refused() -> None:
+    metadata = history([9, 8, 7, 6], marks={2: flink_mark("a", 1)})
+    settings = policy(snapshot_expire_ids="1,3")
+    with pytest.raises(
+        OperationRefused, match=r"snapshot 3 of snapshot_expire_ids is one by which Flink job a, operat"
+    ):
+        refuse_broken_chains(metadata, settings, NOW_MS)
+    assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((1,), ())
+    refuse_broken_chains(metadata, policy(snapshot_expire_ids="1"), NOW_MS)
+    gone = policy(snapshot_expire_ids="3", writer_mark_retention_hours=0)
+    refuse_broken_chains(metadata, gone, NOW_MS)
+    assert plan_expiry(metadata, gone, now_ms=NOW_MS) == ExpiryPlan((3,), ())
+
+
+# What stays for streaming writers: the way to each one's newest mark, for as long as that is young.
+
+
+def last_commit(
+    metadata: TableMetadata, job: str, head: int, *, without: Collection[int] = ()
+) -> tuple[str, int] | None:
+    """As ``SinkUtil.getMaxCommittedCheckpointId`` walks: the checkpoint of the job, and when it was committed."""
+    snapshots = {s["snapshot-id"]: s for s in metadata.document["snapshots"] if s["snapshot-id"] not in without}
+    at = snapshots.get(head)
+    while at is not None:
+        if at["summary"].get("flink.job-id") == job:
+            committed = int(at["summary"].get(COMMITTED_KEY, at["timestamp-ms"]))
+            return at["summary"]["flink.max-committed-checkpoint-id"], committed
+        at = snapshots.get(at.get("parent-snapshot-id"))
+    return None
+
+
+@given(cases())
+def test_a_writer_finds_its_last_commit_while_that_is_young(case: Case) -> None:
+    """Whatever caps the count; and it never finds an older one."""
+    planned = expire(case)
+    horizon_ms = case.now_ms - case.settings.writer_mark_retention_ms
+    for name, ref in case.metadata.refs.items():
+        for job in "abc" if ref.type == "branch" and name not in planned.refs else "":
+            before = last_commit(case.metadata, job, ref.snapshot_id)
+            after = last_commit(case.metadata, job, ref.snapshot_id, without=planned.snapshot_ids)
+            assert after in (before, None)
+            if before is not None and before[1] >= horizon_ms and case.settings.writer_mark_retention_hours:
+                assert after == before
+
+
+@given(cases())
+def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
+    def planned(hours: int) -> ExpiryPlan:
+        changes = {"writer_mark_retention_hours": hours, "snapshot_expire_limit": None}
+        settings = case.settings.model_copy(update=changes)
+        return expiry_at(case.metadata, settings, now_ms=case.now_ms, pinned=case.pinned)
+
+    without, with_marks = planned(0), planned(200)
+    assert set(with_marks.snapshot_ids) <= set(without.snapshot_ids)
+    assert with_marks.kept_for_writers == len(without.snapshot_ids) - len(with_marks.snapshot_ids)
+    assert without.kept_for_writers == 0
+
+
+def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
+    ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
+    marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
+    metadata = history(ages, marks=marks)
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0, "snapshot_retain_max": 1}
+    assert expired(metadata, **settings) == (1, 2)
+    assert expired(metadata, **settings, writer_mark_retention_hours=6) == (1, 2, 3, 4, 5), "job a is taken for dead"
+    assert expired(metadata, **settings, writer_mark_retention_hours=0) == (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+def test_a_carried_mark_is_as_old_as_the_commit_and_frees_what_lies_before_it() -> None:
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
+    marks = {1: flink_mark("a", 1), 3: flink_mark("a", 1, carried_age_h=8)}
+    metadata = history([8, 7, 6, 5], marks=marks)
+    assert expired(metadata, **settings) == (1, 2)
+    assert expired(metadata, **settings, writer_mark_retention_hours=7) == (1, 2, 3)

@@ -1,4 +1,4 @@
-"""Detection proposes whatever compaction would find, and not what a pass has just found to be nothing."""
+"""Detection proposes what planners would find, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.detection.assess import TableFindings, assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import Nothing
+from icekeeper.metadata.manifest_write import EncodedManifest
+from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, NothingToCompact
 from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.manifests.plan_manifests import NothingToRewrite
+from icekeeper.operations.position_deletes.plan_merges import NothingToMerge, plan_position_deletes
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.slack import Slack
 from icekeeper.state.store import LastSeen
 from support.examples import examples
-from support.growing_table import GrowingTable
-from support.plans import HEAD_MS, MB
+from support.growing_table import DAYS, GrowingTable, day_manifest, planned
+from support.manifests import plan, stored_manifests, targets
+from support.plans import HEAD, HEAD_MS, MB, data_file, manifest, table
+from support.plans import policy as planner_policy
 from support.settings import policy
+
+# Detection proposes whatever compaction would find, and not what a pass has just found to be nothing.
 
 NOW_MS = HEAD_MS + HOUR_MS
 
@@ -224,3 +231,77 @@ def fewest_lacking(found: GrowingTable, resolved: ResolvedPolicy) -> int:
     small = (one for one in found.files if one.entry.file.file_size_in_bytes < resolved.policy.min_file_size_bytes)
     counts = Counter(one.entry.file.partition for one in small)
     return resolved.policy.min_input_files - max(counts.values(), default=0)
+
+
+# Planners of manifests and position deletes find nothing as long as less came than they said that they lacked.
+
+DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
+
+
+@settings(max_examples=examples(40))
+@given(stored_manifests(), targets, st.integers(2, 8), st.integers(0, 25), st.sampled_from([None, 0, 1]))
+def test_fewer_manifests_than_lack_make_no_group(
+    stored: list[EncodedManifest], target: int, least: int, known: int, spec_id: int | None
+) -> None:
+    stored = [one for one in stored if spec_id in (None, one.manifest.partition_spec_id)]
+    wanted = planner_policy(min_manifests_to_rewrite=least)
+    before = plan(stored[:known], wanted, target)
+    if not isinstance(before, NothingToRewrite):
+        return
+    lacking = before.slack.manifests
+    assert lacking is not None
+    for number in range(known, min(len(stored), known + lacking - 1) + 1):
+        assert isinstance(plan(stored[:number], wanted, target), Nothing)
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.sampled_from([0.1, 4, 7, 8, 8])), max_size=24),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.sampled_from([0.1, 8])), max_size=8),
+    st.integers(2, 8),
+    st.booleans(),
+)
+def test_late_manifests_unsettle_no_more_than_is_allowed_for(
+    before: list[tuple[int, int, float]], later: list[tuple[int, int, float]], least: int, sort: bool
+) -> None:
+    before = sorted(before) if sort else before
+    listed = [day_manifest(n, low, low + width, size) for n, (low, width, size) in enumerate([*before, *later])]
+    found = planned(DAYS, listed[: len(before)], least)
+    if not isinstance(found, NothingToRewrite):
+        return
+    lacking = found.slack.manifests
+    assert lacking is not None
+    for number in range(len(before), min(len(listed), len(before) + lacking - 1) + 1):
+        assert isinstance(planned(DAYS, listed[:number], least), Nothing)
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["a", "b"])), max_size=12),
+    st.integers(0, 12),
+    st.integers(2, 4),
+    st.sampled_from([2, 3]),
+)
+def test_fewer_delete_files_than_lack_make_no_group(
+    drawn: list[tuple[int, str]], known: int, least: int, version: int
+) -> None:
+    deletes = [_delete(f"d{number:02}", size * MB, region, number) for number, (size, region) in enumerate(drawn)]
+    metadata = table(version)
+
+    def merged(found: list[LiveEntry]) -> object:
+        return plan_position_deletes(
+            metadata, metadata.snapshots[HEAD], [DELETES], found, list, planner_policy(min_input_files=least)
+        )
+
+    before = merged(deletes[:known])
+    if not isinstance(before, NothingToMerge):
+        return
+    lacking = before.slack.delete_files
+    assert lacking is not None
+    for number in range(known, min(len(deletes), known + lacking - 1) + 1):
+        assert isinstance(merged(deletes[:number]), Nothing)
+
+
+def _delete(path: str, size: int, region: str, number: int) -> LiveEntry:
+    file = replace(data_file(path, size, [region]), content=FileContent.POSITION_DELETES)
+    return LiveEntry(DELETES, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, file))

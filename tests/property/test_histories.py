@@ -1,13 +1,12 @@
-"""Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
-
-Thirty-five cases in every run, always the same ones; two thousand new ones with ``make nightly``.
-"""
+"""Compaction, cleaning and dry runs of tables with random histories."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,59 @@ from hypothesis import strategies as st
 
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from support.cleanup_histories import CleanupHistory, CleanupRun, cleanup_histories
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
 from support.histories import History, HistoryRun, Step, Verb, histories, policies
 from support.java_table import SharedTable
 from support.java_writer import JavaTables
-from support.maintained_table import local_path, outcome_of
+from support.maintained_table import MaintainedTable, assert_agree, dry_run, local_path, maintained_table, outcome_of
 from support.oracle import named
 from support.readers import CanonicalRows, canonical
 from support.scripted_catalog import nothing
+
+# Expiry and orphan removal of tables with random histories: branches, tags, rewrites, rollbacks, crashes.
+#
+# Iceberg-Java writes the tables, reads every snapshot before and after, and says which files are needed.  Twenty cases
+# in every run, always the same ones; two thousand new ones with ``make nightly``.
+
+
+@settings(
+    derandomize=not NIGHTLY,
+    database=None,
+    max_examples=examples(20),
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],  # a history is one number: there is nothing to shrink
+)
+@given(history=cleanup_histories())
+def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
+    history: CleanupHistory, java_tables: JavaTables, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every retained snapshot and ref; nothing reachable is gone, nothing unreachable stays."""
+    folder = tmp_path_factory.mktemp("cleanup")
+    run = CleanupRun(history, java_tables, folder)
+    note("\n".join(["", *run.trace]))
+    refs, snapshots = run.refs, run.snapshots
+    problems = run.table.problems()  # Java lists a file twice when its snapshot is published again after its expiry
+    told = len(run.trace)
+    run.clean(history.cleaning)
+    run.sweep()
+    note("\n".join(["cleaned", *run.trace[told:]]))
+    assert run.changed_snapshots() == {}
+    assert run.reachable <= run.on_disk
+    assert run.left_over() == set()
+    assert run.snapshots <= snapshots
+    assert run.snapshots >= set(run.refs.values()) | run.pinned
+    assert {name: i for name, i in run.refs.items() if refs[name] != i} == {}
+    assert refs.keys() - run.refs.keys() <= run.aging
+    assert not run.table.problems() - problems
+    shutil.rmtree(folder)
+
+
+# Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
+#
+# Thirty-five cases in every run, always the same ones; two thousand new ones with ``make nightly``.
 
 # Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
 # applied the deletes.
@@ -164,3 +207,60 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     if lineage is not None and after is not None:
         assert difference(after, Counter(lineage)) == {}, "lineage"
     shutil.rmtree(folder)
+
+
+# Whatever the table: the figures of a dry run over several operations are those of the pass right after it.
+
+REGIONS = ("us", "eu")
+
+
+@dataclass(frozen=True)
+class Write:
+    """One commit of a writer: rows, or the deletion of some."""
+
+    kind: str
+    region: str
+    rows: int
+
+
+writes = st.builds(
+    Write,
+    kind=st.sampled_from(["append", "append", "append", "position", "equality"]),
+    region=st.sampled_from(REGIONS),
+    rows=st.integers(1, 4),
+)
+settings_of_passes = st.fixed_dictionaries(
+    {
+        "min_input_files": st.sampled_from(["2", "3", "5"]),
+        "max_snapshots_to_keep": st.sampled_from(["1", "2", "4"]),
+        "min_manifests_to_rewrite": st.sampled_from(["2", "3"]),
+        "partial_progress": st.sampled_from(["0", "1"]),
+        "apply_deletes": st.sampled_from(["true", "true", "false"]),
+    }
+)
+operations = st.sampled_from(
+    ["all", "all,compute_statistics", "compact,rewrite_manifests", "compact,rewrite_position_deletes,expire_snapshots"]
+)
+
+
+def write(made: MaintainedTable, number: int, one: Write) -> None:
+    paths = [entry.file for entry in made.entries() if entry.file.partition == (one.region,)]
+    data = sorted(file.file_path for file in paths if file.content == 0)
+    if one.kind == "append" or not data:
+        made.table.append(rows_of(number * 10, one.rows, one.region))
+    elif one.kind == "position":
+        commit_deletes(made, [position_delete(data[-1], 0, one.region)])
+    else:
+        commit_deletes(made, [equality_delete(number, one.region)])
+
+
+@settings(max_examples=examples(5), deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(history=st.lists(writes, min_size=2, max_size=7), policy=settings_of_passes, asked=operations)
+def test_the_pass_does_what_the_dry_run_said(history: list[Write], policy: dict[str, Any], asked: str) -> None:
+    with tempfile.TemporaryDirectory() as folder, maintained_table(Path(folder)) as made:
+        create_by_region(made, 1)
+        for number, one in enumerate(history, 2):
+            write(made, number, one)
+        would = dry_run(made, asked, **policy)
+        assert_agree(would, made.maintain(asked, **policy))
+        made.assert_sound()

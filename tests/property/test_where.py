@@ -1,12 +1,13 @@
-"""What a filter says of a partition, against every row that the partition may hold, at the ends of every type."""
+"""What a filter says of a partition, against every row that the partition may hold."""
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import operator
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,11 +23,128 @@ from support.examples import examples
 from support.plans import data_file
 from support.tables import new_document
 
+# A file is selected by a filter relative to now exactly when its partition has a moment that the filter matches.
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICRO = timedelta(microseconds=1)
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
+UNITS = {"second": timedelta(seconds=1), "minute": timedelta(minutes=1), "hour": timedelta(hours=1)}
+UNITS |= {"day": timedelta(days=1), "week": timedelta(weeks=1)}
+FLOORS = {
+    "hour": {"minute": 0, "second": 0, "microsecond": 0},
+    "day": {"hour": 0, "minute": 0, "second": 0, "microsecond": 0},
+    "month": {"day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0},
+    "year": {"month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0},
+}
+
+
+def floor(moment: datetime, unit: str) -> datetime:
+    return moment.replace(**FLOORS[unit])  # type: ignore[arg-type]  # numbers all
+
+
+def following(start: datetime, unit: str) -> datetime:
+    return floor(
+        start + timedelta(days={"hour": 0, "day": 1, "month": 31, "year": 366}[unit], hours=unit == "hour"), unit
+    )
+
+
+def partition_value(start: datetime, transform: str) -> int:
+    if transform == "hour":
+        return (start - EPOCH) // timedelta(hours=1)
+    months = (start.year - 1970) * 12 + start.month - 1
+    return {"day": (start - EPOCH).days, "identity": (start - EPOCH).days, "month": months, "year": start.year - 1970}[
+        transform
+    ]
+
+
+def table(kind: str, transform: str) -> TableMetadata:
+    schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "t", "required": False, "type": kind}]}
+    fields = [{"source-id": 1, "field-id": 1000, "name": "p", "transform": transform}]
+    return TableMetadata(
+        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": fields}]})
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform"),
+    [
+        ("timestamp", "hour"),
+        ("timestamptz", "day"),
+        ("timestamp", "month"),
+        ("timestamptz", "year"),
+        ("date", "identity"),
+        ("date", "month"),
+    ],
+)
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    now=st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)).map(lambda m: m.replace(tzinfo=UTC)),
+    is_date=st.booleans(),
+    operator_text=st.sampled_from(sorted(OPERATORS)),
+    amount=st.integers(-50, 50),
+    unit=st.sampled_from(sorted(UNITS)),
+    taken_by=st.sampled_from((None, "hour", "day", "month", "year")),
+    offset=st.integers(-3, 3),
+)
+def test_selected_is_what_brute_force_selects(
+    kind: str,
+    transform: str,
+    now: datetime,
+    is_date: bool,
+    operator_text: str,
+    amount: int,
+    unit: str,
+    taken_by: str | None,
+    offset: int,
+) -> None:
+    now -= timedelta(microseconds=now.microsecond % 1000)
+    limit = (floor(now, "day") if is_date else now) + amount * UNITS[unit]
+    # The partition at the limit, or one of its neighbours.
+    span = "day" if transform == "identity" else transform
+    start = floor(limit, span)
+    for _ in range(abs(offset)):
+        start = following(start, span) if offset > 0 else floor(start - MICRO, span)
+    end = following(start, span)
+
+    taken_by = "day" if taken_by == "hour" and kind == "date" else taken_by
+    column = "t" if taken_by is None else f"{taken_by}(t)"
+    sign = "-" if amount < 0 else "+"
+    where = f"{column} {operator_text} {'current_date' if is_date else 'now()'} {sign} interval '{abs(amount)}' {unit}"
+
+    # Every moment at which the answer may change, and its neighbours; a date column has midnights only.
+    marks = {
+        start,
+        end - MICRO,
+        limit,
+        floor(limit, taken_by or "day"),
+        following(floor(limit, taken_by or "day"), taken_by or "day"),
+    }
+    moments = {mark + near * MICRO for mark in marks for near in (-1, 0, 1)}
+    if kind == "date":
+        moments = {floor(start, "day") + timedelta(days=n) for n in range((end - start).days)}
+    within = [moment for moment in moments if start <= moment < end]
+    taken = [
+        (moment, limit) if taken_by is None else (floor(moment, taken_by), floor(limit, taken_by)) for moment in within
+    ]
+    expected = any(OPERATORS[operator_text](left, right) for left, right in taken)
+
+    judge = row_filter(where, table(kind, transform), (now - EPOCH) // timedelta(milliseconds=1))
+    assert judge(data_file("f", 1, (partition_value(start, transform),)), 0) is expected
+
+
+# What a filter says of a partition, against every row that the partition may hold, at the ends of every type.
+
 DAY = 86_400_000_000
 INT, LONG = 2**31, 2**63
 FLOAT_MAX = 3.4028234663852886e38
-EPOCH = datetime.datetime(1970, 1, 1)
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+EPOCH_DAY = dt.datetime(1970, 1, 1)
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -41,7 +159,7 @@ def ends(limit: int) -> list[int]:
 
 
 def timestamp_text(micros: int) -> str:
-    return str(EPOCH + datetime.timedelta(microseconds=micros))
+    return str(EPOCH_DAY + dt.timedelta(microseconds=micros))
 
 
 def as_float(value: float) -> float:
@@ -73,7 +191,7 @@ def number(limit: int, bucketed: Any) -> Kind:
 
 
 def months(days: int) -> int:
-    date = EPOCH.date() + datetime.timedelta(days=days)
+    date = EPOCH_DAY.date() + dt.timedelta(days=days)
     return (date.year - 1970) * 12 + date.month - 1
 
 
@@ -114,8 +232,8 @@ KINDS = {
     ),
     "date": Kind(
         DAYS,
-        {f"'{EPOCH.date() + datetime.timedelta(days=day)}'": day for day in DAYS}
-        | {f"date '{EPOCH.date() + datetime.timedelta(days=day)}'": day for day in DAYS},
+        {f"'{EPOCH_DAY.date() + dt.timedelta(days=day)}'": day for day in DAYS}
+        | {f"date '{EPOCH_DAY.date() + dt.timedelta(days=day)}'": day for day in DAYS},
         {
             "identity": lambda value: value,
             "day": lambda value: value,
@@ -128,7 +246,7 @@ KINDS = {
         MICROS,
         {f"'{timestamp_text(value)}'": value for value in MICROS}
         | {f"timestamp '{timestamp_text(value)}'": value for value in MICROS}
-        | {f"'{EPOCH.date() + datetime.timedelta(days=day)}'": day * DAY for day in DAYS},
+        | {f"'{EPOCH_DAY.date() + dt.timedelta(days=day)}'": day * DAY for day in DAYS},
         {
             "identity": lambda value: value,
             "hour": lambda value: value // 3_600_000_000,
@@ -157,7 +275,7 @@ CASES = [(kind, transform) for kind, known in KINDS.items() for transform in kno
 Filter = tuple[str, Callable[[Any, int], bool | None]]
 
 
-def table(kind: str, transform: str) -> TableMetadata:
+def table_of_column(kind: str, transform: str) -> TableMetadata:
     schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "c", "required": False, "type": kind}]}
     fields = [{"source-id": 1, "field-id": 1000, "name": "p", "transform": transform.strip()}]
     return TableMetadata(
@@ -174,13 +292,13 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
         is_null = draw(st.booleans())
         return f"c is {'' if is_null else 'not '}null", lambda value, reading: (value is None) is is_null
     if what == "compare":
-        name, text = draw(st.sampled_from(sorted(OPERATORS))), draw(st.sampled_from(sorted(known.literals)))
+        name, text = draw(st.sampled_from(sorted(COMPARISONS))), draw(st.sampled_from(sorted(known.literals)))
         literal = known.literals[text]
 
         def compared(value: Any, reading: int) -> bool | None:
             if value is None:
                 return None
-            return OPERATORS[name](known.readings(value)[reading], known.readings(literal)[reading])
+            return COMPARISONS[name](known.readings(value)[reading], known.readings(literal)[reading])
 
         return f"c {name} {text}", compared
     if what == "in":
@@ -224,7 +342,7 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
 def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str, data: st.DataObject) -> None:
     """Dropped whole only if every row matches to every engine; left out of a rewrite only if no row does (rule 241)."""
     text, truth = data.draw(filters(kind))
-    known, metadata = KINDS[kind], table(kind, transform)
+    known, metadata = KINDS[kind], table_of_column(kind, transform)
     whole, may_match = whole_partitions(text, metadata, 0), row_filter(text, metadata, 0)
     rows: dict[str, tuple[Any, list[Any]]] = {"null": (None, [None])}
     for value in known.values:
@@ -246,16 +364,16 @@ def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit:
     partition = truncate(10, limit)(-limit)
     assert partition > 0
     for stored in (partition, -limit - -limit % 10):
-        whole = whole_partitions(f"c != {-limit}", table(kind, "truncate[10]"), 0)
+        whole = whole_partitions(f"c != {-limit}", table_of_column(kind, "truncate[10]"), 0)
         assert not whole(0, (stored,))
-        assert whole_partitions(f"c < {-limit + 100}", table(kind, "truncate[10]"), 0)(0, (stored,))
-        assert row_filter(f"c = {-limit}", table(kind, "truncate[10]"), 0)(data_file("f", 1, (stored,)), 0)
+        assert whole_partitions(f"c < {-limit + 100}", table_of_column(kind, "truncate[10]"), 0)(0, (stored,))
+        assert row_filter(f"c = {-limit}", table_of_column(kind, "truncate[10]"), 0)(data_file("f", 1, (stored,)), 0)
 
 
 def test_the_two_zeros_are_dropped_only_by_a_filter_that_every_engine_means_so() -> None:
     """``f IN (0.0)`` finds -0.0 in Spark and not in Java (platform 71)."""
     for kind in ("float", "double"):
-        metadata = table(kind, "identity")
+        metadata = table_of_column(kind, "identity")
         assert not whole_partitions("c in (0.0)", metadata, 0)(0, (-0.0,))
         assert not whole_partitions("c not in (0.0)", metadata, 0)(0, (-0.0,))
         assert not whole_partitions("c < 0.0", metadata, 0)(0, (-0.0,))

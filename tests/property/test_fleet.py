@@ -1,0 +1,189 @@
+"""Fleets over time: schedules, sweeps, and tables of any pace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.model import Nothing
+from icekeeper.policy import ALL_OPERATIONS, Policy, layers_for, resolve
+from icekeeper.policy.due import (
+    SweepMemory,
+    due_parts,
+    first_sweep_ms,
+    in_one_pass,
+    next_count_ms,
+    sweep_due_ms,
+    sweep_interval_ms,
+)
+from icekeeper.state.store import ScheduleRun
+from support.examples import examples
+from support.paper_table import MB, Arrival, PaperTable
+from support.plans import policy
+
+# No schedule starves: whatever the others are, a run an hour carries out each one soon after it is due.
+
+MINUTE_MS = 60_000
+T0 = 1_767_225_600_000
+OPERATIONS = st.lists(st.sampled_from([one.value for one in ALL_OPERATIONS]), min_size=1, max_size=4, unique=True)
+SCHEDULES = st.lists(st.tuples(st.integers(30, 1800), OPERATIONS), min_size=1, max_size=5)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(schedules=SCHEDULES, jitter=st.lists(st.integers(0, 5 * MINUTE_MS), min_size=7, max_size=7))
+def test_every_schedule_keeps_its_rhythm(schedules: list[tuple[int, list[str]]], jitter: list[int]) -> None:
+    table = {}
+    for number, (minutes, operations) in enumerate(schedules):
+        table[f"icekeeper.schedules.s{number}.interval"] = f"{minutes}m"
+        table[f"icekeeper.schedules.s{number}.operations"] = ",".join(operations)
+    resolved = resolve(layers_for(table, {}, {}))
+    runs: dict[str, ScheduleRun] = {}
+    turns = dict.fromkeys(resolved.schedules, 0)
+    hours = 100
+    for hour in range(hours):
+        now_ms = T0 + hour * HOUR_MS + jitter[hour % len(jitter)]
+        due = due_parts(resolved, runs, now_ms)
+        chosen = in_one_pass(due)
+        taken = [operation for part in chosen for operation in part.operations]
+        assert len(taken) == len(set(taken))
+        for part in due:
+            # Others that are due for longer go first, each of them once.
+            assert part.schedule is None or hour == 0 or now_ms - (part.due_ms or T0) <= (len(schedules) + 1) * HOUR_MS
+        for part in chosen:
+            if part.schedule is None:
+                continue
+            last, interval_ms = runs.get(part.schedule), resolved.schedules[part.schedule].interval_ms
+            assert last is None or now_ms >= last.counted_ms + interval_ms
+            counted_ms = next_count_ms(interval_ms, last, now_ms)
+            assert now_ms - interval_ms // 2 <= counted_ms <= now_ms
+            runs[part.schedule] = ScheduleRun(
+                schedule=part.schedule,
+                counted_ms=counted_ms,
+                finished_ms=now_ms,
+                snapshot_id=1,
+                fingerprint="",
+                idle=False,
+            )
+            turns[part.schedule] += 1
+    for name, count in turns.items():
+        # Not more often than asked for, and, where nothing else wants its operations, as often.
+        interval_ms = resolved.schedules[name].interval_ms
+        own = set(resolved.schedules[name].resolved.policy.operations)
+        others = [one.resolved.policy.operations for other, one in resolved.schedules.items() if other != name]
+        assert count <= 1 + hours * HOUR_MS * 2 // interval_ms
+        if all(own.isdisjoint(operations) for operations in others):
+            assert count >= hours * HOUR_MS // max(interval_ms, HOUR_MS) * 0.9 - 1
+
+
+# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass (rule 128).
+
+DAY_MS = 24 * HOUR_MS
+OLD_MS = 1000 * HOUR_MS
+
+
+def swept_hours(key: str, hours: int, tables: int, interval_hours: int = 24, late_ms: int = 0) -> list[int]:
+    """In which of so many hourly passes a table is swept that was never swept before."""
+    policy = Policy.model_validate({"orphan_sweep_interval_hours": interval_hours})
+    interval_ms = sweep_interval_ms(policy)
+    memory = SweepMemory(first_ms=first_sweep_ms(key, T0, policy, tables=tables, age_ms=OLD_MS))
+    found = []
+    for hour in range(hours):
+        now_ms = T0 + hour * HOUR_MS + (late_ms if hour % 2 else 0)
+        if sweep_due_ms(memory, interval_ms, key, now_ms) <= now_ms:
+            found.append(hour)
+            memory = SweepMemory(swept_ms=now_ms)
+    return found
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(key=st.uuids().map(str), tables=st.integers(1, 3000), late_min=st.integers(0, 20))
+def test_a_busy_table_is_listed_once_a_day(key: str, tables: int, late_min: int) -> None:
+    found = swept_hours(key, 7 * 24, tables, late_ms=late_min * 60_000)
+    assert found[0] <= 24
+    assert found[0] == 0 or tables > 24
+    # Hourly passes meet a due time within the hour; the interval is up to a tenth shorter.
+    assert {after - before for before, after in pairwise(found)} <= {22, 23, 24}
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(key=st.uuids().map(str), interval=st.integers(1, 400))
+def test_no_table_waits_longer_than_an_interval_and_the_hour_of_the_pass(key: str, interval: int) -> None:
+    found = swept_hours(key, 5 * interval + 2, 10**6, interval)
+    gaps = [after - before for before, after in pairwise([0, *found])]
+    assert max(gaps) <= interval
+    assert min(gaps[1:]) >= interval * 0.9 - 1
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_first_sweeps_of_a_fleet_that_starts_at_once_are_spread_over_the_day(seed: int) -> None:
+    policy = Policy()
+    keys = (f"{seed}-{number}" for number in range(1200))
+    due = [first_sweep_ms(key, T0, policy, tables=1200, age_ms=OLD_MS) for key in keys]
+    hours = Counter((at_ms - T0) // HOUR_MS for at_ms in due)
+    assert hours.keys() == set(range(24))
+    # 50 an hour, give or take five standard deviations.
+    assert 15 <= min(hours.values()) <= max(hours.values()) <= 85
+
+
+# Bin-packed tables of any pace: what is rewritten per byte written, and how many small files there are at worst.
+
+KB = 1024
+START_MS = 1_760_000_000_000
+WEEK_MS = 7 * 24 * HOUR_MS
+
+
+def played(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[float, int]:
+    """A pass every hour, as many files at a time every few hours: bytes rewritten per byte, small files at worst.
+
+    The target is a sixteenth of the default, so that a file is full sixteen times as soon.
+    """
+    table = PaperTable(policy(target_file_size_mb=16))
+    worst = 0
+    for commit in range(commits):
+        at_ms = START_MS + commit * every * HOUR_MS
+        table.write(at_ms, [Arrival("p", size)] * files)
+        for hour in {0, every - 1}:
+            now_ms = at_ms + hour * HOUR_MS + HOUR_MS // 2
+            while not isinstance(plan := table.plan(now_ms), Nothing):
+                table.carry_out(plan, now_ms)
+        worst = max(worst, table.small)
+        table.settle(0)
+        table.forget_snapshots(at_ms - WEEK_MS)
+    return table.rewritten / table.written, worst
+
+
+@pytest.mark.parametrize(
+    ("size", "files", "commits", "most_small"),
+    [
+        (10 * KB // 16, 1, 500, 70),
+        (100 * KB // 16, 1, 700, 50),
+        (MB // 16, 1, 400, 25),
+        (3 * MB // 16, 1, 300, 20),
+        (8 * MB // 16, 1, 150, 10),
+        (MB // 16, 60, 60, 10),
+        (60 * MB // 16, 170, 3, 10),
+        (170 * MB // 16, 60, 3, 10),
+    ],
+    ids=["10 KB", "100 KB", "1 MB", "3 MB", "8 MB", "60 of 1 MB", "170 of 60 MB", "60 of 170 MB"],
+)
+def test_a_byte_is_rewritten_three_times_at_most_whatever_came_in_an_hour(
+    size: int, files: int, commits: int, most_small: int
+) -> None:
+    """From 10 KB to 10 GB an hour (rule 50); merged by size alone, tables of 1 MB an hour are rewritten four times."""
+    amplification, small = played(size, files=files, commits=commits)
+    assert amplification <= 3
+    assert small <= most_small
+
+
+@pytest.mark.parametrize(("size", "every"), [(MB // 16, 24), (10 * MB // 16, 25), (20 * MB // 16, 168)])
+def test_a_table_that_gets_a_file_a_day_is_not_taken_for_one_at_rest(size: int, every: int) -> None:
+    """It would be merged as a whole between any two files: 28 bytes per byte at 1 MB a day."""
+    amplification, small = played(size, every=every, commits=250)
+    assert amplification <= 3
+    assert small <= 25

@@ -1,0 +1,519 @@
+"""Copies of any row groups of any files hold the same rows, or are refused (rule 129)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.errors import StorageError
+from icekeeper.metadata.single_value import encode
+from icekeeper.model import DataFile
+from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
+from icekeeper.storage.part_plan import (
+    LIMITS,
+    Content,
+    CopiedRange,
+    OwnBytes,
+    Part,
+    PartLimits,
+    SentPart,
+    plan_parts,
+    sent_bytes,
+)
+from support.copied import (
+    MIXED,
+    STORAGE,
+    Input,
+    copied,
+    entry_of,
+    lineage_file,
+    lineage_target,
+    merged,
+    mixed_rows,
+    parquet_file,
+    plain_file,
+    resolved,
+    row_ids,
+    target_of,
+    with_metadata,
+)
+from support.examples import examples
+from support.mixed_footers import mixed_fields
+from support.rewrites import rewritten, rows, struct, written
+
+# Which bytes of an object a store copies and which are sent to it: every byte once and in order, within the limits.
+
+SMALL = PartLimits(least=5, most_copied=14, most_sent=10, most_parts=200)
+
+
+def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
+    """Own bytes (0), and ranges of two objects that may follow on each other."""
+    positions = {1: 0, 2: 1000}
+    contents: list[Content] = []
+    for kind, size in sizes:
+        if not kind:
+            contents.append(OwnBytes(bytes(range(size))))
+        else:
+            contents.append(CopiedRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
+            positions[kind] += size + (size % 3 == 0)  # every third leaves a gap behind
+    return contents
+
+
+CONTENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=12).map(drawn_contents)
+
+
+def single_bytes(contents: Any) -> list[tuple[str, int]]:
+    """Every byte by its origin."""
+    found: list[tuple[str, int]] = []
+    for content in contents:
+        if isinstance(content, CopiedRange):
+            found += [(content.path, place) for place in range(content.start, content.end)]
+        else:
+            found += [("own", byte) for byte in content.data]
+    return found
+
+
+def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, ...]:
+    parts = plan_parts(contents, limits)
+    assert parts is not None
+    return parts
+
+
+@settings(max_examples=examples(200))
+@given(CONTENTS)
+def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
+    parts = planned(contents)
+    inside = chain.from_iterable(part.contents if isinstance(part, SentPart) else [part] for part in parts)
+    assert single_bytes(inside) == single_bytes(contents)
+
+
+@settings(max_examples=examples(200))
+@given(CONTENTS)
+def test_parts_are_within_the_limits(contents: list[Content]) -> None:
+    parts = planned(contents)
+    assert all(part.size >= SMALL.least for part in parts[:-1])
+    assert all(part.size > 0 for part in parts)
+    for part in parts:
+        assert part.size <= (SMALL.most_sent if isinstance(part, SentPart) else SMALL.most_copied)
+
+
+def fewest_sent(contents: list[Content], least: int) -> int:
+    """The fewest bytes that any plan sends: every choice of single bytes to be copied (few bytes only)."""
+    origins = single_bytes(contents)
+    if not origins:
+        return 0
+    best = len(origins)
+    for choice in product([False, True], repeat=len(origins)):
+        if any(choice[n] and origins[n][0] == "own" for n in range(len(origins))):
+            continue
+        # A new stretch begins where the choice changes, or where a copied byte does not follow the one before it.
+        starts = [
+            n
+            for n in range(len(origins))
+            if n == 0
+            or choice[n] != choice[n - 1]
+            or (choice[n] and origins[n] != (origins[n - 1][0], origins[n - 1][1] + 1))
+        ]
+        lengths = [end - start for start, end in zip(starts, [*starts[1:], len(origins)], strict=True)]
+        if all(length >= least for length in lengths[:-1]):
+            best = min(best, choice.count(False))
+    return best
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5).map(drawn_contents))
+def test_little_more_is_sent_than_must_be(contents: list[Content]) -> None:
+    """Against every plan that there is: at most twice as much, and a short range at the end."""
+    limits = PartLimits(least=2, most_copied=4, most_sent=4)
+    if len(single_bytes(contents)) <= 12:
+        assert sent_bytes(planned(contents, limits)) <= 2 * fewest_sent(contents, 2) + 1
+
+
+def test_files_of_16_mb_are_copied_whole_beside_a_footer() -> None:
+    """The magic of the first file is that of the output, so only the end is sent."""
+    sizes = [16_000_000 + number for number in range(20)]
+    files = [CopiedRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
+    assert planned([*files, OwnBytes(b"footer")], LIMITS) == (*files, SentPart((OwnBytes(b"footer"),)))
+
+
+def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> None:
+    least = LIMITS.least
+    first, last = CopiedRange("s3://b/1", "e", 4, 4 + 3 * least), CopiedRange("s3://b/3", "e", 4, 4 + least)
+    short = CopiedRange("s3://b/2", "e", 4, 1004)
+    middle = 4 + 3 * least - (least - 1000)
+    assert planned([first, short, last], LIMITS) == (
+        CopiedRange("s3://b/1", "e", 4, middle),
+        SentPart((CopiedRange("s3://b/1", "e", middle, first.end), short)),
+        last,
+    )
+
+
+def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
+    large = CopiedRange("s3://b/1", "e", 0, 4 * 1024**4)
+    parts = planned([large], LIMITS)
+    assert len(parts) <= 5_001
+    assert {part.size for part in parts} <= {large.size // len(parts), large.size // len(parts) + 1}
+    many: list[Content] = [CopiedRange(f"s3://b/{n}", "e", 0, LIMITS.least) for n in range(10_001)]
+    assert plan_parts(many) is None
+    assert plan_parts([]) == ()
+
+
+# Parquet files whose footers claim what is not so, or whose bytes are damaged, by chance.
+
+_EDGES = (0, 1, -1, 4, 127, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+
+
+def _numbers_in(value: Any) -> Iterator[tuple[Any, str]]:
+    """Every place in a footer that may hold a number, as an object and the name of its field."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _numbers_in(one)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            if "int" in str(field.type) and not isinstance(held, list):
+                yield value, field.name
+            else:
+                yield from _numbers_in(held)
+
+
+def lied(path: Path, chance: random.Random) -> None:
+    """Change one or two numbers of the footer: to an edge, a neighbour, one from elsewhere, or none."""
+
+    def change(metadata: FileMetaData) -> None:
+        places = list(_numbers_in(metadata))
+        for _ in range(chance.choice((1, 1, 2))):
+            holder, name = chance.choice(places)
+            other, other_name = chance.choice(places)
+            old = getattr(holder, name)
+            choices = [*_EDGES, getattr(other, other_name), None]
+            near = [] if old is None else [old + step for step in (-1, 1, 8, -8)]
+            setattr(holder, name, chance.choice([chance.choice(choices), chance.choice(near or choices)]))
+
+    try:
+        with_metadata(path, change)
+    except Exception:  # a number that its field cannot hold: there is no such file
+        lied(path, chance)
+
+
+def scrambled(path: Path, chance: random.Random) -> None:
+    """Change, repeat or leave out some bytes, anywhere or in the footer."""
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[-8:-4], "little")
+    for _ in range(chance.choice((1, 1, 3))):
+        at = chance.randrange(len(data)) if chance.random() < 0.4 else len(data) - 8 - chance.randrange(length)
+        width = chance.choice((1, 1, 4))
+        what = chance.random()
+        if what < 0.6:
+            data[at] = chance.randrange(256)
+        elif what < 0.8:
+            del data[at : at + width]
+        else:
+            data[at:at] = data[at : at + width]
+    if chance.random() < 0.5:
+        data[-8:-4] = (length + chance.choice((-1, 0, 1))).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    """Leave the beginning, the end, or a piece in the middle out."""
+    data = path.read_bytes()
+    start = chance.randrange(len(data))
+    end = chance.randrange(start, len(data))
+    path.write_bytes(chance.choice((data[:start], data[start:], data[:start] + data[end:])))
+
+
+CHANGES: tuple[Callable[[Path, random.Random], None], ...] = (lied, lied, scrambled, cut)
+
+
+def rows_of(path: Path) -> pa.Table | None:
+    """What Arrow reads, ``None`` where it fails."""
+    try:
+        table = pq.read_table(path)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
+        return None
+    return table
+
+
+# Whatever a file claims, it is refused in one sentence, or its copy has the rows that Arrow reads in it (rule 129).
+
+ROWS = 40
+
+
+@cache
+def original(kind: str) -> bytes:
+    """A file of :data:`MIXED` by its kind; page bodies are short, so that changed bytes hit headers and indexes."""
+    options: dict[str, dict[str, Any]] = {
+        "page index": {},
+        "Bloom filters": {"bloom_filter_options": {"text": {"ndv": 20, "fpp": 0.1}}},
+        "pages of version 2": {"data_page_version": "2.0", "use_dictionary": False},
+        "one row group": {"row_group_size": 1000, "write_page_index": False},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        return parquet_file(Path(folder) / "in.parquet", mixed_rows(0, ROWS), **options[kind]).read_bytes()
+
+
+KINDS = st.sampled_from(["page index", "Bloom filters", "pages of version 2", "one row group"])
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(kind=KINDS, change=st.sampled_from(CHANGES), seed=st.integers(0, 2**48))
+def test_no_claim_is_copied_wrongly(kind: str, change: Callable[[Path, random.Random], None], seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path, good, to = (Path(name) / f"{one}.parquet" for one in ("in", "good", "copy"))
+        path.write_bytes(original(kind))
+        good.write_bytes(original("page index"))
+        change(path, random.Random(seed))
+        claimed = entry_of(good, file_path=str(path), file_size_in_bytes=path.stat().st_size)
+        try:
+            made = copied([good, claimed, good], to)
+        except StorageError:  # the copy is as damaged as the input, which its decoded sample has shown
+            assert rows_of(path) is None
+            return
+        if not isinstance(made, DataFile):
+            assert not to.exists()
+            assert "\n" not in str(made)
+            assert str(made).startswith(f"{path} ")
+            return
+        read, copy, whole = rows_of(path), rows_of(to), rows_of(good)
+        assert whole is not None
+        # Where Arrow cannot read the input, its pages are damaged, and then it cannot read the copy either.
+        assert (read is None) == (copy is None)
+        if read is not None and copy is not None:
+            assert copy.num_rows == made.record_count == 3 * ROWS
+            assert copy.equals(pa.concat_tables([whole, read.cast(whole.schema), whole]))
+
+
+TEXTS = st.one_of(st.none(), st.text(max_size=5), st.just("x" * 300))
+SHAPES = st.fixed_dictionaries(
+    {
+        "row_group_size": st.sampled_from([1, 3, 7, 1000]),
+        "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        "use_dictionary": st.booleans(),
+        "write_page_index": st.booleans(),
+        "write_statistics": st.booleans(),
+        "max_rows_per_page": st.sampled_from([1, 2, 1000]),
+    }
+)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(
+    files=st.lists(st.tuples(st.integers(0, 12), SHAPES), min_size=1, max_size=4),
+    texts=st.lists(TEXTS, min_size=12, max_size=12),
+)
+def test_copies_have_the_rows_of_their_inputs_for_every_reader(
+    files: list[tuple[int, dict[str, Any]]], texts: list[str | None]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        paths = []
+        for number, (count, options) in enumerate(files):
+            table = mixed_rows(number * 12, count)
+            table = table.set_column(1, table.schema.field(1), pa.array(texts[:count], pa.string()))
+            paths.append(parquet_file(Path(name) / f"{number}.parquet", table, **options))
+        made = copied(paths, Path(name) / "copy.parquet", target_of(MIXED))
+        total = sum(count for count, _ in files)
+        assert (made is None) == (total == 0)
+        if isinstance(made, DataFile):
+            assert pq.read_table(made.file_path).equals(pa.concat_tables([pq.read_table(path) for path in paths]))
+            scans = (f"'{made.file_path}'", f"read_parquet({[str(path) for path in paths]})")
+            with duckdb.connect() as connection:
+                copy, inputs = (connection.sql(f"SELECT * FROM {scan}").to_arrow_table() for scan in scans)
+            assert copy.equals(inputs)
+        else:
+            assert made is None, str(made)
+
+
+# Whatever row groups of whatever files are copied, rows, row ids and last changes are those that a reader finds in the
+# inputs; what a file claims of them is refused, or true (rule 129, rule 130).
+
+IDS = st.none() | st.integers(0, 2**62)
+STORED = st.lists(st.tuples(IDS, IDS), min_size=0, max_size=12)
+FILES = st.tuples(st.none() | STORED, st.integers(0, 12), SHAPES, st.integers(0, 2**62), st.integers(0, 2**40))
+
+
+def drawn(folder: Path, number: int, file: tuple[Any, ...], chance: random.Random) -> Input:
+    """A file, of which all or some row groups are wanted."""
+    stored, count, options, first, sequence_number = file
+    path = folder / f"{number}.parquet"
+    if stored is None:
+        made = plain_file(path, number * 12, first, sequence_number, rows=count, **options)
+    else:
+        columns = [one for one, _ in stored], [one for _, one in stored]
+        made = lineage_file(path, number * 12, columns, (first, sequence_number), **options)
+    footer = pq.read_metadata(path)
+    numbers = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
+    return made if chance.random() < 0.4 else made._replace(only=[n for n in numbers if chance.random() < 0.6])
+
+
+def assert_true_of_all_rows(path: str) -> None:
+    """What some row groups state of a column holds for the file: there are readers that take it so (platform 100)."""
+    footer, table = pq.read_metadata(path), pq.read_table(path).flatten()
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for column in range(footer.num_columns):
+        name = groups[0].column(column).path_in_schema
+        if name not in table.column_names or name == "key":  # of uuids Arrow compares bytes
+            continue
+        told = [group.column(column).statistics for group in groups]
+        counts = [one.null_count for one in told if one is not None and one.has_null_count]
+        bounds = [(one.min, one.max) for one in told if one is not None and one.has_min_max]
+        values = [value for value in table[name].to_pylist() if value is not None]
+        assert not counts or sum(counts) == table.num_rows - len(values)
+        if bounds:
+            assert min(values) == min(low for low, _ in bounds)
+            assert max(values) == max(high for _, high in bounds)
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(files=st.lists(FILES, min_size=1, max_size=3), seed=st.integers(0, 2**32))
+def test_rows_and_their_lineage_are_those_of_the_inputs(files: list[tuple[Any, ...]], seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        inputs = [drawn(Path(name), number, file, chance) for number, file in enumerate(files)]
+        made = merged(inputs, Path(name) / "copy.parquet")
+        wanted = [row for one in inputs for row in resolved(one)]
+        if not wanted:
+            assert made is None
+            return
+        assert isinstance(made, DataFile), str(made)
+        assert made.record_count == len(wanted)
+        assert pq.read_table(made.file_path).to_pylist() == wanted
+        with duckdb.connect() as connection:
+            columns = "id, _row_id, _last_updated_sequence_number"
+            assert connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall() == row_ids(made.file_path)
+        footer = read_footer(made.file_path, STORAGE)
+        assert isinstance(footer, Footer), footer
+        assert mixed_fields(footer.metadata()) == []  # (rule 200)
+        assert_true_of_all_rows(made.file_path)
+        again = merged([Input(entry_of(Path(made.file_path), first_row_id=5), 5)], Path(name) / "again.parquet")
+        assert isinstance(again, DataFile), str(again)
+        assert Path(again.file_path).read_bytes() == Path(made.file_path).read_bytes()
+
+
+VALUES = struct((1, "n", "int"), (2, "x", "double"), (3, "t", "string"), (4, "raw", "binary"))
+ROW = st.tuples(
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.floats(width=32) | st.sampled_from([0.0, -0.0, math.nan]),
+    st.none() | st.text(max_size=4),
+    st.none() | st.binary(max_size=4),
+)
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(content=st.lists(ROW, min_size=1, max_size=12), options=SHAPES, seed=st.integers(0, 2**32))
+def test_metrics_of_a_part_are_those_of_its_rows(
+    content: list[tuple[Any, ...]], options: dict[str, Any], seed: int
+) -> None:
+    """Exactly, or the part is refused."""
+    with tempfile.TemporaryDirectory() as name:
+        names = [field["name"] for field in VALUES["fields"]]
+        table = rows(VALUES, dict(zip(names, map(list, zip(*content, strict=True)), strict=True)))
+        path = parquet_file(Path(name) / "in.parquet", table, **options)
+        entry = written(rewritten(VALUES, [table], Path(name)))
+        kept = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+        known = {one: getattr(entry, one) for one in kept}
+        groups = pq.read_metadata(path).num_row_groups
+        only = [number for number in range(groups) if random.Random(seed + number).random() < 0.5]
+        part = Input(entry_of(path, first_row_id=0, **known), 1, only)
+        made = merged([part], Path(name) / "copy.parquet", lineage_target(VALUES, mode="full"))
+        if isinstance(made, NotCopyable):
+            has_nan = any(x is not None and math.isnan(x) for _, x, _, _ in content)
+            assert has_nan or not options["write_statistics"]
+            return
+        found = resolved(part)
+        assert (made is None) == (not found)
+        if made is not None:
+            _are_exact(made, found)
+
+
+def _are_exact(made: DataFile, found: list[dict[str, Any]]) -> None:
+    for i, name, kind in ((1, "n", "int"), (2, "x", "double"), (3, "t", "string"), (4, "raw", "binary")):
+        values = [row[name] for row in found]
+        numbers = [v for v in values if v is not None and not (kind == "double" and math.isnan(v))]
+        assert (made.value_counts or {})[i] == len(values)
+        assert (made.null_value_counts or {})[i] == values.count(None)
+        if kind == "double":
+            assert (made.nan_value_counts or {})[i] == len(values) - values.count(None) - len(numbers)
+        low, high = (made.lower_bounds or {}).get(i), (made.upper_bounds or {}).get(i)
+        if not numbers:
+            assert low is high is None
+            continue
+        order = (lambda text: text.encode()) if kind == "string" else None
+        least, most = min(numbers, key=order), max(numbers, key=order)
+        if kind == "double":
+            least, most = least or -0.0, most or 0.0
+        assert (low, high) == (encode(kind, least), encode(kind, most))
+
+
+@cache
+def original_groups(kind: str) -> bytes:
+    """Forty rows without lineage columns, or with values of which some are null, or all there."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.parquet"
+        if kind == "plain":
+            return parquet_file(path, mixed_rows(0, 40)).read_bytes()
+        values = [None if kind == "nulls" and n % 6 == 0 else 700 + n for n in range(40)]
+        lineage_file(path, 0, (values, values))
+        return path.read_bytes()
+
+
+def _outcome(inputs: list[Input], to: Path) -> DataFile | NotCopyable | str | None:
+    """What is made of the inputs, or the sentence of an error."""
+    try:
+        return merged(inputs, to)
+    except (StorageError, ValueError) as error:
+        return str(error)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    kind=st.sampled_from(["plain", "nulls", "stored"]),
+    change=st.sampled_from(CHANGES),
+    only=st.sampled_from([None, [0], [1]]),
+    seed=st.integers(0, 2**48),
+)
+def test_no_claim_about_lineage_or_parts_is_copied_wrongly(
+    kind: str, change: Callable[[Path, random.Random], None], only: list[int] | None, seed: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path, good, to = (Path(name) / f"{one}.parquet" for one in ("in", "good", "copy"))
+        path.write_bytes(original_groups(kind))
+        good.write_bytes(original_groups("plain"))
+        change(path, random.Random(seed))
+        whole = entry_of(good, first_row_id=100)
+        entry = entry_of(good, file_path=str(path), file_size_in_bytes=path.stat().st_size, first_row_id=5000)
+        claimed = Input(entry, 9, only)
+        made = _outcome([Input(whole, 3), claimed], to)
+        if isinstance(made, str):
+            # That row group has no rows now; pages are damaged; or only decoding disproves what is told of row ids.
+            assert "row group" in made or rows_of(path) is None
+            return
+        if not isinstance(made, DataFile):
+            assert not to.exists()
+            assert "\n" not in str(made)
+            assert str(made).startswith(f"{path} ")
+            return
+        copy = rows_of(to)
+        assert (rows_of(path) is None) <= (only is not None or copy is None)
+        if rows_of(path) is not None and copy is not None:
+            assert copy.num_rows == made.record_count
+            try:
+                wanted = [row for one in (Input(whole, 3), claimed) for row in resolved(one)]
+            except (OverflowError, ValueError):  # a damaged day or moment that Python has not
+                return
+            assert copy.equals(pa.Table.from_pylist(wanted, schema=copy.schema))
