@@ -1,4 +1,4 @@
-"""SAM CLI itself over template.yaml: it validates, builds, and gives each function what its handler can work with."""
+"""SAM CLI over template.yaml: it validates, lints, builds, and publishes no versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from local_stack.template import ACCOUNT, REGION, TEMPLATE
 from support.lambda_functions import sample
 from support.local_lake import LocalLake
 from support.sent_events import STEPS_OF_EVENTS, SentEvents
-from support.stack_template import FUNCTIONS, render
+from support.stack_template import FUNCTIONS, SINGLE, TABLES, VPC, combinations, refusals, render
+
+# SAM CLI itself over template.yaml: it validates, builds, and gives each function what its handler can work with.
 
 SAM = Path(os.environ["SAM_CLI"])
 PARAMETERS = {
@@ -130,3 +132,55 @@ def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
 def test_all_of_this_runs_in_an_environment_of_its_own() -> None:
     """SAM CLI asks for other versions than constraints.txt has."""
     assert Path(sys.prefix) not in SAM.resolve().parents
+
+
+# Why the state machine calls functions without versions: SAM would publish none for another value of a parameter.
+
+
+def test_a_parameter_alone_publishes_no_version() -> None:
+    """When this fails, SAM has mended it (aws/serverless-application-model, issue 3820): see "Upgrading" in
+    docs/deployment.md."""
+    before = {"ArtifactLocation": "s3://artifacts/1", "MaxConcurrentTables": "4", "CompactSmallMemoryMb": "3008"}
+    after = {**before, "MaxConcurrentTables": "5", "CompactSmallMemoryMb": "4096"}  # of every function, of two
+    script = [str(SAM.parent / "python"), str(Path(__file__).parent / "versions_by_sam.py")]
+    command = [*script, str(TEMPLATE), json.dumps(before), json.dumps(after)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stderr
+    first, second = json.loads(told.stdout)
+
+    assert len(first) == len(FUNCTIONS)
+    assert first == second
+
+
+# cfn-lint over what CloudFormation would make of template.yaml, for every set of resources that can be chosen.
+
+
+def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
+    """Each set of policies that there can be, beside all that is optional, and nothing of either."""
+    tables = [chosen for chosen in combinations(TABLES) if is_looked_at(chosen)]
+    wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
+    wanted.append({})
+    paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
+
+    command = [str(Path(sys.executable).parent / "cfn-lint"), *paths]
+    told = subprocess.run(command, capture_output=True, text=True)
+
+    assert len(paths) == 8 + 1
+    assert (told.returncode, told.stdout) == (0, ""), told.stderr
+
+
+def is_looked_at(chosen: Mapping[str, str]) -> bool:
+    """Discovery and keys only add statements, so each is there beside one of the others."""
+    discovers = chosen["DiscoverTableBuckets"] == "true"
+    beside = discovers == bool(chosen["TableBucketArns"]), bool(chosen["KmsKeyArns"]) == bool(chosen["DataBucketArns"])
+    return all(beside) and not refusals(chosen)
+
+
+def rendered(path: Path, parameters: Mapping[str, str]) -> str:
+    resources = {
+        name: {"Type": one["Type"], "Properties": one["Properties"]}
+        for name, one in render(parameters).resources.items()
+    }
+    document = {"AWSTemplateFormatVersion": "2010-09-09", "Transform": "AWS::Serverless-2016-10-31"}
+    path.write_text(json.dumps({**document, "Resources": resources}))
+    return str(path)
