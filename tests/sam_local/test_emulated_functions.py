@@ -2,18 +2,151 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local_stack.stack import ROOT, LocalStack
-from support.emulated_functions import EmulatedFunction, emulated, why_not_here
 from support.rights_fleet import PARAMETERS
-from support.sam_environment import USER, as_sam_resolves
+from support.sam_environment import EMULATOR, GROUP, USER, VARIABLES, as_sam_resolves
 from support.sent_events import NeedyTable, SentEvents
 from support.stack_template import FUNCTIONS, render
+
+# One function as Lambda runs it, without an engine for containers: SAM CLI's emulator in a root of its own.
+#
+# The function lives in name spaces of Linux that end with it: nothing stays mounted.  Its code, its layer and all else
+# but ``/tmp`` are read-only; it is not root, has no home and no shared memory.
+
+# Quotas of Lambda: file descriptors and processes.
+_START = """
+set -e
+chroot=$1 root=$2 task=$3 layer=$4 room=$5
+mount --bind "$root" "$root"
+mount -o remount,bind,ro "$root"
+mount --bind "$task" "$root/var/task"
+mount -o remount,bind,ro "$root/var/task"
+mount --bind "$layer" "$root/opt"
+mount -o remount,bind,ro "$root/opt"
+mount -t tmpfs -o "mode=1777,size=${room}m" tmpfs "$root/tmp"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+for name in null zero full random urandom; do touch "$root/dev/$name"; mount --bind "/dev/$name" "$root/dev/$name"; done
+mount -o remount,ro "$root/dev"
+ulimit -n 1024
+shift 5
+exec "$chroot" --userspec="$USER_AND_GROUP" --groups= "$root" "$@"
+"""
+_START_S = 60.0
+
+
+def why_not_here() -> str | None:
+    """Why functions cannot be emulated on this machine; ``None`` if they can."""
+    missing = [name for name in ("unshare", "chroot", "ldd") if shutil.which(name) is None]
+    if missing:
+        return f"a root of its own needs {' and '.join(missing)}, of Linux"
+    if os.geteuid() != 0:
+        return "only root may give a function a root and a user of its own: run make sam-local as root"
+    tried = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
+    return f"no name space to be had: {tried.stderr.strip()}" if tried.returncode else None
+
+
+@dataclass(frozen=True)
+class EmulatedFunction:
+    """One that runs."""
+
+    endpoint: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def invoke(self, event: Any) -> Any:
+        """Its answer.
+
+        Raises:
+            AssertionError: it failed; with what it wrote.
+        """
+        request = urllib.request.Request(
+            self.endpoint, json.dumps(event).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            result = json.loads(answer.read())
+        assert not (isinstance(result, dict) and "errorType" in result), f"{result}\n{self.log.read_text()}"
+        return result
+
+    @property
+    def peak_mb(self) -> float:
+        """The most memory that any of its processes, the emulator among them, ever had."""
+        return max(_peak_kb(pid) for pid in _below(self.process.pid)) / 1024
+
+
+@contextmanager
+def emulated(
+    root: Path, code: Path, layer: Path, environment: Mapping[str, str], room_mb: int = 512
+) -> Iterator[EmulatedFunction]:
+    """Start a function with what SAM resolved as its environment; it ends with this."""
+    ports = [_free_port(), _free_port()]
+    flags = ["--runtime-interface-emulator-address", f"127.0.0.1:{ports[0]}"]
+    flags += ["--runtime-api-address", f"127.0.0.1:{ports[1]}", "--log-level", "error"]
+    log = root.parent / f"function-{ports[0]}.log"
+    script = _START.replace("$USER_AND_GROUP", f"{USER}:{GROUP}")
+    command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh"]
+    command += [str(shutil.which("chroot")), str(root), str(code), str(layer), str(room_mb), EMULATOR, *flags]
+    with log.open("wb") as written:
+        process = subprocess.Popen(command, env={**VARIABLES, **environment}, stdout=written, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(ports[0], process, log)
+        address = f"http://127.0.0.1:{ports[0]}/2015-03-31/functions/function/invocations"
+        yield EmulatedFunction(address, process, log)
+    finally:
+        # Ended with its parent (unshare --kill-child) it would not be: it has changed its user.
+        for pid in reversed(_below(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, f"not there after {_START_S:g} s\n{log.read_text()}"
+        time.sleep(0.02)
+
+
+def _below(pid: int) -> list[int]:
+    found = [pid]
+    for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
+        for child in children.read_text().split():
+            found += _below(int(child))
+    return found
+
+
+def _peak_kb(pid: int) -> int:
+    told = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) for line in told.splitlines() if line.startswith("VmHWM:")), 0)
+
 
 TRIES = """
 import multiprocessing, os, sys
