@@ -1,8 +1,10 @@
-"""Advice: each rule on both sides of each of its thresholds, and silence on a table that is well laid."""
+"""Advice: each rule on both sides of its thresholds, and the figures that it uses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +13,62 @@ import pytest
 from icekeeper.advice.advise import (
     GB,
     MB,
+    Advice,
     ColumnFacts,
     DeleteFacts,
     PartitionField,
     PartitionTotals,
+    StatisticsFacts,
     TableSummary,
     advise,
     advise_all,
     bloom_advice,
     bucket_advice,
+    delete_advice,
     fitting_buckets,
+    format_advice,
     metadata_advice,
     partition_advice,
+    sort_advice,
+    statistics_advice,
 )
-from support.advised import column, one, summary
+from icekeeper.advice.read_tables import summarise
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.overlap_depth import OverlapDepth
+from icekeeper.model import FileContent, LiveEntry
+from icekeeper.policy import Policy
+from support.plans import data_file, live_file
+from support.settings import NOW_MS, policy
+from support.tables import new_document
+
+# Tables of which every fact but a few is as it should be, for rules of advice.
+
+Rule = Callable[[TableSummary], Iterator[Advice]]
+
+
+def summary(**facts: Any) -> TableSummary:
+    """A table that is well laid, but for these facts."""
+    facts = {"statistics": StatisticsFacts(exist=True)} | facts
+    return TableSummary(
+        table="ns.t", format_version=2, target_bytes=256 * MB, small_bytes=192 * MB, depth_limit=4, **facts
+    )
+
+
+def one(rule: Rule, **facts: Any) -> Advice | None:
+    found = list(rule(summary(**facts)))
+    assert len(found) <= 1
+    assert all(a.message and a.gain and a.statement and a.numbers for a in found)
+    return found[0] if found else None
+
+
+def column(point: float, **facts: Any) -> ColumnFacts:
+    """A column over each of whose values ``point`` files of 40 lie."""
+    depth = OverlapDepth(files=40, size=40, point=point, small_range=point, deepest=round(point))
+    known: dict[str, Any] = {"name": "id", "type": "long", "depth": depth}
+    return ColumnFacts(**(known | facts))
+
+
+# Advice: each rule on both sides of each of its thresholds, and silence on a table that is well laid.
 
 DAY = PartitionField("ts_day", "ts", "timestamptz", "day")
 HOUR = PartitionField("ts_hour", "ts", "timestamptz", "hour")
@@ -189,3 +233,284 @@ def test_names_that_are_no_plain_words_are_quoted_in_statements() -> None:
     key = column(8.0, type="uuid", distinct=10**6, name="it's")
     (bloom,) = bloom_advice(summary(columns=(key,), partitions=(PartitionTotals((), 8, GB),), records=10**6))
     assert bloom.statement.endswith(r"('write.parquet.bloom-filter-enabled.column.it\'s'='true')")
+
+
+# Advice on the order of rows, bloom filters, deletes and upkeep: each rule on both sides of its thresholds.
+
+# -- order of rows
+
+
+def test_keys_whose_lookups_open_many_files_are_worth_sorting_by() -> None:
+    assert one(sort_advice, columns=(column(7.9, is_key=True),)) is None
+    assert one(sort_advice, columns=(column(40.0),)) is None  # nothing tells that anyone looks it up
+    found = one(sort_advice, columns=(column(8.0, is_key=True),))
+    assert found is not None
+    assert (found.kind, found.statement) == ("sort_order", "ALTER TABLE ns.t WRITE ORDERED BY id")
+    assert one(sort_advice, columns=(column(8.0, is_key=True),), clustered_by=("other",)) is None
+    two = one(sort_advice, columns=(column(8.0, is_key=True), column(9.0, is_key=True, name="sku")))
+    assert two is not None
+    assert (two.kind, two.statement) == (
+        "z_order",
+        "icekeeper policy set ns.t strategy=zorder zorder_columns=sku,id",
+    )
+
+
+def test_a_sorted_table_that_is_deeper_than_passes_leave_it() -> None:
+    assert one(sort_advice, columns=(column(12.0),), clustered_by=("id",)) is None
+    found = one(sort_advice, columns=(column(12.1),), clustered_by=("id",))
+    assert found is not None
+    assert (found.kind, found.statement) == ("worn_clustering", "icekeeper maintain ns.t --operations compact")
+    assert one(sort_advice, columns=(column(99.0),), clustered_by=("id", "sku")) is None
+
+
+def test_bloom_filters_for_many_values_that_bounds_do_not_divide() -> None:
+    eight = (PartitionTotals((), 8, GB),)
+
+    def of(point: float = 8.0, records: int = 1_000_000, files: int = 8, **facts: Any) -> Advice | None:
+        totals = (replace(eight[0], files=files),)
+        known = column(point, **({"type": "uuid", "distinct": 100_000} | facts))
+        return one(bloom_advice, columns=(known,), partitions=totals, records=records)
+
+    found = of()
+    assert found is not None
+    assert found.statement == (
+        "ALTER TABLE ns.t SET TBLPROPERTIES ('write.parquet.bloom-filter-enabled.column.id'='true')"
+    )
+    assert of(point=7.2) is not None
+    assert of(point=7.1) is None
+    assert of(distinct=99_999) is None
+    assert of(records=1_000_001) is None
+    assert of(files=7, point=7.0) is None
+    assert of(value_bytes=64.0) is not None
+    assert of(value_bytes=64.1) is None
+    assert of(type="double") is None
+    assert of(has_bloom_filter=True) is None
+    assert of(distinct=None) is None
+    assert of(depth=None) is None
+
+
+# -- upkeep
+
+
+def deletes(**facts: Any) -> DeleteFacts:
+    known: dict[str, Any] = {"commits": 7, "passes": 3, "positions": 50, "bytes_rewritten": GB, "came_back": True}
+    return DeleteFacts(**(known | facts))
+
+
+def test_deletes_that_return_after_every_pass() -> None:
+    many = one(delete_advice, deletes=deletes())
+    assert many is not None
+    assert (many.kind, many.statement) == (
+        "deletion_vectors",
+        "ALTER TABLE ns.t SET TBLPROPERTIES ('format-version'='3')",
+    )
+    rare = one(delete_advice, deletes=deletes(commits=6))
+    assert rare is not None
+    assert rare.kind == "copy_on_write"
+    assert "'write.merge.mode'='copy-on-write'" in rare.statement
+    assert one(delete_advice, deletes=deletes(passes=2)) is None
+    assert one(delete_advice, deletes=deletes(came_back=False)) is None
+    assert one(delete_advice, deletes=deletes(equalities=1)) is None  # no setting of the table changes how Flink writes
+    assert one(delete_advice, deletes=deletes(positions=0)) is None
+    assert list(delete_advice(replace(summary(deletes=deletes()), format_version=3))) == []
+
+
+def test_metadata_logs_that_leave_files_behind_or_are_too_long() -> None:
+    assert one(metadata_advice, metadata_log=99) is None
+    full = one(metadata_advice, metadata_log=100)
+    assert full is not None
+    assert "'write.metadata.delete-after-commit.enabled'='true'" in full.statement
+    assert one(metadata_advice, metadata_log=100, drops_old_metadata=True) is None
+    assert one(metadata_advice, metadata_log=500, metadata_log_limit=1000) is None
+    long = one(metadata_advice, metadata_log=501, metadata_log_limit=1000)
+    assert long is not None
+    assert "'write.metadata.previous-versions-max'='100'" in long.statement
+
+
+def test_statistics_that_are_missing_or_stale() -> None:
+    none = StatisticsFacts()
+    missing = one(statistics_advice, records=1_000_000, statistics=none)
+    assert missing is not None
+    assert missing.statement == "icekeeper maintain ns.t --operations compute_statistics"
+    assert one(statistics_advice, records=999_999, statistics=none) is None
+    assert one(statistics_advice, records=10**7, statistics=StatisticsFacts(True, 0.19)) is None
+    stale = one(statistics_advice, records=10**7, statistics=StatisticsFacts(True, 0.2))
+    assert stale is not None
+    assert "20 % of its rows changed" in stale.message
+
+
+def test_formats_worth_an_upgrade() -> None:
+    assert list(format_advice(replace(summary(files=0), format_version=1))) == []
+    (version,) = format_advice(replace(summary(files=1), format_version=1))
+    assert version.statement == "ALTER TABLE ns.t SET TBLPROPERTIES ('format-version'='2')"
+    assert one(format_advice, files=1) is None
+    half = {"AVRO": 128 * MB, "PARQUET": 128 * MB}
+    found = one(format_advice, files=2, size=256 * MB, bytes_by_format=half)
+    assert found is not None
+    assert found.kind == "file_format"
+    assert one(format_advice, files=2, size=257 * MB, bytes_by_format=half) is None
+    assert one(format_advice, files=2, size=255 * MB, bytes_by_format={"AVRO": 255 * MB}) is None
+
+
+def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
+    """Names are chosen by whoever may write the table."""
+    name, key = "ns.t;touch /tmp/x", "$(id)"
+    keys = (column(9.0, name=key, is_key=True), column(9.0, name="id", is_key=True))
+    no_statistics = StatisticsFacts(exist=False)
+    tables = {
+        "z_order": replace(summary(columns=keys), table=name),
+        "worn_clustering": replace(summary(columns=(column(99.0, name=key),), clustered_by=(key,)), table=name),
+        "statistics": replace(summary(records=10**7, statistics=no_statistics), table=name),
+    }
+    found = {kind: shlex.split(_advised(kind, table)) for kind, table in tables.items()}
+    assert found == {
+        "z_order": ["icekeeper", "policy", "set", name, "strategy=zorder", f"zorder_columns={key},id"],
+        "worn_clustering": ["icekeeper", "maintain", name, "--operations", "compact"],
+        "statistics": ["icekeeper", "maintain", name, "--operations", "compute_statistics"],
+    }
+
+
+def _advised(kind: str, table: TableSummary) -> str:
+    (found,) = [one.statement for one in (*sort_advice(table), *statistics_advice(table)) if one.kind == kind]
+    return found
+
+
+# The numbers that advice goes by, summed up from a document and live entries.
+
+COLUMNS = (("id", "long"), ("sku", "string"), ("day", "date"))
+LONG = struct.Struct("<q")
+
+
+def metadata(*summaries: dict[str, str], **more: Any) -> TableMetadata:
+    """A table of three columns, partitioned by day and an old field, with one snapshot per summary, ids from 1."""
+    fields = [{"id": n + 1, "name": name, "type": kind, "required": False} for n, (name, kind) in enumerate(COLUMNS)]
+    partition_fields = [
+        {"field-id": 1000, "source-id": 1, "name": "old", "transform": "void"},
+        {"field-id": 1001, "source-id": 3, "name": "day", "transform": "identity"},
+    ]
+    snapshots = [
+        {
+            "snapshot-id": n + 1,
+            "timestamp-ms": NOW_MS + n,
+            "sequence-number": n + 1,
+            "summary": {"operation": "append"} | summary,
+            **({"parent-snapshot-id": n} if n else {}),
+        }
+        for n, summary in enumerate(summaries)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields, **more.pop("schema", {})}
+    document = new_document("s3://b/t", 2) | {
+        "schemas": [schema],
+        "partition-specs": [{"spec-id": 0, "fields": []}, {"spec-id": 1, "fields": partition_fields}],
+        "default-spec-id": 1,
+        "snapshots": snapshots,
+        "current-snapshot-id": len(snapshots) or -1,
+    }
+    return TableMetadata(document | more)
+
+
+def file(path: str, day: int, low: int, high: int, **more: Any) -> LiveEntry:
+    bounds: dict[str, Any] = {"lower_bounds": {1: LONG.pack(low)}, "upper_bounds": {1: LONG.pack(high)}}
+    return live_file(data_file(path, 10 * MB, [None, day], records=100, **(bounds | more)), spec_id=1)
+
+
+def of(
+    table: TableMetadata,
+    data: Sequence[LiveEntry] = (),
+    deletes: Sequence[LiveEntry] = (),
+    settings: Policy | None = None,
+) -> TableSummary:
+    head = table.current_snapshot
+    return summarise("ns.t", table, head, settings or Policy(), deletes=lambda: deletes, data=lambda: data)
+
+
+def test_partitions_are_those_of_the_current_spec_without_void_fields() -> None:
+    older = live_file(data_file("o", 7 * MB, [], records=5, file_format="avro"), spec_id=0)
+    found = of(metadata({}), [file("a", 1, 0, 9), file("b", 1, 0, 9), file("c", 2, 0, 9), older])
+    assert found.fields == (PartitionField("day", "day", "date", "identity"),)
+    assert found.partitions == (PartitionTotals((1,), 2, 20 * MB), PartitionTotals((2,), 1, 10 * MB))
+    assert (found.files, found.size, found.records) == (4, 37 * MB, 305)
+    assert found.bytes_by_format == {"PARQUET": 30 * MB, "AVRO": 7 * MB}
+    assert found.files_per_partition == (2 * 20 + 10) / 30
+
+
+def test_keys_are_identifier_fields_and_those_of_equality_deletes() -> None:
+    data = [file("a", 1, 0, 9), file("b", 1, 5, 9), file("c", 2, 0, 9)]
+    assert of(metadata({}), data).columns == ()
+    (identified,) = of(metadata({}, schema={"identifier-field-ids": [1]}), data).columns
+    assert (identified.name, identified.is_key) == ("id", True)
+    assert identified.depth is not None
+    assert (identified.depth.deepest, identified.depth.files) == (2, 3)
+    delete = replace(data_file("d", 1), content=FileContent.EQUALITY_DELETES, equality_ids=(2,))
+    (deleted,) = of(metadata({}), data, [live_file(delete)]).columns
+    assert (deleted.name, deleted.is_key, deleted.depth is not None) == ("sku", True, True)
+
+
+def sketch(snapshot_id: int, field_id: int, distinct: int) -> dict[str, Any]:
+    blob = {
+        "type": "apache-datasketches-theta-v1",
+        "fields": [field_id],
+        "snapshot-id": snapshot_id,
+        "sequence-number": 1,
+        "properties": {"ndv": str(distinct)},
+    }
+    return {
+        "snapshot-id": snapshot_id,
+        "statistics-path": "s3://b/t/s.puffin",
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [blob],
+    }
+
+
+def test_columns_of_many_values_are_measured_by_the_newest_sketch() -> None:
+    statistics = [sketch(1, 2, 5_000_000), sketch(2, 2, 150_000)]
+    data = [file("a", 1, 0, 9, column_sizes={2: 1000}, value_counts={2: 100})]
+    properties = {"write.parquet.bloom-filter-enabled.column.sku": "true"}
+    found = of(metadata({}, {}, statistics=statistics, properties=properties), data)
+    (column,) = found.columns
+    assert column == ColumnFacts(
+        name="sku", type="string", depth=column.depth, distinct=150_000, value_bytes=10.0, has_bloom_filter=True
+    )
+    assert of(metadata({}, {}, statistics=[sketch(2, 2, 99_999)]), data).columns == ()
+
+
+def test_statistics_grow_old_by_the_rows_that_came_and_went() -> None:
+    changes: list[dict[str, str]] = [
+        {},
+        {"added-records": "10", "deleted-records": "5"},
+        {"added-records": "5", "total-records": "100"},
+    ]
+    assert of(metadata(*changes, statistics=[sketch(1, 2, 9)])).statistics.changed_share == 0.2
+    rewritten = {"operation": "replace", "added-records": "90", "deleted-records": "90", "total-records": "100"}
+    kept = of(metadata({}, rewritten, statistics=[sketch(1, 2, 9)])).statistics
+    assert (kept.exist, kept.changed_share) == (True, 0.0)
+    assert not of(metadata(*changes)).statistics.exist
+
+
+def test_deletes_that_came_back_after_a_pass_of_ours() -> None:
+    deleting = {"operation": "overwrite", "added-delete-files": "1", "added-position-deletes": "7"}
+    ours = {
+        "operation": "replace",
+        "icekeeper.run-id": "r",
+        "removed-delete-files": "1",
+        "removed-files-size": "500",
+    }
+    assert of(metadata(deleting, ours)).deletes == DeleteFacts(commits=1, passes=1, bytes_rewritten=500, positions=7)
+    back = of(metadata(deleting, ours, {}, {**deleting, "added-equality-deletes": "2"})).deletes
+    assert back == DeleteFacts(commits=2, passes=1, bytes_rewritten=500, positions=14, equalities=2, came_back=True)
+
+
+def test_the_clustering_is_that_of_the_policy() -> None:
+    data = [file("a", 1, 0, 9)]
+    by_id = of(metadata({}), data, settings=policy(strategy="sort", sort_order="id, sku").policy)
+    assert (by_id.clustered_by, [c.name for c in by_id.columns]) == (("id",), ["id"])
+    curve = of(metadata({}), data, settings=policy(strategy="zorder", zorder_columns="id,sku").policy)
+    assert curve.clustered_by == ("id", "sku")
+    wrong = of(metadata({}), data, settings=policy(strategy="sort", sort_order="gone").policy)
+    assert wrong.clustered_by == ()
+
+
+def test_a_table_without_a_snapshot_is_empty() -> None:
+    empty = of(metadata())
+    assert (empty.files, empty.partitions, empty.deletes) == (0, (), DeleteFacts())

@@ -1,16 +1,33 @@
-"""The shape of the house: imports point downwards, rooms know what is their business only, rules are pure."""
+"""The shape of the source: imports point downwards, rules are pure, packages and names stay in their rooms."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
 from support.house_plan import PURE, ROOMS, SIDE_EFFECTS, UNKNOWN_TO
-from support.source_tree import MODULES, ROOT, imported, is_within, own_imports, relative, room
+from support.source_tree import (
+    DEPLOYED,
+    LOCAL_STACK,
+    MODULES,
+    ROOT,
+    SOURCES,
+    imported,
+    is_within,
+    module_name,
+    nodes,
+    own_imports,
+    relative,
+    room,
+)
+
+# The shape of the house: imports point downwards, rooms know what is their business only, rules are pure.
 
 # Each room that has rooms inside.
 HOUSES = sorted(
@@ -109,3 +126,123 @@ def test_a_room_knows_nothing_of_what_is_not_its_business(importer: str) -> None
 @pytest.mark.parametrize("importer", PURE)
 def test_rules_are_pure(importer: str) -> None:
     assert forbidden_imports(importer, SIDE_EFFECTS) == set()
+
+
+# Foreign packages stay in their rooms, and what is deployed knows nothing of what stands beside it.
+
+# Foreign package → where it may be imported: a room, or a file below the package.
+AT_HOME: dict[str, frozenset[str]] = {
+    "pyspark": frozenset({"engines/spark.py"}),
+    "py4j": frozenset({"engines/spark.py"}),
+    "boto3": frozenset({"aws", "demo/seaweedfs.py"}),
+    "botocore": frozenset(
+        {"aws", "catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private", "pipeline/executions.py"}
+    ),
+    "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
+    "strictyaml": frozenset({"policy", "pyiceberg_private"}),
+    "requests": frozenset({"catalogs", "pyiceberg_private"}),
+    "thrift": frozenset({"row_group_copy"}),
+    "typer": frozenset({"cli"}),
+    "rich": frozenset({"cli", "demo", "report/terminal.py"}),
+    "duckdb": frozenset({"demo/duckdb_child.py"}),
+    "aws_lambda_powertools": frozenset(),
+}
+
+
+def is_at_home(path: Path, homes: Collection[str]) -> bool:
+    return room(module_name(path)) in homes or relative(path) in homes
+
+
+@pytest.mark.parametrize("package", sorted(AT_HOME))
+def test_foreign_packages_stay_in_their_rooms(package: str) -> None:
+    strangers = {
+        relative(path)
+        for path in SOURCES
+        for module, _ in imported(path)
+        if module.split(".")[0] == package and not is_at_home(path, AT_HOME[package])
+    }
+    assert strangers == set()
+
+
+def imports_of(paths: Collection[Path], packages: Collection[str]) -> set[str]:
+    """Which files import of these packages."""
+    return {
+        f"{relative(path)} imports {module}"
+        for path in paths
+        for module, _ in imported(path)
+        if module.split(".")[0] in packages
+    }
+
+
+def test_what_is_deployed_knows_nothing_of_what_stands_beside_it() -> None:
+    assert imports_of(DEPLOYED, {"benchmarks", "local_stack", "moto", "state_machine", "support"}) == set()
+
+
+def test_the_local_stack_needs_no_tests() -> None:
+    assert imports_of(LOCAL_STACK, {"hypothesis", "pytest", "support"}) == set()
+
+
+# Private names stay private: those of PyIceberg in one room, those of an object in its class.
+
+# What a test may take from PyIceberg is of no concern here; what the package takes from its inside is.
+PYICEBERG_INSIDES = frozenset(
+    {"pyiceberg.catalog.rest", "pyiceberg.catalog.rest.scan_planning", "pyiceberg.utils.config"}
+)
+
+
+def test_classes_of_pyiceberg_are_extended_in_one_room() -> None:
+    """A subclass reaches into its base by inheritance, which no underscore shows."""
+    extended = set()
+    for path in SOURCES:
+        theirs = {name for module, name in imported(path) if is_within(module, "pyiceberg")}
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef) and theirs & {ast.unparse(base) for base in node.bases}:
+                extended.add(f"{relative(path)}: {node.name}")
+    assert extended == {"pyiceberg_private/rest_session.py: BoundedRestCatalog"}
+
+
+def test_what_pyiceberg_keeps_private_is_used_in_one_room() -> None:
+    """Underscored modules and names, and modules whose inside is no public interface."""
+    strangers = set()
+    for path in SOURCES:
+        if relative(path).startswith("pyiceberg_private/"):
+            continue
+        for module, name in imported(path):
+            parts = [*module.split("."), name or ""]
+            if parts[0] == "pyiceberg" and (module in PYICEBERG_INSIDES or any(p.startswith("_") for p in parts)):
+                strangers.add(f"{relative(path)}: {module}.{name}")
+    assert strangers == set()
+
+
+def test_nobody_reaches_into_another_object() -> None:
+    """``thing._name`` is for a class's own methods; across modules it would escape every other check."""
+    reaches = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        own = {
+            name
+            for node in ast.walk(tree)
+            for name in (
+                [node.name]
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+                else [node.target.id]
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                else [node.attr]
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("self", "cls")
+                else []
+            )
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or node.attr in own:
+                continue
+            if relative(path).startswith("pyiceberg_private/"):
+                continue
+            if node.attr.startswith("_") and not node.attr.startswith("__"):
+                reaches.append(f"{relative(path)}:{node.lineno} {ast.unparse(node)}")
+    # os._exit is the documented way for a forked child to end without its parent's clean-up; a fork server that has to
+    # end before its process does has no public way at all.
+    known = ("os._exit", "multiprocessing.forkserver._forkserver._stop", "multiprocessing.forkserver._forkserver")
+    assert [reach for reach in reaches if not reach.endswith(known)] == []

@@ -1,17 +1,27 @@
-"""What AWS refuses and moto lets pass (platform 59)."""
+"""What AWS refuses and moto accepts (platform 59, platform 69)."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
+from icekeeper.storage.storage import Storage
 from local_stack.executions import Execution, require_within_quotas
 from local_stack.limits.dynamodb import LARGEST_ITEM, item_size, refused_by_dynamodb, reserved_words
 from local_stack.limits.faults import Faults
+from local_stack.limits.object_headers import refused_headers
+from local_stack.limits.state_machines import refused_by_step_functions
 from local_stack.limits.table_buckets import refused_by_table_bucket
+from local_stack.moto_server import MotoServer
+from local_stack.rights.s3_needs import s3_needs
 from local_stack.wire import HttpAnswer, WireRequest
+from support.state_machine import load_machine
+
+# What AWS refuses and moto lets pass (platform 59).
 
 STORAGE = "s3://1--table-s3"
 
@@ -178,3 +188,158 @@ def test_an_execution_within_its_quotas() -> None:
         require_within_quotas(execution(262_145, 1))
     with pytest.raises(AssertionError, match="25001 events"):
         require_within_quotas(execution(1, 25_001))
+
+
+# What AWS Step Functions refuses and moto lets pass (platform 59).
+
+
+def asked(target: str, document: Any) -> HttpAnswer | None:
+    headers = {"x-amz-target": f"AWSStepFunctions.{target}"}
+    return refused_by_step_functions(WireRequest("states", "POST", "/", "", headers, json.dumps(document).encode()))
+
+
+def machine(**states: Any) -> HttpAnswer | None:
+    definition = {"StartAt": next(iter(states)), "States": states}
+    return asked("CreateStateMachine", {"name": "m", "definition": json.dumps(definition)})
+
+
+def mapped(inside: str = "Inside", mode: str = "DISTRIBUTED", **fields: Any) -> dict[str, Any]:
+    processor = {"ProcessorConfig": {"Mode": mode}, "StartAt": inside, "States": {inside: {"Type": "Succeed"}}}
+    return {"Type": "Map", "ItemProcessor": processor, "End": True, **fields}
+
+
+def test_ours_is_taken() -> None:
+    definition = json.dumps(load_machine().definition)
+    assert asked("CreateStateMachine", {"name": "stack-maintain-tables", "definition": definition}) is None
+
+
+@pytest.mark.parametrize("name", ["n" * 81, "", "two words", "a:b", "a/b", "a\tb"])
+@pytest.mark.parametrize("target", ["StartExecution", "CreateStateMachine"])
+def test_names_are_short_and_plain(name: str, target: str) -> None:
+    refused = asked(target, {"name": name})
+    assert refused is not None
+    assert b"InvalidName" in refused.body
+    assert asked(target, {"name": "n" * 80}) is None
+
+
+def test_an_execution_may_be_named_by_aws_and_its_input_is_no_longer_than_any_payload() -> None:
+    assert asked("StartExecution", {"input": "x" * 262_144}) is None
+    assert asked("StartExecution", {"input": "x" * 262_145}) is not None
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"n" * 81: {"Type": "Succeed"}},
+        {"A": mapped("A")},  # a name is unique in the whole machine
+        {"A": mapped("B", Label="l" * 41)},
+        {"A": mapped("B", Label="a label")},
+        {"A": mapped("B", Label="same"), "C": mapped("D", Label="same")},
+        {"A": mapped("B", MaxConcurrency=10_001)},
+        {"A": mapped("B", "INLINE", MaxConcurrency=41)},
+        {"A": {"Type": "Parallel", "Branches": [{"States": {"B": {}}}, {"States": {"B": {}}}]}},
+    ],
+)
+def test_what_is_no_definition(states: dict[str, Any]) -> None:
+    refused = machine(**states)
+    assert refused is not None
+    assert b"InvalidDefinition" in refused.body
+
+
+def test_what_is_one() -> None:
+    assert (
+        machine(A=mapped("B", Label="l" * 40, MaxConcurrency=10_000), C=mapped("D", "INLINE", MaxConcurrency=40))
+        is None
+    )
+
+
+def test_a_definition_is_no_longer_than_a_megabyte() -> None:
+    assert machine(A={"Type": "Succeed", "Comment": "x" * 2**20}) is not None
+
+
+# Headers of objects that AWS refuses and moto lets pass (platform 69).
+
+OF_UPLOAD = "partNumber=1&uploadId=u"
+TRAILER = "x-amz-checksum-crc32c, x-amz-checksum-crc64nvme"
+
+
+def asked_of_s3(method: str, query: str = "", bucket: str = "1--table-s3", **headers: str) -> HttpAnswer | None:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return refused_headers(WireRequest("s3", method, f"/{bucket}/f", query, named))
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "headers"),
+    [
+        ("GET", "", {"if_match": "e", "x_amz_checksum_mode": "ENABLED", "x_amz_security_token": "t"}),
+        ("HEAD", "", {"x_amz_expected_bucket_owner": "1", "x_amz_api_version": "2006-03-01"}),
+        ("PUT", "", {"x_amz_trailer": TRAILER, "x_amz_decoded_content_length": "1", "if_none_match": "*"}),
+        ("PUT", "", {"x_amz_storage_class": "STANDARD", "x_amz_acl": "bucket-owner-full-control"}),
+        ("PUT", "", {"x_amz_server_side_encryption": "AES256", "x_amz_sdk_checksum_algorithm": "CRC32"}),
+        ("POST", "uploads", {"x_amz_checksum_algorithm": "CRC32", "x_amz_storage_class": "STANDARD"}),
+        ("PUT", OF_UPLOAD, {"x_amz_trailer": "x-amz-checksum-crc64nvme", "x_amz_checksum_sha256": "s"}),
+        ("POST", "uploadId=u", {"if_match": "e", "x_amz_checksum_crc32": "s"}),
+        ("DELETE", "uploadId=u", {"x_amz_expected_bucket_owner": "1"}),
+    ],
+)
+def test_a_table_bucket_takes_what_is_listed_and_what_clients_cannot_help(
+    method: str, query: str, headers: dict[str, str]
+) -> None:
+    assert asked_of_s3(method, query, **headers) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "header", "value"),
+    [
+        ("PUT", "", "if_match", "e"),
+        ("PUT", "", "x_amz_tagging", "a=b"),
+        ("PUT", "", "x_amz_meta_by", "us"),
+        ("PUT", "", "x_amz_acl", "private"),
+        ("PUT", "", "x_amz_storage_class", "INTELLIGENT_TIERING"),
+        ("PUT", "", "x_amz_server_side_encryption", "aws:kms"),
+        ("PUT", "", "x_amz_object_lock_mode", "GOVERNANCE"),
+        ("PUT", "", "x_amz_trailer", "x-amz-checksum-md5"),
+        ("POST", "uploads", "x_amz_tagging", "a=b"),
+        ("POST", "uploads", "if_none_match", "*"),
+        ("PUT", OF_UPLOAD, "if_none_match", "*"),
+        ("POST", "uploadId=u", "if_modified_since", "then"),
+        ("GET", "", "x_amz_request_payer", "requester"),
+    ],
+)
+def test_a_table_bucket_refuses_every_other(method: str, query: str, header: str, value: str) -> None:
+    refused = asked_of_s3(method, query, **{header: value})
+    assert refused is not None
+    assert refused.status == "400 Bad Request"
+    assert b"<Code>S3TablesUnsupportedHeader</Code>" in refused.body
+
+
+def test_an_ordinary_bucket_takes_no_acl() -> None:
+    assert asked_of_s3("PUT", bucket="lake", x_amz_acl="bucket-owner-full-control", x_amz_tagging="a=b") is None
+    for header in ({"x_amz_acl": "public-read"}, {"x_amz_grant_read": "id=1"}):
+        refused = asked_of_s3("PUT", bucket="lake", **header)
+        assert refused is not None
+        assert b"AccessControlListNotSupported" in refused.body
+
+
+def test_tags_and_acls_need_rights_of_their_own() -> None:
+    headers = {"x-amz-tagging": "a=b", "x-amz-acl": "bucket-owner-full-control"}
+    needs = s3_needs(WireRequest("s3", "PUT", "/lake/f", "", headers), lambda bucket: None)
+    assert [need.action for need in needs] == ["s3:PutObject", "s3:PutObjectTagging", "s3:PutObjectAcl"]
+
+
+def test_the_gate_asks_and_lets_through_what_we_send(moto_server: MotoServer) -> None:
+    """Small and large objects, in one request and in parts."""
+    s3tables = moto_server.client("s3tables")
+    arn = s3tables.create_table_bucket(name=f"headers-{uuid.uuid4().hex[:8]}")["arn"]
+    s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
+    address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
+    s3tables.create_table(**address, format="ICEBERG")
+    location = s3tables.get_table_metadata_location(**address)["warehouseLocation"]
+    with pytest.raises(ClientError, match="S3TablesUnsupportedHeader"):
+        moto_server.client("s3").put_object(Bucket=location.removeprefix("s3://"), Key="f", Body=b"x", Tagging="a=b")
+    storage = Storage(moto_server.s3_properties)
+    for name, content in (("small", b"x"), ("large", bytes(12 << 20))):
+        storage.write(f"{location}/{name}", content)
+        assert storage.read(f"{location}/{name}") == content
+        with storage.open_input(f"{location}/{name}") as stream:
+            assert stream.read() == content

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from icekeeper.cli.app import app
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.operations.compaction.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
@@ -72,3 +80,120 @@ def test_every_reason_of_a_constant_is_on_the_page() -> None:
     reasons += [OWNED, OWNED_FOR_ALL_TABLES]
     reasons += [statistics.NO_COLUMNS, statistics.UP_TO_DATE]
     assert [reason for reason in reasons if reason not in page] == []
+
+
+# Links to headings, and commands that pages show but no test can run, are right.
+
+
+def anchor(heading: str) -> str:
+    """What GitHub makes of a heading."""
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip())
+    return re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_to_headings_lead_to_one(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    for path, wanted in links:
+        target = page.parent / path if path else page
+        headings = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)}
+        assert wanted in headings, f"{path}#{wanted}"
+
+
+def commands(page: str) -> Iterator[str]:
+    """Each call of ``icekeeper`` in a block of code, fenced or indented, without pictures and ``--version``."""
+    for line in page.replace("\\\n", " ").splitlines():
+        if re.match(r"(?: {4})?icekeeper [a-z]", line) and "\u2500" not in line:
+            yield line.strip()
+
+
+SHOWN = [(page.name, command) for page in PAGES for command in commands(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "shown"), SHOWN)
+def test_the_command_line_takes_every_command_that_a_page_shows(page: str, shown: str) -> None:
+    """Parsed, not run: most need a deployed stack or another catalog.  Of a synopsis the options are looked up."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("icekeeper", [], resilient_parsing=True)
+    arguments = shlex.split(shown, comments=True)[1:]
+    name = ""
+    while hasattr(command, "get_command"):
+        name, *arguments = arguments
+        command = command.get_command(context, name.partition("|")[0])
+        assert command is not None, f"{page}: no command {name}"
+    if "[-" in shown:
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", shown)) <= known
+    else:
+        # With its parent, whose settings click keeps with the command; of one without, "-h" would be unknown later on.
+        command.make_context(name, arguments, parent=context)
+
+
+@pytest.mark.parametrize(
+    ("shown", "called"),
+    [
+        ("make smoke STACK=icekeeper", ["-m", "smoke", "icekeeper"]),
+        ("make deploy-artifacts ARCHITECTURE=arm64", ["-m", "artifacts", "--architecture", "arm64"]),
+    ],
+)
+def test_make_passes_on_what_the_page_of_deployment_says(shown: str, called: list[str]) -> None:
+    """Told by make, not done: the one needs a stack, the other builds for another processor."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    assert re.search(rf"(?:^ +|`){re.escape(shown)}(?:$|`)", page, re.MULTILINE)
+    name, *arguments = shown.split()
+    # What a make around the tests leaves behind would be said, too.
+    alone = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    told = subprocess.run([name, "-n", *arguments], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1].split()[1:] == called
+
+
+# The README's shares of Iceberg-Java's time are those that were recorded.
+
+# Beginnings of lines in the README; rows of the suite, and who ran them.
+ROWS = {
+    "compact 20 files of 17 MB": ("append_only_copy", "icekeeper_copy"),
+    "compact 1 % position deletes": ("deletes_clustered", "icekeeper"),
+    "compact 1 % deletion vectors": ("vectors_clustered", "icekeeper"),
+    "compact 200 small files": ("append_only_decode", "icekeeper_decoding"),
+    "sort 200 files": ("sort", "icekeeper"),
+    "z-order the same": ("zorder", "icekeeper"),
+    "expire 2,000 of 2,100 snapshots": ("expire_snapshots", "icekeeper"),
+    "orphans among 1 M objects": ("remove_orphans", "icekeeper"),
+    "rewrite 1,000 manifests": ("rewrite_manifests", "icekeeper"),
+}
+
+
+def test_every_share_of_the_readme_is_the_recorded_one() -> None:
+    """To the digits that the README shows."""
+    recorded = json.loads((ROOT / "docs" / "performance.json").read_text())["full"]
+    table = (ROOT / "README.md").read_text().partition("| what | wall | CPU |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    told = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert len(told) == len(ROWS)
+    for (what, *shares), (beginning, (row, who)) in zip(told, ROWS.items(), strict=True):
+        assert what.startswith(beginning)
+        ours, java = (recorded[row]["entrants"][name]["median"] for name in (who, "java"))
+        for share, key in zip(shares, ("wall_s", "cpu_s"), strict=True):
+            half_a_digit = 0.51 * 10.0 ** -len(share.partition(".")[2])
+            assert float(share) == pytest.approx(ours[key] / java[key], abs=half_a_digit), (what, key)
+
+
+def test_what_a_scan_of_the_fleet_takes_is_what_was_recorded() -> None:
+    recorded = json.loads((ROOT / "docs" / "performance.json").read_text())["full"]
+    first, following = (
+        recorded[row]["entrants"]["icekeeper_detect"]["median"] for row in ("detect_first", "detect_next")
+    )
+    seconds = rf"first scan {first['wall_s']:.0f} s, next {following['wall_s']:.0f} s"
+    memory = rf"{first['peak_mb']:.0f} and {following['peak_mb']:.0f} MB"
+    assert re.search(rf"\| {seconds}, {memory}, ", (ROOT / "README.md").read_text())
+
+
+# The README installs from a checkout, and names every extra that there is.
+
+
+def test_the_readme_names_every_extra_and_installs_from_a_checkout() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    section = (ROOT / "README.md").read_text().partition("## Install\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(extras)
+    installed = re.findall(r"pip install '([^']+)'", section)
+    assert installed
+    assert all(re.fullmatch(r"\.(\[\w+\])?", what) for what in installed)

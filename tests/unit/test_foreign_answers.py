@@ -1,9 +1,10 @@
-"""Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed (rule 169)."""
+"""Answers that no store or catalog has given, or that refuse: nothing is believed (rule 150, rule 169)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -14,8 +15,13 @@ from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress
+from icekeeper.storage import s3
+from icekeeper.storage.local_files import unlink
 from icekeeper.storage.multipart import bounded_output
+from icekeeper.storage.s3_objects import DeleteReport, delete_objects
 from icekeeper.storage.storage import Storage
+
+# Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed (rule 169).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
 PAGES = [b"", b"<html><body>Sign in</body></html>"]
@@ -137,3 +143,177 @@ def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
     for ask, about in requests:
         with pytest.raises(ClientError, match="the answer is not one of the service"):
             ask(**about)
+
+
+# An answer to a deletion that is no store's: nothing counts as gone by it (rule 150).
+
+PATHS = ("s3://bucket/a", "s3://bucket/b")
+RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
+
+
+def answered(*bodies: bytes) -> DeleteReport:
+    """Both files' fate when requests are answered with status 200 and these bodies in turn, the last again."""
+    client = s3.s3_client({**PROPERTIES, "s3.region": "us-east-1"})
+    left = list(bodies)
+
+    def answer(**_: Any) -> AWSResponse:
+        found = AWSResponse("http://127.0.0.1:1", 200, {"Content-Type": "text/html"}, None)
+        found._content = left.pop(0) if len(left) > 1 else left[0]
+        return found
+
+    client.meta.events.register("before-send.s3.DeleteObjects", answer)
+    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><body>Sign in</body></html>"], ids=["empty", "page"])
+def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes) -> None:
+    told = answered(body)
+    assert (told.deleted, set(told.transient)) == ((), set(PATHS))
+    assert told.failed["s3://bucket/a"] == (
+        "failed with NoDeleteResult: the answer is not one of a store, so that the request counts as failed; "
+        "look for a proxy that answers in the place of the store"
+    )
+
+
+@pytest.mark.parametrize("body", [b"<!doctype html><p>busy<br>", RESULT[:-9]], ids=["page that is no XML", "cut off"])
+def test_what_is_no_xml_deletes_nothing(body: bytes) -> None:
+    told = answered(body)
+    assert (told.deleted, set(told.transient)) == ((), set(PATHS))
+
+
+def test_a_quiet_result_without_errors_is_a_success() -> None:
+    assert answered(b"", RESULT % b"").deleted == PATHS
+    denied = b"<Error><Key>a</Key><Code>AccessDenied</Code></Error>"
+    assert answered(RESULT % denied).deleted == ("s3://bucket/b",)
+
+
+# What a store answers to a batch of deletions: no file counts as gone that may still be there (rule 185).
+
+
+def report(*answers: dict[str, Any]) -> Any:
+    client = Mock()
+    client.delete_objects.side_effect = answers
+    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
+
+
+def test_a_locked_object_is_told_and_the_others_are_gone() -> None:
+    told = report({"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "object lock"}]})
+    assert (told.deleted, told.failed) == (
+        ("s3://bucket/b",),
+        {"s3://bucket/a": "was refused by the store (AccessDenied: object lock)"},
+    )
+
+
+@pytest.mark.parametrize("entry", [{}, {"Key": "%61"}, {"Key": ""}], ids=["no key", "another spelling", "empty"])
+def test_an_error_that_names_no_key_of_ours_is_one_of_all(entry: dict[str, str]) -> None:
+    """It broke the operation, and what was deleted before came into no journal."""
+    told = report({"Errors": [{**entry, "Code": "AccessDenied"}]})
+    assert (told.deleted, told.failed.keys()) == ((), set(PATHS))
+    busy = {"Errors": [{**entry, "Code": "SlowDown"}]}
+    assert report(busy, {}).deleted == PATHS
+    assert report(*[busy] * s3.DELETE_ATTEMPTS).transient == set(PATHS)
+
+
+def test_an_answer_without_errors_is_a_success() -> None:
+    assert report({"Errors": None}).deleted == PATHS
+
+
+# What a store that has moved, is busy, or takes the keys no more answers: each call fails, in one sentence.
+
+FILE, FOLDER = "s3://bucket/t/f", "s3://bucket/t"
+RENEW = "; sign in again, or name a profile or role, whose keys are renewed"
+CORRECT = "; the bucket is elsewhere: correct s3.region or s3.endpoint"
+PAGE = (
+    b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>on</NextContinuationToken>"
+    b"<Contents><Key>t/a</Key><Size>1</Size></Contents></ListBucketResult>"
+)
+
+
+def refusing_store(*answers: tuple[int, bytes], **of: bytes) -> Storage:
+    """Answers with these in turn, the last again; requests of operations in ``of`` with status 200 and this."""
+    left = list(answers)
+
+    def answer(event_name: str, **_: Any) -> AWSResponse:
+        operation = event_name.rpartition(".")[2]
+        if operation in of:
+            status, body = 200, of[operation]
+        else:
+            status, body = left.pop(0) if len(left) > 1 else left[0]
+        found = AWSResponse("http://127.0.0.1:1", status, {"ETag": '"1"', "Location": "http://127.0.0.1:2/"}, None)
+        found._content = b"" if event_name.endswith("HeadObject") else body
+        return found
+
+    made = Storage({**PROPERTIES, "s3.region": "us-east-1"})
+    made.s3.meta.events.register("before-send.s3", answer)
+    return made
+
+
+def error(code: str, message: str = "") -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+
+
+def upload(storage: Storage) -> None:
+    with storage.translated(FILE), bounded_output(storage, FILE, 4) as sink:
+        sink.write(bytes(9))
+
+
+CALLS: list[Callable[[Storage], object]] = [
+    lambda storage: storage.write(FILE, b"x"),
+    lambda storage: storage.read(FILE),
+    lambda storage: list(storage.list(FOLDER)),
+    lambda storage: storage.list_if_allowed(FOLDER),
+    lambda storage: storage.can_list(FOLDER),
+    lambda storage: storage.can_delete(FOLDER),
+    upload,
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (400, error("ExpiredToken", "The provided token has expired."), f"ExpiredToken: .* has expired{RENEW}"),
+        (403, error("ExpiredToken"), f"ExpiredToken{RENEW}"),
+        (301, b"", f"301: Moved Permanently{CORRECT}"),
+        (307, error("TemporaryRedirect"), f"TemporaryRedirect{CORRECT}"),
+        (503, error("SlowDown", "Reduce your rate"), "SlowDown: Reduce your rate"),
+        (409, error("OperationAborted"), "OperationAborted"),
+        (400, error(""), "an error without a code"),
+    ],
+    ids=["expired", "expired without words", "moved", "moved for now", "busy", "met another", "no code"],
+)
+def test_each_call_fails_in_one_sentence(status: int, body: bytes, told: str) -> None:
+    for call in CALLS:
+        with pytest.raises(StorageError, match=f"failed with {told}$"):
+            call(refusing_store((status, body)))
+    with pytest.raises(StorageError, match=f"{FILE} failed with {status}"):  # an answer to HEAD has no body
+        refusing_store((status, body)).status(FILE)
+    report = refusing_store((status, body)).delete([FILE])
+    assert (report.deleted, list(report.failed)) == ((), [FILE])
+
+
+@pytest.mark.parametrize("body", [error("InternalError"), error("SlowDown", "We failed")])
+def test_an_error_with_status_200_is_one(body: bytes) -> None:
+    """S3 answers so where it has begun to answer before it knew: copies and completions of uploads."""
+    created = b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+    with pytest.raises(StorageError, match=r"failed with (InternalError|SlowDown: We failed)$"):
+        upload(refusing_store((200, b""), CreateMultipartUpload=created, CompleteMultipartUpload=body))
+    client = refusing_store((200, body)).s3
+    copied = {"Bucket": "bucket", "Key": "t/f", "CopySource": "bucket/t/g", "UploadId": "1", "PartNumber": 1}
+    with pytest.raises(client.exceptions.ClientError):
+        client.upload_part_copy(**copied)
+
+
+def test_keys_that_expire_amid_a_listing_do_not_end_it() -> None:
+    """No file is judged by what was listed until then (rule 83, rule 137)."""
+    storage = refusing_store((200, PAGE), (400, error("ExpiredToken")))
+    listed = storage.list_folder(FOLDER)
+    assert next(listed).path == f"{FOLDER}/a"
+    with pytest.raises(StorageError, match=f"{FOLDER} failed with ExpiredToken{RENEW}"):
+        next(listed)
+
+
+def test_an_error_of_one_key_may_lack_words() -> None:
+    told = b"<DeleteResult><Error><Key>t/f</Key><Code>InternalError</Code><Message/></Error></DeleteResult>"
+    assert refusing_store((200, told)).delete([FILE]).transient == {FILE}
+    told = b"<DeleteResult><Error><Key>t/f</Key><Code/><Message/></Error></DeleteResult>"
+    assert refusing_store((200, told)).delete([FILE]).failed == {FILE: "failed with an error without a code"}

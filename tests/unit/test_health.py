@@ -1,18 +1,57 @@
-"""Lake health: counters that are absent where unknown, warnings by kind, and the sum of a lake."""
+"""Lake health: counters, warnings, clustering depth, and what is remembered of a lake."""
 
 from __future__ import annotations
 
+import logging
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from icekeeper.errors import PolicyError
-from icekeeper.health.examine import lake_totals
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.health.examine import DEPTH_COUNTER, examine, lake_counters, lake_totals
+from icekeeper.health.lake_log import LakeLog
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import ManifestContent, ManifestFile
+from icekeeper.metadata.overlap_depth import DEPTH_KEY
+from icekeeper.model import DataFile, FileIdentity, ManifestContent, ManifestFile, TableName
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
+from icekeeper.operations.compaction.recipe import KeyColumn
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LakeStats
-from support.looked_at import IDENTITY, SUMMARY, health, of
+from support.plans import data_file
 from support.settings import MB, NOW_MS, policy, table
+
+# How tables look to health: by a document, by the summary of its head.
+
+IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
+SUMMARY = {
+    "total-data-files": "10",
+    "total-delete-files": "0",
+    "total-position-deletes": "0",
+    "total-equality-deletes": "0",
+    "total-records": "1000",
+    "total-files-size": str(10 * 400 * MB),
+    "manifests-created": "1",
+    "manifests-kept": "2",
+}
+
+
+def health(summary: object = None, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
+    return of(table(SUMMARY if summary is None else summary, **more), resolved)
+
+
+def of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
+    return examine(IDENTITY, metadata, resolved or policy(), now_ms=NOW_MS, **more)
+
+
+# Lake health: counters that are absent where unknown, warnings by kind, and the sum of a lake.
 
 KEEP_SHORT_LOG = "write.metadata.delete-after-commit.enabled"
 
@@ -217,3 +256,187 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
         "lake_average_file_bytes": 100,
     }
     assert lake_totals([]) == {"lake_tables": 0, "lake_tables_warned": 0}
+
+
+# How deep partitions overlap before a plan, as it expects to leave them, and as its outputs really lie.
+
+LONG = struct.Struct("<q")
+BY_ID = Layout((KeyColumn(1), KeyColumn(2)), {1: "long", 2: "long"})
+CURVE = Layout((KeyColumn(1), KeyColumn(2)), {1: "long", 2: "long"}, is_curve=True)
+
+
+def file(path: str, *ranges: tuple[int, int]) -> DataFile:
+    lower, upper = ({n: LONG.pack(r[side]) for n, r in enumerate(ranges, 1)} for side in (0, 1))
+    return data_file(path, 10 * MB, lower_bounds=lower, upper_bounds=upper)
+
+
+def depth(layout: Layout, *partitions: Sequence[DataFile]) -> ClusteringDepth:
+    identity = FileIdentity(1, 1, 1, 1)
+    return ClusteringDepth.of([[Candidate(f, 0, 1, "m", identity) for f in files] for files in partitions], layout)
+
+
+SPREAD = [file(f"f{n}", (0, 100), (0, 100)) for n in range(4)]
+ALL = [f.file_path for f in SPREAD]
+
+
+def test_a_sort_order_is_measured_by_its_first_column() -> None:
+    before = depth(BY_ID, SPREAD, [file("other", (0, 100), (0, 100))])
+    assert before.now() == (4 * 4 + 1) / 5
+    assert before.as_planned([(ALL, 4)]) == 1.0
+    assert before.with_outputs([(ALL, [file(f"o{n}", (25 * n, 25 * n + 25), (0, 100)) for n in range(4)])]) == 1.0
+    assert before.with_outputs([]) == before.now()
+
+
+def test_a_curve_is_measured_by_all_of_its_columns() -> None:
+    """Four files become two by two stretches: two files over any value of either column."""
+    before = depth(CURVE, SPREAD)
+    assert before.now() == 4.0
+    assert before.as_planned([(ALL, 4)]) == 2.0
+    quarters = [file(f"o{n}", (50 * (n % 2), 50 * (n % 2) + 50), (50 * (n // 2), 50 * (n // 2) + 50)) for n in range(4)]
+    assert before.with_outputs([(ALL, quarters)]) == 2.0
+
+
+def test_what_is_not_known_before_is_not_promised_after() -> None:
+    unknown = [data_file("u", 10 * MB), *SPREAD[:1]]
+    before = depth(BY_ID, unknown)
+    assert before.now() == 2.0
+    assert before.as_planned([(["u", "f0"], 2)]) == 2.0
+
+
+def test_over_a_lake_the_deepest_table_counts() -> None:
+    def stats(deep: float) -> LakeStats:
+        identity = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+        return LakeStats(
+            identity=identity,
+            observed_ms=1,
+            snapshot_id=1,
+            counters={"lake_clustering_depth": deep},
+            warnings={},
+            policy={},
+        )
+
+    assert lake_totals([stats(3.5), stats(2.0)])["lake_clustering_depth"] == 3.5
+
+
+def depths_of(*depths: str | None) -> dict[str, int | float]:
+    """The depth of a table with these snapshots; the head is the last but one, which follows those before it."""
+    summaries: list[dict[str, str]] = [{} if depth is None else {DEPTH_KEY: depth} for depth in depths]
+    raw = [
+        {"snapshot-id": n, "timestamp-ms": n, "summary": summary, "parent-snapshot-id": n - 1 if n else None}
+        for n, summary in enumerate(summaries)
+    ]
+    document = {"format-version": 2, "location": "s3://b/t", "snapshots": raw, "current-snapshot-id": len(raw) - 2}
+    metadata = TableMetadata(document)
+    counters = lake_counters(metadata, metadata.current_snapshot, now_ms=9)
+    return {name: value for name, value in counters.items() if name == DEPTH_COUNTER}
+
+
+def test_the_depth_is_that_of_the_newest_pass_that_left_one() -> None:
+    assert depths_of("5.5", "2.5", None, None) == {DEPTH_COUNTER: 2.5}
+    assert depths_of("5.5", "much", None, None) == {DEPTH_COUNTER: 5.5}
+    assert depths_of(None, None, None) == {}
+    assert depths_of(None, None, "3.5") == {}  # of a snapshot that the head does not follow
+
+
+# What is remembered of a lake: a warning is told when it comes and when it goes, stats are kept when they changed.
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStateStore:
+    return SqliteStateStore(tmp_path / "state.db")
+
+
+def opened(store: SqliteStateStore) -> LakeLog:
+    return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
+
+
+def observe(log: LakeLog, stats: LakeStats) -> None:
+    """A scan that meets one table."""
+    log.observe(stats)
+    log.finish()
+
+
+SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
+SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
+
+
+def told(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
+    """What the product told; Spark's gateway may close in another thread meanwhile, and say so."""
+    return [(record.levelname, record.getMessage()) for record in records if record.name.startswith("icekeeper.")]
+
+
+def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    observe(opened(store), health(SMALL))
+    assert told(caplog.records) == [("WARNING", SENTENCE)]
+    fields = next(vars(one) for one in caplog.records if one.name.startswith("icekeeper."))
+    expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
+    assert {key: fields[key] for key in expected} == expected
+    # A later scan, another snapshot: the same warning is no news.
+    observe(opened(store), health(SMALL, snapshots=2))
+    assert len(told(caplog.records)) == 1
+    observe(opened(store), health())
+    assert told(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
+
+
+def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
+    observe(opened(store), health())
+    hour_later = replace(
+        health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
+    )
+    observe(opened(store), hour_later)
+    known = store.lake_stats.of_table(IDENTITY)
+    assert known is not None
+    assert known.observed_ms == NOW_MS
+    for news in (
+        replace(hour_later, snapshot_id=9),
+        replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
+        replace(hour_later, policy={"branch": "b (--set)"}),
+        replace(hour_later, warnings={"small_files": "so"}),
+    ):
+        observe(opened(store), news)
+        assert store.lake_stats.of_table(IDENTITY) == news
+
+
+def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
+    other = replace(IDENTITY, table=TableName(("ns",), "other"))
+    for identity in (IDENTITY, other):
+        observe(opened(store), replace(health(), identity=identity))
+    opened(store).forget_all_but({IDENTITY.table})
+    assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
+
+
+def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its property would be an item that DynamoDB refuses, and with it the batch."""
+    log, large = opened(store), {"where": {"source": "table property", "value": "x" * 400_000}}
+    other = replace(IDENTITY, table=TableName(("ns",), "other"), uuid="other")
+    log.observe(replace(health(), policy=large))
+    log.observe(replace(health(), identity=other))
+    log.finish()
+    kept = store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)
+    assert [str(one.identity.table) for one in kept] == ["ns.other"]
+    ((level, message),) = told(caplog.records)
+    assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)
+
+
+def test_stats_that_cannot_be_kept_cost_one_message(
+    store: SqliteStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> Any:
+        raise StorageError("the disk is full")
+
+    log = opened(store)
+    monkeypatch.setattr(store.lake_stats, "record", lost)
+    observe(log, health(SMALL))
+    observe(log, replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
+    log.forget_all_but(())
+    assert told(caplog.records) == [
+        ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
+    ]
+    monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
+    observe(opened(store), health(SMALL))
+    assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")

@@ -1,17 +1,29 @@
-"""What is written to S3 is an object once it is complete, in few requests, and nothing after an error (rule 157)."""
+"""Objects in parts: uploads, copies of ranges, and answers that do not come."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import random
 import threading
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
+from icekeeper.errors import StorageError
 from icekeeper.machine.resources import with_spare_bytes
-from icekeeper.storage.multipart import bounded_output
+from icekeeper.storage.arrow_files import read_s3_range
+from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble, bounded_output, may_copy_ranges
+from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, PartEtag, SentPart, etag_problem
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.paper_s3 import PaperS3, failing, failure, storage_over
+
+# What is written to S3 is an object once it is complete, in few requests, and nothing after an error (rule 157).
 
 TO = "s3://bucket/t/new"
 
@@ -108,3 +120,216 @@ def test_local_files_are_written_as_before(tmp_path: Path) -> None:
     with bounded_output(Storage({}), str(tmp_path / "new")) as sink:
         sink.write(b"data")
     assert (tmp_path / "new").read_bytes() == b"data"
+
+
+# A store assembles an object, or leaves nothing behind and says why it did not (platform 47).
+
+SOURCE = CopiedRange("s3a://other/t/a b", '"etag"', 2, 6)
+PARTS: Sequence[Part] = (SOURCE, SentPart((OwnBytes(b"x"), SOURCE)), SOURCE, SentPart((OwnBytes(b"end"),)))
+
+
+def test_parts_become_an_object_in_their_order() -> None:
+    client = PaperS3()
+    made = assemble(storage_over(client), TO, PARTS)
+    assert isinstance(made, AssembledObject)
+    assert client.objects["bucket/t/new"] == b"2345x23452345end"
+    assert (made.size, client.open_uploads) == (16, 0)
+    assert [part.md5 is None for part in made.part_etags] == [True, False, True, False]
+    assert etag_problem(made.etag, made.part_etags) is None
+
+
+REFUSED = [(403, "AccessDenied"), (405, "MethodNotAllowed"), (501, "NotImplemented"), (400, "InvalidRequest")]
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSED)
+@pytest.mark.parametrize("call", ["create", "copy", "complete"])
+def test_a_store_that_refuses_is_not_asked_again(call: str, status: int, code: str) -> None:
+    client = PaperS3(failing(call, failure(status, code)))
+    storage = storage_over(client)
+    assert may_copy_ranges(storage, TO)
+    made = assemble(storage, TO, PARTS)
+    assert isinstance(made, NotAssembled)
+    assert (made.path, made.source_changed, code in made.reason) == (TO, False, True)
+    assert not may_copy_ranges(storage, "s3a://bucket/another")
+    assert may_copy_ranges(storage, "s3://another/t")
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+PASSING = [
+    failure(503, "SlowDown"),
+    failure(500, "InternalError"),
+    failure(404, "NoSuchKey"),
+    EndpointConnectionError(endpoint_url="http://store"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__ + str(error)[-30:])
+@pytest.mark.parametrize("call", ["copy", "send", "get"])
+def test_what_fails_midway_leaves_nothing_and_is_tried_with_the_next_object(call: str, error: Exception) -> None:
+    client = PaperS3(failing(call, error))
+    storage = storage_over(client)
+    assert isinstance(assemble(storage, TO, PARTS), NotAssembled)
+    assert may_copy_ranges(storage, TO)
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+@pytest.mark.parametrize("status", [412, 416])
+@pytest.mark.parametrize("call", ["copy", "get"])
+def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
+    """Nothing is told of the store by that."""
+    client = PaperS3(failing(call, failure(status, "PreconditionFailed")))
+    storage = storage_over(client)
+    assert assemble(storage, TO, PARTS) == NotAssembled(SOURCE.path, "changed after its footer was read", True)
+    assert may_copy_ranges(storage, TO)
+    assert client.open_uploads == 0
+
+
+@pytest.mark.parametrize("parts", [(SOURCE, PARTS[-1]), PARTS[1:2]], ids=["copied", "sent"])
+def test_a_source_that_was_exchanged_is_seen_where_conditions_are_ignored(parts: Sequence[Part]) -> None:
+    """By the ETag of what the store answers (platform 111)."""
+    client = PaperS3()
+    client.etag = '"another"'
+    assert assemble(storage_over(client), TO, parts) == NotAssembled(
+        SOURCE.path, "changed after its footer was read", True
+    )
+    assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
+
+
+def test_an_etag_without_quotes_is_the_same() -> None:
+    client = PaperS3()
+    client.etag = "etag"
+    assert isinstance(assemble(storage_over(client), TO, PARTS), AssembledObject)
+
+
+@pytest.fixture(scope="module")
+def bucket(moto_server: MotoServer) -> tuple[Storage, str]:
+    name = f"exchanged-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=name)
+    return Storage(moto_server.s3_properties), f"s3://{name}"
+
+
+@pytest.mark.parametrize("is_copied", [True, False], ids=["copied", "sent"])
+@pytest.mark.parametrize("longer", [0, 7, -7])
+def test_moto_gives_bytes_of_another_object_and_none_of_them_is_taken(
+    bucket: tuple[Storage, str], is_copied: bool, longer: int
+) -> None:
+    (storage, root), size = bucket, 5 * 1024 * 1024
+    source, new = f"{root}/{uuid.uuid4()}", f"{root}/{uuid.uuid4()}"
+    storage.write(source, bytes(size))
+    etag = storage.s3.head_object(Bucket=root[5:], Key=source[len(root) + 1 :])["ETag"]
+    storage.write(source, b"x" * (size + longer))
+    piece = CopiedRange(source, etag, 4, size - 8)
+    made = assemble(storage, new, (piece if is_copied else SentPart((piece,)),))
+    assert made == NotAssembled(source, "changed after its footer was read", True)
+    assert storage.size(new) is None
+
+
+def test_an_interruption_leaves_no_upload() -> None:
+    client = PaperS3(failing("complete", KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        assemble(storage_over(client), TO, PARTS)
+    assert client.open_uploads == 0
+
+
+def test_the_upload_is_aborted_after_its_last_part_has_ended() -> None:
+    """A part that arrived later would stay in the store, and cost."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fails(call: str, number: int) -> None:
+        if call == "send":
+            begun.set()
+            assert may_end.wait(10)
+        elif call == "copy" and number == 1:
+            assert begun.wait(10)
+            threading.Timer(0.05, may_end.set).start()
+            raise failure(500, "InternalError")
+
+    client = PaperS3(fails)
+    assert isinstance(assemble(storage_over(client), TO, (SOURCE, PARTS[-1])), NotAssembled)
+    assert (client.calls[-1], client.parts) == ("abort", {})
+
+
+def test_local_files_and_other_stores_are_not_copied_by_a_store() -> None:
+    storage = Storage({})
+    assert not any(may_copy_ranges(storage, path) for path in ("/tmp/x", "file:///tmp/x", "gs://bucket/x"))
+
+
+@pytest.mark.parametrize("short", [0, 7, 8])
+def test_a_short_answer_is_asked_for_again_and_then_an_error(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(rule 123)"""
+    client = PaperS3()
+    for answers in ([short] * 2 + [9], [short] * 3):
+        bodies = iter([io.BytesIO(bytes(size)) for size in answers])
+        monkeypatch.setattr(client, "get_object", lambda bodies=bodies, **_: {"Body": next(bodies)})
+        if answers[-1] == 9:
+            assert read_s3_range(client, "s3://b/k", 0, 9) == bytes(9)
+            continue
+        with pytest.raises(OSError, match=f"answered with {short} of the 9 bytes from 0 of s3://b/k"):
+            read_s3_range(client, "s3://b/k", 0, 9)
+
+
+def _md5(text: bytes) -> str:
+    return hashlib.md5(text).hexdigest()
+
+
+_SENT = PartEtag(f'"{_md5(b"b")}"', _md5(b"b"))
+_COPIED = PartEtag(_md5(b"a"))
+_WHOLE = _md5(bytes.fromhex(_md5(b"a")) + bytes.fromhex(_md5(b"b")))
+TOLD: list[tuple[str, list[PartEtag], str | None]] = [
+    (f'"{_WHOLE}-2"', [_COPIED, _SENT], None),
+    (f"{_WHOLE}-2", [_COPIED, _SENT], None),
+    (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it of 3 parts instead of 2"),
+    (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag is not that of its parts"),
+    (f'"{_WHOLE}-2"', [_SENT, PartEtag(_md5(b"c"), _md5(b"d"))], "the store holds other bytes than were sent to it"),
+    # Of a store whose ETags are no MD5 nothing is told but the number of parts.
+    (f'"{_WHOLE}-2"', [_COPIED, PartEtag(_md5(b"c"), _md5(b"d"))], None),
+    ('"anything"', [_COPIED, _SENT], None),
+    (f'"{_WHOLE}-2"', [PartEtag("anything"), _SENT], None),
+]
+
+
+@pytest.mark.parametrize(("etag", "parts", "problem"), TOLD)
+def test_etags_are_believed_where_they_are_md5s(etag: str, parts: list[PartEtag], problem: str | None) -> None:
+    assert etag_problem(etag, parts) == problem
+
+
+# An object that may still appear: nothing else is written under its name (rule 168).
+
+UPLOADED_PARTS: tuple[Part, ...] = (CopiedRange("s3a://other/t/a b", '"etag"', 2, 6), SentPart((OwnBytes(b"end"),)))
+UNKNOWN = [
+    failure(503, "SlowDown"),
+    failure(500, "InternalError"),
+    # The request before it, which boto3 has repeated, has completed the upload.
+    failure(404, "NoSuchUpload"),
+    ReadTimeoutError(endpoint_url="http://store"),
+    EndpointConnectionError(endpoint_url="http://store"),
+]
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=lambda error: type(error).__name__ + str(error)[-40:])
+def test_a_completion_without_an_answer_is_an_error(error: Exception) -> None:
+    client = PaperS3(failing("complete", error))
+    storage = storage_over(client)
+    with pytest.raises(StorageError, match="s3://bucket/t/new"):
+        assemble(storage, TO, UPLOADED_PARTS)
+    assert client.calls[-1] == "abort"
+    assert may_copy_ranges(storage, TO)
+
+
+@pytest.mark.parametrize("call", ["upload_part_copy", "upload_part", "complete_multipart_upload"])
+def test_an_answer_without_its_etag_tells_nothing(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some stores answer so; it fails neither the worker nor, before the last step, the copy by another way."""
+    client = PaperS3()
+    real = getattr(client, call)
+
+    def silent(**asked: Any) -> dict[str, Any]:
+        real(**asked)
+        return {}
+
+    monkeypatch.setattr(client, call, silent)
+    if call != "complete_multipart_upload":
+        made = assemble(storage_over(client), TO, UPLOADED_PARTS)
+        assert made == NotAssembled(TO, "failed: the store did not tell the ETag of what it made")
+        return
+    with pytest.raises(StorageError, match="did not tell the ETag"):
+        assemble(storage_over(client), TO, UPLOADED_PARTS)

@@ -1,16 +1,28 @@
-"""Which partitions are dropped, and which delete files go with them."""
+"""Which partitions are dropped, and that no other row goes with them."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, partition_key
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.operations.old_partitions import ExpiryPlan, LivePartitions, goes_with, partitions_sharing_files
+from icekeeper.operations.compaction.where import whole_partitions
+from icekeeper.operations.old_partitions import (
+    ChosenPartitions,
+    ExpiryPlan,
+    LivePartitions,
+    goes_with,
+    partitions_sharing_files,
+)
 from support.plans import data_file, partitioned, spec, times
+from support.tables import new_document
+
+# Which partitions are dropped, and which delete files go with them.
 
 DAILY = times(partitioned(spec(0, ("ts", "day"))))
 TODAY = 20000
@@ -91,3 +103,105 @@ def test_partitions_that_share_a_file_stay() -> None:
     assert partitions_sharing_files(expired, [hash("e")]) == frozenset()
     assert partitions_sharing_files(expired, [hash("b"), hash("e")]) == {old}
     assert partitions_sharing_files([*expired, (oldest, "a")], []) == {old, oldest}
+
+
+# Partitions that lie whole within a filter: no partition with a single other row, whatever the logic of null says.
+
+COLUMNS = {1: "long", 2: "string", 3: "double", 5: "timestamp", 6: "date"}
+MAY_1 = 19844  # days from 1970 to 2024-05-01
+MAY_1_MS = MAY_1 * 86_400_000
+
+
+def table(*fields: tuple[int, str]) -> TableMetadata:
+    columns = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in COLUMNS.items()]
+    spec = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": columns}
+    return TableMetadata(
+        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": spec}]})
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "partition", "where", "matches"),
+    [
+        ([(2, "identity")], ("us",), "c2 = 'us'", True),
+        ([(2, "identity")], ("eu",), "c2 = 'us'", False),
+        ([(2, "identity")], ("us",), "c2 = 'us' and c1 = 5", False),
+        ([(2, "identity")], ("us",), "c2 = 'us' or c1 = 5", True),
+        ([(2, "identity")], (None,), "c2 != 'us'", False),
+        ([(2, "identity")], (None,), "c2 < 'us' or c1 = 5", False),
+        ([(2, "identity")], (None,), "c1 = 5", False),
+        ([(3, "identity")], (math.nan,), "c3 < 5 or c1 = 5", False),
+        ([(3, "identity")], (4.0,), "c3 < 5 or c1 = 5", True),
+        ([(5, "day")], (MAY_1,), "c5 < '2024-05-02T00:00:00'", True),
+        ([(5, "day")], (MAY_1,), "c5 < '2024-05-01T23:59:59'", False),
+        ([(5, "day")], (MAY_1,), "c5 >= '2024-05-01T00:00:00'", True),
+        ([(5, "day")], (MAY_1,), "c5 > '2024-05-01T00:00:00'", False),
+        ([(5, "day")], (MAY_1 - 1,), "c5 < current_date", True),
+        ([(5, "day")], (MAY_1,), "c5 < current_date", False),
+        ([(5, "day")], (MAY_1 - 1,), "c5 < now() - interval '1 hour'", False),
+        ([(5, "day")], (MAY_1 - 2,), "c5 < now() - interval '1 day'", True),
+        ([(6, "month")], (652,), "c6 < '2024-06-01'", True),
+        ([(6, "month")], (652,), "c6 <= '2024-05-30'", False),
+        ([(2, "truncate[2]")], ("us",), "c2 >= 'us'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 >= 'um'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 = 'us'", False),
+        ([(1, "bucket[4]")], (1,), "c1 = 5", False),
+        ([(2, "identity"), (2, "void")], ("us", None), "c2 = 'us'", True),
+        ([(2, "identity")], (None,), "c2 is null", True),
+        ([(2, "identity")], ("us",), "c2 is null", False),
+        ([(1, "bucket[4]")], (None,), "c1 is null", True),
+        ([(5, "day")], (None,), "c5 is null", True),
+        ([(3, "identity")], (math.nan,), "c3 is nan", True),
+        ([(1, "bucket[4]")], (1,), "bucket(4, c1) = 1", True),
+        ([(1, "bucket[4]")], (2,), "bucket(4, c1) = 1", False),
+        ([(1, "bucket[4]")], (None,), "bucket(4, c1) = 1", False),
+        ([(1, "bucket[8]")], (1,), "bucket(4, c1) = 1", False),
+        ([(2, "truncate[2]")], ("us",), "truncate(2, c2) = 'us'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 like 'us%'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 like 'u%'", True),
+        ([(2, "truncate[2]")], ("us",), "c2 like 'usa%'", False),
+        ([(2, "truncate[2]")], ("u",), "c2 = 'u'", True),
+        ([(1, "truncate[10]")], (20,), "truncate(10, c1) = 20", True),
+        ([(1, "truncate[10]")], (20,), "c1 between 20 and 29", True),
+        ([(1, "truncate[10]")], (20,), "c1 between 20 and 28", False),
+        ([(1, "truncate[10]")], (20,), "truncate(20, c1) = 20", True),
+        ([(1, "identity")], (2,), "c1 = 1.5", False),
+        ([(5, "day")], (MAY_1,), "days(c5) = date '2024-05-01'", True),
+        ([], (), "c2 = 'us'", False),
+    ],
+)
+def test_a_partition_matches_only_if_each_of_its_rows_does(
+    fields: list[tuple[int, str]], partition: tuple[PartitionValue, ...], where: str, matches: bool
+) -> None:
+    """What a filter drops is gone for good (rule 126)."""
+    assert whole_partitions(where, table(*fields), MAY_1_MS)(0, partition) is matches
+
+
+def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
+    """Nobody can tell what its values mean today, though those of the other column would match."""
+    assert not whole_partitions("c2 = 'us'", table((2, "identity"), (9, "identity")), MAY_1_MS)(0, ("us", 7))
+
+
+def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> None:
+    """Neither a slip in a filter nor a wrong clock empties a table (rule 126)."""
+    found = ChosenPartitions(lambda spec_id, partition: partition[0] != "keep")
+    found.add(0, ("a",))
+    last = found.plan(None, "c2 != 'keep'")
+    assert not isinstance(last, Nothing)
+    assert last.partitions == {partition_key(0, ("a",))}
+    with pytest.raises(OperationRefused, match=r"the last partition of the table matches where .* goes by the clock"):
+        found.plan(None, "c2 != 'keep' and c5 < now()")
+    found.add(0, ("b",))
+    with pytest.raises(OperationRefused, match="every partition of the table matches where"):
+        found.plan(None, "c2 != 'keep'")
+    found.add(0, ("keep",))
+    plan = found.plan(None, "c2 != 'keep'")
+    assert not isinstance(plan, Nothing)
+    assert plan.partitions == {partition_key(0, ("a",)), partition_key(0, ("b",))}
+    first = found.plan(1, "c2 != 'keep'")
+    assert not isinstance(first, Nothing)
+    assert first.partitions == {partition_key(0, ("a",))}

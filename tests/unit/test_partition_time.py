@@ -1,19 +1,36 @@
-"""When partitions end: by transforms of time, by calendar columns, by text that is read with a pattern."""
+"""When partitions end, and how long they are left alone after that."""
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
+import struct
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.errors import PolicyError
-from icekeeper.model import Nothing
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import Nothing, PartitionValue
+from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.plan_groups import plan_compaction
+from icekeeper.operations.compaction.where import file_scope
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import parse_time_pattern
-from support.plans import ms, partitioned, policy, spec, times
+from icekeeper.state.store import LastSeen
+from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
+from support.plans import table as any_table
+from support.settings import policy as resolved_policy
+from support.settings import small_files
+
+# When partitions end: by transforms of time, by calendar columns, by text that is read with a pattern.
 
 
 @pytest.mark.parametrize(
@@ -169,13 +186,174 @@ def test_a_pattern_that_names_no_moment_is_bad_usage(text: str, complaint: str) 
     assert complaint in str(found.value)
 
 
-@given(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9998, 12, 31)), st.sampled_from("dHMS"))
-def test_ends_agree_with_the_calendar(moment: datetime.datetime, finest: str) -> None:
+@given(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9998, 12, 31)), st.sampled_from("dHMS"))
+def test_ends_agree_with_the_calendar(moment: dt.datetime, finest: str) -> None:
     pattern = {"d": "%Y-%m-%d", "H": "%Y%m%d%H", "M": "%Y-%j %H.%M", "S": "%Y-%m-%d %H:%M:%S"}[finest]
     kept = {"d": 3, "H": 4, "M": 5, "S": 6}[finest]
     length = {"d": "days", "H": "hours", "M": "minutes", "S": "seconds"}[finest]
-    start = datetime.datetime(*moment.timetuple()[:kept])  # type: ignore[arg-type]
+    start = dt.datetime(*moment.timetuple()[:kept])  # type: ignore[arg-type]
     text = f"{moment.year:04}" + start.strftime(pattern.removeprefix("%Y"))
-    end = start + datetime.timedelta(**{length: 1})
-    since = end - datetime.datetime(1970, 1, 1)
-    assert parse_time_pattern(pattern).end_ms([text]) == since // datetime.timedelta(milliseconds=1)
+    end = start + dt.timedelta(**{length: 1})
+    since = end - dt.datetime(1970, 1, 1)
+    assert parse_time_pattern(pattern).end_ms([text]) == since // dt.timedelta(milliseconds=1)
+
+
+# ``min_partition_age_hours``: partitions are left alone until so long after their own end, to the millisecond.
+
+DAY_MS = 24 * HOUR_MS
+COLUMNS = {
+    1: ("ts", "timestamptz"),
+    2: ("d", "date"),
+    3: ("text", "string"),
+    4: ("n", "long"),
+    5: ("ns", "timestamp_ns"),
+}
+
+
+MONTHS = {"partition_time_column": "text", "partition_time_pattern": "%Y-%m"}
+
+
+def table(*fields: tuple[int, str]) -> TableMetadata:
+    """Partitioned by these columns and transforms; spec 1, an earlier one, by nothing."""
+    columns = [{"id": i, "name": name, "required": False, "type": kind} for i, (name, kind) in COLUMNS.items()]
+    spec = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": columns}
+    specs = [{"spec-id": 0, "fields": spec}, {"spec-id": 1, "fields": []}]
+    return any_table(3, schemas=[schema], **{"partition-specs": specs})
+
+
+def moment_ms(*parts: int) -> int:
+    return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc, arg-type]  # year, month, …
+
+
+@pytest.mark.parametrize(
+    ("source", "transform", "value", "end_ms"),
+    [
+        (1, "hour", 56 * 8766, 56 * 8766 * HOUR_MS + HOUR_MS),
+        (1, "day", 20_454, moment_ms(2026, 1, 2)),
+        (2, "day", 20_454, moment_ms(2026, 1, 2)),
+        (2, "identity", 20_454, moment_ms(2026, 1, 2)),
+        (1, "month", 56 * 12 + 1, moment_ms(2026, 3, 1)),
+        (1, "month", 54 * 12 + 1, moment_ms(2024, 3, 1)),  # a leap year's February
+        (1, "year", 56, moment_ms(2027, 1, 1)),
+        (1, "identity", moment_ms(2026, 1, 1, 12) * 1000 + 999, moment_ms(2026, 1, 1, 12) + 1),
+        (5, "identity", moment_ms(2026, 1, 1, 12) * 1_000_000, moment_ms(2026, 1, 1, 12) + 1),
+    ],
+)
+@pytest.mark.parametrize("hours", ["0", "1", "36.5"])
+def test_a_partition_is_rewritten_from_its_end_and_age_on(
+    source: int, transform: str, value: int, end_ms: int, hours: str
+) -> None:
+    metadata, settings = table((source, transform)), policy(min_partition_age_hours=hours)
+    file = data_file("f", 1, (value,))
+    edge_ms = end_ms + int(float(hours) * HOUR_MS)
+    assert file_scope(settings, metadata, edge_ms)(file, 0)
+    assert not file_scope(settings, metadata, edge_ms - 1)(file, 0)
+
+
+def test_without_the_key_a_partition_of_the_future_is_rewritten() -> None:
+    file = data_file("f", 1, (40_000,))
+    assert file_scope(policy(), table((1, "day")), HEAD_MS)(file, 0)
+    assert not file_scope(policy(min_partition_age_hours="0"), table((1, "day")), HEAD_MS)(file, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "spec_id"),
+    [
+        ([], (), 0),
+        ([(4, "bucket[4]")], (3,), 0),
+        ([(3, "identity")], ("2100-01-01",), 0),
+        ([(1, "day")], (None,), 0),
+        ([(1, "void")], (None,), 0),
+        ([(1, "day")], (), 1),
+    ],
+    ids=["unpartitioned", "bucket", "text without a pattern", "null", "void", "earlier spec"],
+)
+def test_partitions_without_a_time_are_as_without_the_key(
+    fields: list[tuple[int, str]], value: tuple[PartitionValue, ...], spec_id: int
+) -> None:
+    in_scope = file_scope(policy(min_partition_age_hours="100000"), table(*fields), HEAD_MS)
+    assert in_scope(data_file("f", 1, value), spec_id)
+
+
+def test_text_tells_a_time_by_the_pattern_for_partitions() -> None:
+    settings = policy(min_partition_age_hours="24", partition_time_column="text", partition_time_pattern="%Y-%m-%d")
+    now_ms = moment_ms(2026, 3, 12)
+    in_scope = file_scope(settings, table((4, "bucket[4]"), (3, "identity")), now_ms)
+    found = {text: in_scope(data_file("f", 1, (0, text)), 0) for text in ("2026-03-10", "2026-03-11", "unknown")}
+    assert found == {"2026-03-10": True, "2026-03-11": False, "unknown": True}
+
+
+def test_the_column_that_tells_the_time_may_be_named() -> None:
+    settings = policy(min_partition_age_hours="1", partition_time_column="d")
+    in_scope = file_scope(settings, table((1, "day"), (2, "identity")), moment_ms(2026, 1, 2, 1))
+    assert in_scope(data_file("f", 1, (40_000, 20_454)), 0)
+    assert not in_scope(data_file("f", 1, (20_454, 20_455)), 0)
+    with pytest.raises(PolicyError, match="the table is not partitioned by 'nothing'"):
+        file_scope(policy(min_partition_age_hours="1", partition_time_column="nothing"), table((1, "day")), 0)
+
+
+def test_it_holds_beside_a_filter_and_the_age_of_data() -> None:
+    settings = policy(min_partition_age_hours="24", where="n > 5")
+    counts: dict[str, Any] = {"value_counts": {4: 10}, "null_value_counts": {4: 0}}
+    few: dict[str, Any] = {"lower_bounds": {4: struct.pack("<q", 1)}, "upper_bounds": {4: struct.pack("<q", 5)}}
+    in_scope = file_scope(settings, table((1, "day")), moment_ms(2026, 1, 3))
+    assert in_scope(data_file("f", 1, (20_454,), **counts), 0)
+    assert not in_scope(data_file("f", 1, (20_454,), **counts, **few), 0)
+    assert not in_scope(data_file("f", 1, (20_455,), **counts), 0)
+
+
+def test_a_plan_leaves_young_partitions_alone() -> None:
+    metadata = table((1, "day"))
+    files = [live_file(data_file(f"{day}-{n}", MB, (day,))) for day in (20_454, 20_455) for n in range(2)]
+    settings = policy(min_partition_age_hours="24", min_input_files=2)
+    state = TableState(metadata, metadata.head("main"), live_files=files)
+    now_ms = moment_ms(2026, 1, 3)
+    plan = plan_compaction(state, settings, now_ms=now_ms, in_scope=file_scope(settings, metadata, now_ms))
+    assert not isinstance(plan, Nothing)
+    assert sorted(plan.input_files) == ["20454-0", "20454-1"]
+
+
+def seen(resolved: ResolvedPolicy, finished_ms: int) -> LastSeen:
+    return LastSeen(snapshot_id=100, fingerprint=resolved.fingerprint(), finished_ms=finished_ms, idle=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "looked_hours", "now_hours", "is_proposed"),
+    [
+        ({}, 0, 1000, False),
+        # Old enough only after the pass looked: it looks once more, then never again.
+        ({"min_data_age_hours": "5"}, 1, 4, False),
+        ({"min_data_age_hours": "5"}, 1, 5, True),
+        ({"min_data_age_hours": "5"}, 5, 1000, False),
+        # A partition by day that ends within a day of the commit, and 10 hours: at most 34 hours.
+        ({"min_partition_age_hours": "10"}, 1, 24, False),
+        ({"min_partition_age_hours": "10"}, 1, 25, True),
+        ({"min_partition_age_hours": "10"}, 25, 33, False),
+        ({"min_partition_age_hours": "10"}, 25, 34, True),
+        ({"min_partition_age_hours": "10"}, 34, 1000, False),
+        # A partition of a month, told by text, may end 31 days after the commit.
+        ({"min_partition_age_hours": "10", **MONTHS}, 34, 100, True),
+        ({"min_partition_age_hours": "10", **MONTHS}, 31 * 24 + 10, 5000, False),
+        ({"where": "ts < now() - interval '3 hours'"}, 1, 2, False),
+        ({"where": "ts < now() - interval '3 hours'"}, 1, 3, True),
+        ({"where": "ts < now() - interval '3 hours'"}, 3, 1000, False),
+        ({"where": "ts < '2026-01-01'"}, 1, 1000, False),
+        ({"where": "ts < date '2026-01-01' and bucket(4, n) = 1"}, 1, 1000, False),
+    ],
+)
+def test_an_idle_pass_is_looked_after_again_when_time_brought_files_into_its_scope(
+    settings: dict[str, str], looked_hours: int, now_hours: int, is_proposed: bool
+) -> None:
+    metadata = table((1, "day"))
+    metadata.document["snapshots"][0]["summary"] = small_files(50, MB)
+    resolved = resolved_policy(operations="compact", **settings)
+    now_ms = HEAD_MS + now_hours * HOUR_MS
+    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=seen(resolved, HEAD_MS + looked_hours * HOUR_MS))
+    found = assess("ns.t", metadata, resolved, findings)
+    assert isinstance(found, Proposal) is is_proposed
+    if isinstance(found, Skip):
+        assert found.reason == "unchanged since the last pass found nothing to do"

@@ -1,18 +1,30 @@
-"""Settings: what they mean, and what is refused."""
+"""Settings: what they mean, where they come from, and what is refused."""
 
 from __future__ import annotations
 
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from types import SimpleNamespace
+
 import pytest
 
+from icekeeper.cycle.service import CycleSettings
 from icekeeper.errors import PolicyError
-from icekeeper.policy import (
-    DEPLOYMENT_KEYS,
-    Layer,
-    Operation,
-    Policy,
-    resolve,
-)
+from icekeeper.pipeline.events import MachineInput, parse_event
+from icekeeper.policy import Operation, gc_enabled
+from icekeeper.policy import layers as foreign_names
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy, Scope, refuse_meaningless
+from icekeeper.policy.layers import Layer, layers_for
+from icekeeper.policy.policy_file import parse_policy_file
+from icekeeper.policy.resolve import resolve, unused_settings
+from icekeeper.storage.listing import in_parallel
+from icekeeper.storage.storage import Storage
 from support.settings import refusal, resolved
+
+# Settings: what they mean, and what is refused.
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
@@ -187,3 +199,461 @@ def test_the_fingerprint_follows_values_not_sources() -> None:
     assert resolved(min_input_files="6").fingerprint() != plain
     nearly = [resolved({"history.expire.max-snapshot-age-ms": text}) for text in ("1000000001", "1000000002")]
     assert nearly[0].fingerprint() != nearly[1].fingerprint()
+
+
+# The fingerprint of a policy: it changes with what decides what a pass does to a table, and with nothing else.
+
+
+def fingerprint(source: str = "--set", **settings: str) -> str:
+    return resolve([Layer(source, settings)]).fingerprint()
+
+
+@pytest.mark.parametrize("key", sorted(DEPLOYMENT_KEYS))
+def test_what_a_detection_looks_at_and_when_wakes_no_table_that_is_done(key: str) -> None:
+    value = {"table_settings": "all"}.get(key, "other*" if key.endswith("_filter") else "7")
+    assert fingerprint(**{key: value}) == fingerprint()
+
+
+def test_a_value_counts_and_its_source_does_not() -> None:
+    assert fingerprint(min_input_files="7") != fingerprint()
+    assert fingerprint(min_input_files="7") == fingerprint("the policy file", min_input_files="7")
+    assert fingerprint(min_input_files="5") == fingerprint()
+
+
+# Whoever comes from Modak or Iceberg's procedures is told the right key, never one of the opposite meaning.
+
+
+def refusal_of(key: str) -> str:
+    with pytest.raises(PolicyError) as refused:
+        resolve([Layer("--set", {key: "5"})])
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "here"),
+    [
+        ("snapshot_min_retained", "max_snapshots_to_keep, the newest snapshots that are always kept"),
+        ("retain_last", "max_snapshots_to_keep, the newest snapshots that are always kept"),
+        ("rewrite_target_bytes", "target_file_size_mb, in MB (2^20 bytes)"),
+        ("orphan_grace_hours", "orphan_older_than_hours"),
+        ("delete-file-threshold", "delete_compaction_min_deletes"),
+        ("partial-progress.enabled", "partial_progress, file groups per commit; 0 is off"),
+    ],
+)
+def test_a_name_of_another_service_is_translated(key: str, here: str) -> None:
+    said = refusal_of(key)
+    assert said == f"unknown policy key '{key}' (from --set); here it is {here}"
+    assert "snapshot_retain_max" not in said
+
+
+def test_the_environment_is_no_exception() -> None:
+    with pytest.raises(PolicyError, match="here it is max_snapshots_to_keep") as refused:
+        layers_for({}, {"ICEKEEPER_SNAPSHOT_MIN_RETAINED": "3"}, {})
+    assert "RETAIN_MAX" not in str(refused.value)
+
+
+def test_every_translation_names_a_key_of_ours_or_says_that_there_is_none() -> None:
+    for foreign, here in foreign_names._NAMES.items():
+        assert foreign not in POLICY_KEYS
+        assert here.startswith(("no setting", "--dry-run")) or any(key in here for key in POLICY_KEYS), here
+
+
+# The policy file: which rules fit which table, which of them wins, and what a file must not say.
+
+FILE = """
+# comments are allowed
+rules:
+- settings:
+    snapshot_retention_hours: 100
+    min_input_files: 3
+- bucket: prod-*, live
+  namespace: analytics.*
+  table: events_?
+  settings:
+    min_input_files: 7
+- table: "*_tmp"
+  settings:
+    maintenance_enabled: no
+"""
+ARN = "arn:aws:s3tables:us-east-1:111122223333:bucket/prod-eu"
+
+
+def settings_of(text: str, warehouse: str, namespace: str, table: str) -> list[tuple[str, dict[str, object]]]:
+    return [
+        (layer.source, dict(layer.values)) for layer in parse_policy_file(text, "F").layers(warehouse, namespace, table)
+    ]
+
+
+FIRST = ("policy file F rule 1 (*/*/*)", {"snapshot_retention_hours": "100", "min_input_files": "3"})
+SECOND = ("policy file F rule 2 (prod-*,live/analytics.*/events_?)", {"min_input_files": "7"})
+GOOD = FILE.replace("maintenance_enabled: no", "maintenance_enabled: false")
+THIRD = ("policy file F rule 3 (*/*/*_tmp)", {"maintenance_enabled": "false"})
+
+
+@pytest.mark.parametrize(
+    ("table", "rules"),
+    [
+        ((ARN, "analytics.web", "events_1"), [FIRST, SECOND]),
+        (("s3://live", "analytics.web", "events_1"), [FIRST, SECOND]),
+        (("s3://live/folder", "analytics.web", "events_1"), [FIRST, SECOND]),
+        ((ARN, "analytics.web", "events_12"), [FIRST]),  # ? is one character
+        ((ARN, "analytics", "events_1"), [FIRST]),
+        (("arn:aws:s3tables:us-east-1:1:bucket/test", "analytics.web", "events_1"), [FIRST]),
+        (("file:///data/warehouse", "ns", "x_tmp"), [FIRST, THIRD]),
+        ((ARN, "analytics.web", "Events_1"), [FIRST]),  # case matters
+    ],
+)
+def test_a_rule_fits_where_all_of_its_patterns_do(table: tuple[str, str, str], rules: list[object]) -> None:
+    assert settings_of(GOOD, *table) == rules
+
+
+def test_brackets_are_no_wildcards() -> None:
+    text = "rules:\n- table: 't[12]'\n  settings:\n    min_input_files: 3\n"
+    assert [bool(settings_of(text, "w", "n", name)) for name in ("t1", "t[12]")] == [False, True]
+
+
+def test_later_rules_win_over_earlier_ones_and_the_deployment_and_lose_against_the_table() -> None:
+    rules = parse_policy_file(GOOD, "F").layers(ARN, "analytics.web", "events_1")
+    environment = {"ICEKEEPER_MIN_INPUT_FILES": "9", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "120"}
+    resolved = resolve(layers_for({}, environment, {}, rules=rules))
+    assert (resolved.policy.min_input_files, resolved.sources["min_input_files"]) == (7, SECOND[0])
+    assert resolved.policy.snapshot_retention_hours == 120
+    assert resolved.sources["snapshot_retention_hours"] == "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
+    own = {"history.expire.max-snapshot-age-ms": str(200 * 3_600_000), "icekeeper.min_input_files": "11"}
+    resolved = resolve(layers_for(own, environment, {}, rules=rules))
+    assert (resolved.policy.min_input_files, resolved.policy.snapshot_retention_ms) == (11, 200 * 3_600_000)
+
+
+def test_every_value_is_text_as_after_set() -> None:
+    settings = {"target_file_size_mb": "1.50", "operations": "compact, expire_snapshots", "where": "d > '2024-01-01'"}
+    lines = "".join(f"    {key}: {value}\n" for key, value in settings.items())
+    ((_, values),) = settings_of(f"rules:\n- settings:\n{lines}", "w", "n", "t")
+    assert values == settings
+
+
+def test_a_file_may_be_without_rules() -> None:
+    assert settings_of("rules:\n# none yet\n", "w", "n", "t") == []
+
+
+RULE = "rules:\n- settings:\n    min_input_files: 3\n"
+WRONG = {
+    "empty": ("", "policy file F has no rules: it must begin with 'rules:', then a list of rules"),
+    "a list": ("- settings:\n    min_input_files: 3\n", "policy file F has no rules: it must begin with"),
+    "no YAML": ("rules: [\n", "policy file F: line "),
+    "flow style": ("rules: {a: 1}\n", "policy file F: line "),
+    "a key twice": (RULE + "    min_input_files: 4\n", "policy file F: line "),
+    "a tab": ("rules:\n\t- a\n", "policy file F: line "),
+    "control characters": ("rules:\n- settings:\n    where: \x00\n", "policy file F"),
+    "bounds": (RULE + "bounds:\n  a: b\n", "policy file F cannot set bounds: they are the deployment's"),
+    "another field": (RULE + "rule:\n  a: b\n", "policy file F has an unknown field 'rule' (did you mean 'rules'?)"),
+    "rules are no list": ("rules: all\n", "policy file F: rules must be a list, each rule beginning with '- '"),
+    "a rule is text": ("rules:\n- x\n", "policy file F rule 1 must be fields of bucket, namespace, table, settings"),
+    "unknown field": (
+        RULE + "  tabel: x\n",
+        "policy file F rule 1 has an unknown field 'tabel' (did you mean 'table'?); fields are bucket, namespace, "
+        "table, settings",
+    ),
+    "setting beside settings": (
+        RULE + "  strategy: sort\n",
+        "policy file F rule 1 has an unknown field 'strategy'; fields are bucket, namespace, table, settings; settings "
+        "stand below 'settings:'",
+    ),
+    "no settings": ("rules:\n- table: x\n", "policy file F rule 1 (*/*/x) needs 'settings:' and below it KEY: VALUE"),
+    "empty settings": ("rules:\n- settings:\n", "policy file F rule 1 (*/*/*) needs 'settings:' and below it KEY"),
+    "empty pattern": (
+        RULE + "  table: a,,b\n",
+        "policy file F rule 1 needs for table a comma-separated list of patterns (* and ?), for example prod-*",
+    ),
+    "a list of patterns": (RULE + "  table:\n  - a\n", "policy file F rule 1 needs for table a comma-separated list"),
+    "a list of values": (
+        "rules:\n- settings:\n    zorder_columns:\n    - a\n",
+        "policy file F rule 1 (*/*/*) has no plain text for zorder_columns; lists are written with commas",
+    ),
+    "unknown key": (
+        RULE + "- settings:\n    min_input_file: 3\n",
+        "unknown policy key 'min_input_file' (from policy file F rule 2 (*/*/*)) (did you mean 'min_input_files'?); "
+        "the nearest keys are min_input_files, bucket_filter, min_file_size_ratio",
+    ),
+    "wrong value": (
+        FILE,
+        "policy key maintenance_enabled cannot be 'no' (from policy file F rule 3 (*/*/*_tmp)): write true or false",
+    ),
+    "deployment only": (
+        "rules:\n- settings:\n    table_filter: x\n",
+        "policy file F rule 1 (*/*/*) cannot set table_filter: it is a setting of the deployment, as "
+        "ICEKEEPER_TABLE_FILTER",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_mistake_refuses_the_file_and_names_its_place(wrong: tuple[str, str]) -> None:
+    text, sentence = wrong
+    with pytest.raises(PolicyError) as caught:
+        parse_policy_file(text, "F")
+    assert str(caught.value).startswith(sentence)
+
+
+# Where settings come from, which of them wins, and what a bound holds.
+
+
+def test_later_layers_win_in_the_documented_order() -> None:
+    """deployment < Iceberg's own property < icekeeper.<key> < --set, and each names its source."""
+    environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_STATE": "/tmp/state.db"}
+    own = {"write.target-file-size-bytes": "20971520"}
+    ours = {"icekeeper.target_file_size_mb": "30"}
+    steps = [
+        (resolved(), "256", "default"),
+        (resolved({}, environment), "10", "deployment ICEKEEPER_TARGET_FILE_SIZE_MB"),
+        (resolved(own, environment), "20", "table property write.target-file-size-bytes"),
+        (resolved(own | ours, environment), "30", "table property icekeeper.target_file_size_mb"),
+        (resolved(own | ours, environment, target_file_size_mb="40"), "40", "--set"),
+    ]
+    for step, value, source in steps:
+        row = next(row for row in step.rows() if row[0] == "target_file_size_mb")
+        assert row == ("target_file_size_mb", value, source, "size that rewritten data files aim at, in MB (2^20)")
+
+
+def test_icebergs_own_properties_convert_exactly() -> None:
+    policy = resolved(
+        {
+            "write.target-file-size-bytes": "1572864",
+            "history.expire.max-snapshot-age-ms": "1000",
+            "history.expire.min-snapshots-to-keep": "7",
+        }
+    ).policy
+    assert policy.target_file_size_mb == Fraction(3, 2)
+    assert policy.target_file_size_bytes == 1_572_864
+    assert policy.snapshot_retention_ms == 1000
+    assert policy.max_snapshots_to_keep == 7
+
+
+def test_rules_and_the_table_buckets_settings_lie_between_deployment_and_table() -> None:
+    environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}
+    rules = [Layer("rule 1", {"target_file_size_mb": "11"}), Layer("rule 2", {"target_file_size_mb": "12"})]
+    bucket = [Layer("S3 Tables", {"target_file_size_mb": 13, "snapshot_retention_hours": 1})]
+    own = {"write.target-file-size-bytes": "20971520"}
+
+    def source(properties: dict[str, str], rules: list[Layer], bucket: list[Layer]) -> str:
+        return resolve(layers_for(properties, environment, {}, rules=rules, bucket=bucket)).sources[
+            "target_file_size_mb"
+        ]
+
+    assert source({}, rules, []) == "rule 2"
+    assert source({}, rules, bucket) == "S3 Tables"
+    assert source(own, rules, bucket) == "table property write.target-file-size-bytes"
+    # The deployment's bounds hold for what the bucket is set to, too.
+    bounded = resolve(layers_for({}, environment, {}, rules=rules, bucket=bucket))
+    assert bounded.policy.snapshot_retention_hours == 48
+    assert bounded.sources["snapshot_retention_hours"] == "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("write.target-file-size-bytes", "512 MB"),
+        ("write.target-file-size-bytes", "0"),
+        ("history.expire.max-snapshot-age-ms", "-1"),
+        ("history.expire.max-snapshot-age-ms", "1.5"),
+        ("history.expire.min-snapshots-to-keep", "0"),
+        ("history.expire.min-snapshots-to-keep", ""),
+    ],
+)
+def test_a_malformed_property_of_iceberg_is_named(name: str, value: str) -> None:
+    minimum = 0 if "age" in name else 1
+    assert refusal({name: value}) == (
+        f"table property {name} is '{value}'; it must be a whole number of at least {minimum}"
+    )
+
+
+def test_a_mistake_is_refused_even_where_a_later_layer_hides_it() -> None:
+    assert refusal({"icekeeper.min_input_files": "x"}, {}, min_input_files="3").startswith(
+        "policy key min_input_files cannot be 'x' (from table property icekeeper.min_input_files): "
+    )
+
+
+def test_a_misspelt_variable_is_refused_and_an_unrelated_one_is_not() -> None:
+    assert refusal({}, {"ICEKEEPER_SNAPSHOT_RETENTON_HOURS": "1"}) == (
+        "environment variable ICEKEEPER_SNAPSHOT_RETENTON_HOURS is no setting "
+        "(did you mean ICEKEEPER_SNAPSHOT_RETENTION_HOURS?)"
+    )
+    assert resolved({}, {"ICEKEEPER_STATE": "x", "ICEKEEPER_CATALOG": "y"}) == resolve([])
+
+
+def test_a_table_cannot_set_what_steers_the_deployment() -> None:
+    assert refusal({"icekeeper.max_jobs_per_detection": "1"}) == (
+        "table property icekeeper.max_jobs_per_detection cannot be set on a table: "
+        "max_jobs_per_detection is a setting of the deployment"
+    )
+
+
+def test_a_bound_tightens_what_later_layers_loosen() -> None:
+    environment = {
+        "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48",
+        "ICEKEEPER_BOUND_ORPHAN_OLDER_THAN_HOURS": "96",
+        "ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false",
+    }
+    result = resolved({}, environment, snapshot_retention_hours="1", maintenance_enabled="true")
+    assert result.policy.snapshot_retention_hours == 48
+    assert result.sources["snapshot_retention_hours"] == "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"
+    assert result.policy.orphan_older_than_hours == 96
+    assert result.why_disabled() == "maintenance is disabled (bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED)"
+
+
+def test_a_bound_leaves_what_is_tighter_alone() -> None:
+    result = resolved({}, {"ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}, snapshot_retention_hours="49")
+    assert result.policy.snapshot_retention_hours == 49
+    assert result.sources["snapshot_retention_hours"] == "--set"
+
+
+def test_a_bound_that_could_not_bind_is_refused() -> None:
+    assert refusal({}, {"ICEKEEPER_BOUND_WHERE": "a = 1"}).startswith(
+        "environment variable ICEKEEPER_BOUND_WHERE is no bound; allowed are ICEKEEPER_BOUND_"
+    )
+    assert refusal({}, {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "true"}) == (
+        "policy key maintenance_enabled cannot be bounded to 'true' "
+        "(from bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED), its loosest value; tighter is false"
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [({}, True), ({"gc.enabled": "TRUE"}, True), ({"gc.enabled": "false"}, False), ({"gc.enabled": "maybe"}, False)],
+)
+def test_gc_enabled_deletes_nothing_when_in_doubt(properties: dict[str, str], expected: bool) -> None:
+    assert gc_enabled(SimpleNamespace(properties=properties)) is expected
+
+
+def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:
+    """They expire whatever the retention says, which a deployment that bounds it did not mean."""
+    assert resolved(snapshot_expire_ids="7, 5,7").policy.snapshot_expire_ids == (7, 5)
+    assert resolved(snapshot_expire_ids="none").policy.snapshot_expire_ids == ()
+    other = {"ICEKEEPER_BOUND_ORPHAN_OLDER_THAN_HOURS": "90"}
+    assert resolved({}, other, snapshot_expire_ids="7").policy.snapshot_expire_ids == (7,)
+    for bound in ("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP"):
+        assert refusal({}, {bound: "9"}, snapshot_expire_ids="7") == (
+            f"policy key snapshot_expire_ids (from --set) cannot be used: it would go below bound {bound}"
+        )
+
+
+def test_named_snapshots_are_whole_numbers_and_no_more_than_may_expire() -> None:
+    assert refusal(snapshot_expire_ids="7,x") == (
+        "policy key snapshot_expire_ids cannot be '7,x' (from --set): 'x' is no snapshot id; write a comma-separated "
+        "list of whole numbers"
+    )
+    assert refusal(snapshot_expire_ids="7,8", snapshot_expire_limit="1") == (
+        "snapshot_expire_limit 1 (from --set) contradicts snapshot_expire_ids 7,8 (from --set): more snapshots are "
+        "named than may expire"
+    )
+
+
+# A key of detection or scheduling works where it is set, or is refused.
+
+
+def refused(scope: Scope) -> set[str]:
+    found = set()
+    for key in POLICY_KEYS:
+        try:
+            refuse_meaningless([key], scope)
+        except PolicyError:
+            found.add(key)
+    return found
+
+
+def test_each_call_takes_the_keys_that_it_reads() -> None:
+    of_cycles = {"detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker", "table_settings"}
+    of_scans = {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
+    assert refused(Scope.CYCLE) == set()
+    assert refused(Scope.SCAN) == of_cycles
+    assert refused(Scope.TABLE) == of_cycles | of_scans
+    assert DEPLOYMENT_KEYS - of_cycles - of_scans == {"job_timeout_s", "job_retry_limit"}
+
+
+@pytest.mark.parametrize(
+    ("given", "is_taken"),
+    [
+        ({"settings": {"table_filter": "x"}}, True),
+        ({"settings": {"max_concurrent_jobs": "9"}}, False),
+        ({"table": "ns.t", "settings": {"table_filter": "x"}}, False),
+        ({"table": "ns.t", "settings": {"job_timeout_s": "60"}}, True),
+    ],
+)
+def test_the_state_machine_takes_the_same(given: dict[str, object], is_taken: bool) -> None:
+    if is_taken:
+        parse_event(MachineInput, given)
+        return
+    with pytest.raises(PolicyError, match="has no meaning for one "):
+        parse_event(MachineInput, given)
+
+
+def test_a_process_has_no_more_workers_than_there_are_slots() -> None:
+    settings = CycleSettings.of(Policy())
+    assert (settings.interval_s, settings.workers, settings.slots) == (3600, 2, 4)
+    assert (settings.timeout_s, settings.retries) == (3600, 1)
+    assert CycleSettings.of(Policy(max_concurrent_jobs=1)).workers == 1
+    assert CycleSettings.of(Policy(max_concurrent_jobs_per_worker=9)).workers == 4
+
+
+# How many threads list and delete is a setting, and what is set is what runs.
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_no_more_sources_are_read_at_once_than_threads_are_set(threads: int) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def source() -> Iterator[int]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        yield 1
+        with lock:
+            running -= 1
+
+    assert sum(in_parallel([source] * 12, threads)) == 12
+    assert most == threads
+
+
+def test_a_store_keeps_its_threads_on_its_way_to_a_worker() -> None:
+    assert pickle.loads(pickle.dumps(Storage({}, 3)))._listing_threads == 3
+
+
+@pytest.mark.parametrize("value", ["0", "65"])
+@pytest.mark.parametrize("key", ["listing_threads", "delete_threads"])
+def test_threads_have_bounds(key: str, value: str) -> None:
+    with pytest.raises(PolicyError, match=key):
+        resolve([Layer("--set", {key: value})])
+
+
+# A setting whose operation does not run is told, and nothing else is.
+
+RETENTION = Layer("table property icekeeper.partition_retention_hours", {"partition_retention_hours": "720"})
+
+
+def test_a_retention_without_its_operation_is_told() -> None:
+    assert list(unused_settings(resolve([RETENTION]))) == [
+        "partition_retention_hours is 720 (table property icekeeper.partition_retention_hours), but expire_partitions "
+        "is not among the operations, so no partition is dropped; ask for it with operations=all,expire_partitions"
+    ]
+
+
+def test_a_setting_of_the_table_that_does_not_count_is_told() -> None:
+    resolved = resolve(
+        [Layer("table property icekeeper.operations", {"operations": "all,expire_partitions"}, is_table=True)]
+    )
+    assert [sentence.partition("; ")[0] for sentence in unused_settings(resolved)] == [
+        "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
+        "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests (default), and a table may "
+        "only leave some of these out"
+    ]
+
+
+def test_with_its_operation_or_without_the_setting_nothing_is_told() -> None:
+    assert list(unused_settings(resolve([]))) == []
+    everything = Layer("table property icekeeper.operations", {"operations": "all,expire_partitions"})
+    assert list(unused_settings(resolve([RETENTION, everything]))) == []
+
+
+def test_who_names_the_operations_in_the_call_is_told_nothing() -> None:
+    assert list(unused_settings(resolve([RETENTION, Layer("--set", {"operations": "compact"})]))) == []

@@ -1,11 +1,13 @@
-"""Rows of older files in the current schema: defaults, partition values, promotions, other writers' Arrow types."""
+"""Rows of older files in the current schema: field ids, defaults, promotions."""
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import json
 from collections.abc import Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.errors import FileUnreadable, TableUnsupported
+from icekeeper.errors import FileUnreadable, StorageError, TableUnsupported
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import raw_from_json
+from icekeeper.model import FileContent
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.project import Projection
-from icekeeper.rows.read_task import ReadableFile
+from icekeeper.rows.read_task import ReadableFile, make_read_task
 from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
+from support.deletes import commit_deletes, compacted
+from support.maintained_table import maintained_table
+from support.plans import data_file, live_file
 from support.rewrites import struct
+from support.tables import new_document
+
+# Rows of older files in the current schema: defaults, partition values, promotions, other writers' Arrow types.
 
 OLD = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
 ID = (1, "id", "long")
@@ -50,10 +62,10 @@ def added(field: tuple[Any, ...], identity: Mapping[int, Any] | None = None) -> 
         ("decimal(10, 2)", "-123.45", -12345, decimal.Decimal("-123.45")),
         ("decimal(38,3)", "1E+3", 1_000_000, decimal.Decimal("1000.000")),
         ("string", "ß", "ß", "ß"),
-        ("date", "1969-12-31", -1, datetime.date(1969, 12, 31)),
-        ("time", "10:30:00.000001", 37_800_000_001, datetime.time(10, 30, 0, 1)),
-        ("timestamp", "1969-12-31T23:59:59.123456", -876_544, datetime.datetime(1969, 12, 31, 23, 59, 59, 123456)),
-        ("timestamptz", "1970-01-01T01:00:00+01:00", 0, datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)),
+        ("date", "1969-12-31", -1, dt.date(1969, 12, 31)),
+        ("time", "10:30:00.000001", 37_800_000_001, dt.time(10, 30, 0, 1)),
+        ("timestamp", "1969-12-31T23:59:59.123456", -876_544, dt.datetime(1969, 12, 31, 23, 59, 59, 123456)),
+        ("timestamptz", "1970-01-01T01:00:00+01:00", 0, dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
         ("timestamp_ns", "1970-01-01T00:00:00.000000001", 1, 1),
         ("timestamptz_ns", "1970-01-01T00:00:00.1+00:00", 10**8, 10**8),
         ("uuid", "00000000-0000-0000-0000-0000000000ff", bytes(15) + b"\xff", bytes(15) + b"\xff"),
@@ -228,3 +240,204 @@ def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
     assert batch.to_pylist() == [{"id": 1, "s": {"n": 1}}]
     with pytest.raises(FileUnreadable, match=r"f\.parquet cannot be read: a file lacks column\(s\) \[3\]"):
         list(projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1, 3]))
+
+
+# Which column of a file is which of the table: by field id, or by name mapping, never by name alone (rule 20).
+
+
+def with_id(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+PLACE = {
+    "type": "struct",
+    "fields": [
+        {"id": 5, "name": "country", "required": False, "type": "string"},
+        {"id": 4, "name": "city", "required": False, "type": "string"},
+    ],
+}
+ROWS = [[1, 2], ["a", "b"], [{"c": "x", "d": "p"}, {"c": "y", "d": "q"}]]
+
+
+def test_renamed_moved_and_reused_names_do_not_matter() -> None:
+    """``id`` and ``name`` have changed places; ``old`` was dropped, and another column has its name now."""
+    inside = pa.struct([with_id("c", pa.string(), 4), with_id("d", pa.string(), 5)])
+    schema = pa.schema(
+        [
+            with_id("name", pa.int64(), 1),
+            with_id("id", pa.string(), 2),
+            with_id("place", inside, 3),
+            with_id("old", pa.string(), 9),
+        ]
+    )
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(values, field.type) for values, field in zip([*ROWS, ["u", "v"]], schema, strict=True)], schema=schema
+    )
+    table = struct((3, "where", PLACE), (2, "name", "string"), (1, "id", "long"), (10, "old", "string"))
+    assert Projection(schema, table, {}, None).apply(batch).to_pylist() == [
+        {"where": {"country": "p", "city": "x"}, "name": "a", "id": 1, "old": None},
+        {"where": {"country": "q", "city": "y"}, "name": "b", "id": 2, "old": None},
+    ]
+
+
+MAPPING = [
+    {"field-id": 1, "names": ["number", "id"]},
+    {"field-id": 2, "names": ["name"]},
+    {"field-id": 3, "names": ["place"], "fields": [{"field-id": 4, "names": ["c"]}, {"field-id": 5, "names": ["d"]}]},
+]
+
+
+def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
+    """Any of several names, nested ones by their own place; what the mapping does not know is no column."""
+    inside = pa.struct([("c", pa.string()), ("d", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("label", pa.string()), ("place", inside)])
+    batch = pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(ROWS, schema, strict=True)], schema=schema)
+    table = struct((1, "key", "long"), (2, "label", "string"), (3, "place", PLACE))
+    assert Projection(schema, table, {}, MAPPING).apply(batch).to_pylist() == [
+        {"key": 1, "label": None, "place": {"country": "p", "city": "x"}},
+        {"key": 2, "label": None, "place": {"country": "q", "city": "y"}},
+    ]
+
+
+def test_the_name_mapping_is_parsed_once_and_one_that_is_no_json_stops_the_read() -> None:
+    """The task carries the mapping itself; where it is damaged, no file of the table can be read."""
+    file = live_file(data_file("f0", 1))
+    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity)
+    schema = struct((1, "id", "long"))
+    for text, found in ((None, None), ("null", None), (json.dumps(MAPPING), MAPPING)):
+        properties = {} if text is None else {"schema.name-mapping.default": text}
+        metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
+        assert make_read_task(metadata, [planned], schema, {}).name_mapping == found
+    damaged = TableMetadata({**new_document("s3://b/t", 2), "properties": {"schema.name-mapping.default": "[{"}})
+    with pytest.raises(StorageError, match="file f0 cannot be read: Expecting"):
+        make_read_task(damaged, [planned], schema, {})
+
+
+def test_ids_of_a_file_go_before_the_name_mapping() -> None:
+    schema = pa.schema([with_id("name", pa.int64(), 1)])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64())], schema=schema)
+    table = struct((1, "id", "long"), (2, "name", "string"))
+    found = Projection(schema, table, {}, MAPPING).apply(batch)
+    assert found.to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
+
+
+NESTED = struct((4, "a", "long"))
+BY_POSITION = struct((1, "id", "long"), (2, "name", "string"), (3, "s", NESTED), (5, "more", "int"))["fields"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("id", pa.int64()), ("name", pa.string())],
+        [("id", pa.int32()), ("name", pa.large_string())],
+        [("id", pa.int64())],
+    ],
+    ids=["same", "promoted", "fewer"],
+)
+@pytest.mark.parametrize("wanted", [(1, "id", "long"), (2, "name", "string")], ids=["id", "name"])
+def test_a_file_without_ids_is_read_by_position(
+    columns: list[tuple[str, pa.DataType]], wanted: tuple[Any, ...]
+) -> None:
+    """Where its columns are those of the schema, as Iceberg-Java reads it; also if not all of them are wanted."""
+    rows = pa.RecordBatch.from_pylist([{"id": 7, "name": "x"}], schema=pa.schema(columns))
+    found = Projection(rows.schema, struct(wanted), {}, None, (), BY_POSITION).apply(rows)
+    value = {"id": 7, "name": "x" if len(columns) == 2 else None}[wanted[1]]
+    assert found.to_pylist() == [{wanted[1]: value}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("name", pa.string()), ("id", pa.int64())],
+        [("id", pa.int64()), ("renamed", pa.string())],
+        [("id", pa.string()), ("name", pa.string())],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.struct([("a", pa.int64())]))],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.int64())],
+        [("id", pa.int64()), ("name", pa.string()), ("s", pa.int64()), ("dropped", pa.int64())],
+    ],
+    ids=["another order", "another name", "another type", "nested", "no struct", "dropped since"],
+)
+def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
+    """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule 218)."""
+    with pytest.raises(TableUnsupported, match=r"no field ids, the table no schema\.name-mapping\.default"):
+        Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
+
+
+def test_a_delete_file_without_ids_is_not_read_by_position() -> None:
+    """Its columns are the keys alone: their positions are none of the schema's."""
+    with pytest.raises(TableUnsupported, match="no field ids"):
+        Projection(pa.schema([("id", pa.int64())]), struct((1, "id", "long")), {}, None)
+
+
+def test_only_without_a_name_mapping_positions_count() -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": 7}])
+    swapped = [{"field-id": 2, "names": ["id"]}]
+    found = Projection(rows.schema, struct((1, "id", "long"), (2, "b", "long")), {}, swapped, (), BY_POSITION).apply(
+        rows
+    )
+    assert found.to_pylist() == [{"id": None, "b": 7}]
+
+
+# A column of another type than the table's is read only where its values are the same in it (rule 181).
+
+OTHER_VALUES = [
+    (pa.bool_(), True, "long"),
+    (pa.int32(), 1, "boolean"),
+    (pa.string(), "1", "long"),
+    (pa.int64(), 1, "string"),
+    (pa.float64(), 0.1, "float"),
+    (pa.int32(), 1, "double"),
+    (pa.float64(), 1.0, "long"),
+    (pa.float64(), 0.1, "decimal(9, 2)"),
+    (pa.int32(), 1, "decimal(9, 2)"),
+    (pa.decimal128(9, 2), Decimal("1.00"), "double"),
+    (pa.timestamp("us"), datetime(2024, 2, 29, 1), "time"),
+    (pa.timestamp("us"), datetime(2024, 2, 29), "date"),
+    (pa.time64("us"), time(1), "timestamp"),
+    (pa.dictionary(pa.int8(), pa.string()), "1", "long"),
+]
+SAME_VALUES = [
+    (pa.null(), None, "long"),
+    (pa.date32(), date(1970, 1, 2), "timestamp"),
+    (pa.int64(), 86_400_000_000, "timestamp"),
+    (pa.binary(), b"a", "string"),
+    (pa.string_view(), "a", "binary"),
+    (pa.float16(), 0.5, "float"),
+    (pa.decimal32(9, 2), Decimal("-1.00"), "decimal(9, 2)"),
+    (pa.dictionary(pa.int8(), pa.large_string()), "a", "string"),
+]
+
+
+def projection(source: pa.DataType, kind: str) -> Projection:
+    field = pa.field("c", source, metadata={b"PARQUET:field_id": b"1"})
+    fields = [{"id": 1, "name": "c", "required": False, "type": kind}]
+    return Projection(pa.schema([field]), {"type": "struct", "fields": fields}, {}, None)
+
+
+@pytest.mark.parametrize(("source", "value", "kind"), OTHER_VALUES, ids=str)
+def test_what_arrow_would_cast_to_another_value_is_refused(source: pa.DataType, value: Any, kind: str) -> None:
+    assert pa.scalar(value, source).is_valid
+    with pytest.raises(TableUnsupported, match=r"column c is .* in a file, which cannot be read as"):
+        projection(source, kind)
+
+
+@pytest.mark.parametrize(("source", "value", "kind"), SAME_VALUES, ids=str)
+def test_what_has_the_same_values_is_read(source: pa.DataType, value: Any, kind: str) -> None:
+    column = pa.array([value], source) if not pa.types.is_dictionary(source) else pa.array([value]).cast(source)
+    (read,) = projection(source, kind).apply(pa.record_batch([column], ["c"])).columns
+    assert read.is_valid().to_pylist() == [value is not None]
+
+
+def test_a_key_of_another_type_deletes_no_row(tmp_path: Path) -> None:
+    """``true`` is no 1: Iceberg-Java deletes nothing by it, and we touch nothing."""
+    with maintained_table(tmp_path) as table:
+        table.create(properties={"format-version": "2"})
+        table.fill(2)
+        field = pa.field("id", pa.bool_(), metadata={b"PARQUET:field_id": b"1"})
+        key = pa.table([pa.array([True])], schema=pa.schema([field]))
+        commit_deletes(table, [(key, {"content": FileContent.EQUALITY_DELETES, "equality_ids": (1,), "partition": ()})])
+        before = table.live_files()
+        outcome = compacted(table)
+        assert outcome.status is Status.SKIPPED
+        assert "column id is bool in a file, which cannot be read as int64" in str(outcome.reason)
+        assert table.live_files() == before

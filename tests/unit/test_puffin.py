@@ -1,4 +1,4 @@
-"""Puffin files and deletion vectors: the golden files of other implementations, round trips, damage by name."""
+"""Puffin files: deletion vectors and theta sketches, and damage by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +26,16 @@ from icekeeper.metadata.puffin import (
     encode_deletion_vector,
     encode_puffin,
 )
+from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, decode_theta, encode_theta, sketch_of, union
+from icekeeper.model import FileContent
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.statistics.column_sketch import ColumnSketch, hash_bytes, hash_words
+from icekeeper.rows.read_task import DeleteFile
 from support.corpus import require_corpus
+from support.rewrites import input_file, rows, task
+from support.rewrites import struct as struct_type
+
+# Puffin files and deletion vectors: the golden files of other implementations, round trips, damage by name.
 
 MAGIC = bytes.fromhex("d1d33964")
 FRAMED = [
@@ -163,3 +175,125 @@ def test_footers_of_other_writers_are_read() -> None:
 def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], said: str) -> None:
     with pytest.raises(MetadataUnreadable, match=f"x.puffin is not a readable Puffin file: .*{said}"):
         decode_footer(damage(PUFFIN.data), "x.puffin")
+
+
+# Theta sketches: Apache's own hashes and bytes, exact below the nominal entries, damage by name.
+
+# From datasketches 5.2.0, the Apache library in C++: update() and the one retained hash.
+LONGS = {
+    0: 2325124908111195109,
+    1: 405753591161026837,
+    -1: 1043656188210950764,
+    2**62: 2101392338783816263,
+    -(2**63): 8761660703898668218,
+    2**31: 636626271136228076,
+}
+TEXTS = [("ß" * (length // 2) + "x" * (length % 2)).encode() for length in range(1, 200)]
+TEXTS_SHA256 = "3ebc33df3b35f8f5686d21179fd143bdf60dd0038fe44824cf704e38c063658c"
+# From Iceberg-Java 1.10.2's shaded library: UpdateSketch of the Alpha family, compacted, to byte arrays.
+JAVA = {
+    (): "01030300001e0000",
+    (1,): "01030300003acc9315f97dcbbd86a105",
+    (1, 2): "02030300001acc93020000000000803f15f97dcbbd86a105c397fc1281709d1e",
+}
+MANY = sketch_of(range(1, 10_000))
+
+
+def sketch_of_longs(*values: int) -> ThetaSketch:
+    sketch = ColumnSketch("long")
+    sketch.add(pa.array(values, pa.int64()))
+    return sketch.sketch()
+
+
+def test_hashes_are_apaches() -> None:
+    words = pa.array(list(LONGS), pa.int64()).view(pa.uint64())
+    assert hash_words(words, 8).to_pylist() == list(LONGS.values())
+
+
+@pytest.mark.parametrize("repeats", [1, 100], ids=["one by one", "in Arrow"])
+def test_hashes_of_bytes_are_apaches(repeats: int) -> None:
+    """Every length from one byte to a dozen blocks; few values are finished in Python, many in Arrow."""
+    hashes = hash_bytes(pa.array(TEXTS * repeats, pa.binary()).slice(0, None)).to_pylist()
+    for start in range(0, len(hashes), len(TEXTS)):
+        one = hashes[start : start + len(TEXTS)]
+        assert hashlib.sha256(",".join(map(str, one)).encode()).hexdigest() == TEXTS_SHA256
+
+
+@pytest.mark.parametrize("values", JAVA, ids=len)
+def test_bytes_are_javas(values: tuple[int, ...]) -> None:
+    assert encode_theta(sketch_of_longs(*values)).hex() == JAVA[values]
+
+
+@pytest.mark.parametrize("values", [0, 1, 2, NOMINAL, NOMINAL + 1, 50_000])
+def test_a_sketch_comes_back(values: int) -> None:
+    sketch = sketch_of(range(1, values + 1))
+    assert decode_theta(encode_theta(sketch), "x") == sketch
+
+
+def test_exact_up_to_the_nominal_entries() -> None:
+    assert sketch_of(range(1, NOMINAL + 1)).estimate == NOMINAL
+    over = sketch_of(range(1, NOMINAL + 2))
+    assert (len(over.hashes), over.theta) == (NOMINAL, NOMINAL + 1)
+
+
+def test_the_estimate_of_many_is_close() -> None:
+    """Its standard error is 1/√4096."""
+    assert sketch_of_longs(*range(100_000)).estimate == pytest.approx(100_000, rel=3 / 64)
+
+
+def test_theta_of_a_union_is_the_least() -> None:
+    """What one of them left out, the other must not bring back."""
+    high = ThetaSketch((MANY.theta + 5,))
+    assert union((MANY, high)) == MANY
+    assert union((high, MANY)) == MANY
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[:4], "requires a buffer"),
+        (lambda data: data[:-8], "requires a buffer"),
+        (lambda data: data + bytes(8), "do not fit"),
+        (lambda data: data[:1] + b"\2" + data[2:], "no compact sketch"),
+        (lambda data: data[:2] + b"\2" + data[3:], "no compact sketch"),
+        (lambda data: data[:5] + bytes([data[5] | 1]) + data[6:], "no compact sketch"),
+        (lambda data: data[:6] + b"\0\0" + data[8:], "another seed"),
+        (lambda data: data[:16] + struct.pack("<q", 5) + data[24:], "do not fit"),
+    ],
+)
+def test_damage_of_a_sketch_is_found(damage: Callable[[bytes], bytes], said: str) -> None:
+    with pytest.raises(MetadataUnreadable, match=f"a theta sketch in x.stats cannot be read: .*{said}"):
+        decode_theta(damage(encode_theta(MANY)), "x.stats")
+
+
+# A manifest entry whose deletion vector cannot lie where it says fails its group, not the operation (rule 11).
+
+IDS = struct_type((1, "id", "long"))
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 40), (4, -1), (4, 2**40), (2**62, 40), (2**70, 40), (4, 41), (4, 0), (None, 40)]
+)
+def test_a_vector_that_cannot_lie_there_fails_its_group(offset: int | None, size: int, tmp_path: Path) -> None:
+    source = input_file(tmp_path / "in.parquet", rows(IDS, {"id": [1, 2, 3]}))
+    puffin = encode_puffin([(source.path, BitMap64([1]))], {})
+    (tmp_path / "deletes.puffin").write_bytes(puffin.data)
+    (blob,) = puffin.blobs
+    vector = DeleteFile(
+        path=str(tmp_path / "deletes.puffin"),
+        file_format="PUFFIN",
+        content=FileContent.POSITION_DELETES,
+        sequence_number=2,
+        record_count=1,
+        referenced_data_file=source.path,
+        content_offset=blob.offset,
+        content_size_in_bytes=blob.length,
+    )
+    work = task(IDS, [replace(source, deletes=(0,))], tmp_path, deletes=(vector,))
+    done = rewrite_group(work)
+    assert (done.error, done.rows_deleted) == (None, 1)
+
+    lying = replace(vector, content_offset=offset, content_size_in_bytes=size)
+    result = rewrite_group(replace(work, deletes=(lying,)))
+    assert "deletes.puffin" in str(result.error)
+    assert result.written == ()

@@ -1,4 +1,4 @@
-"""Requests are counted for the work that caused them, in whatever thread or process it is done."""
+"""Requests are counted, and no more are sent than needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ import ast
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from botocore.exceptions import ClientError
+
+from icekeeper.catalogs.pointer import keep_document, keeping_documents, kept_document, load_document
 from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joined_count, note_request
+from icekeeper.metadata.avro_files import write_avro
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import render_document
 from icekeeper.pass_context.context import CountedEngine
+from icekeeper.pass_context.stores import MetadataCache, is_whole_avro
 from icekeeper.report.outcome import request_metrics
+from icekeeper.rows.file_rows import read_parquet_footer
+from icekeeper.storage.s3_reads import ObjectEnd
+from icekeeper.storage.storage import Storage
 from support.source_tree import MODULES
+from support.tables import new_document
+
+# Requests are counted for the work that caused them, in whatever thread or process it is done.
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
 # They begin work of their own, such as a pass, which counts for itself.
@@ -105,3 +124,176 @@ def test_metrics_have_no_zeros() -> None:
         "compact.get_requests": 3,
         "compact.catalog_requests": 1,
     }
+
+
+# One request where several would tell no more: a listing that says whether it is allowed, a footer without a size.
+
+WHERE = "s3://bucket/t/metadata"
+
+
+class Listings:
+    """Answers to listings, by what was asked; or the codes with which they are refused."""
+
+    def __init__(self, *answers: dict[str, Any] | str) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    def list_objects_v2(self, **request: Any) -> dict[str, Any]:
+        self.asked += 1
+        found = self.answers.pop(0)
+        if isinstance(found, str):
+            raise ClientError({"Error": {"Code": found}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "ListObjectsV2")
+        return found
+
+
+def storage_with(client: Any) -> Storage:
+    storage = Storage({})
+    storage.__dict__["s3"] = client
+    return storage
+
+
+def test_a_listing_tells_by_itself_that_it_is_not_allowed() -> None:
+    client = Listings("AccessDenied")
+    storage = storage_with(client)
+    assert storage.list_if_allowed(WHERE) is None
+    assert storage.list_if_allowed(WHERE) is None
+    assert not storage.can_list(WHERE)
+    assert client.asked == 1
+
+
+def test_one_that_is_allowed_is_not_asked_for_again() -> None:
+    client = Listings({"Contents": [{"Key": "t/metadata/a", "Size": 3}]})
+    storage = storage_with(client)
+    assert [found.path for found in storage.list_if_allowed(WHERE) or ()] == [f"{WHERE}/a"]
+    assert storage.can_list(WHERE)
+    assert client.asked == 1
+
+
+@pytest.mark.parametrize("answers", [["InvalidAccessKeyId"], [{"IsTruncated": True}, "AccessDenied"]])
+def test_a_listing_that_fails_or_breaks_off_is_no_empty_one(answers: list[Any]) -> None:
+    """Files below a folder that may not be listed are not known: they must not count as absent."""
+    with pytest.raises(StorageError):
+        storage_with(Listings(*answers)).list_if_allowed(WHERE)
+
+
+def test_a_footer_takes_one_request_and_a_long_one_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    read_end = Storage.read_end
+
+    def noted(self: Storage, path: str, length: int) -> ObjectEnd:
+        lengths.append(length)
+        return read_end(self, path, length)
+
+    monkeypatch.setattr(Storage, "read_end", noted)
+    for columns, requests in ((3, 1), (1500, 2)):
+        path = str(tmp_path / f"{columns}.parquet")
+        pq.write_table(pa.table({f"column {i}": [1, 2] for i in range(columns)}), path)
+        lengths.clear()
+        assert read_parquet_footer(path, Storage({})).equals(pq.read_metadata(path))
+        assert len(lengths) == requests
+
+
+@pytest.mark.parametrize("damaged", [b"", b"PAR1", b"PAR1" * 3, b"x" * 100, b"PAR1" + b"\xff\xff\xff\x7fPAR1"])
+def test_what_is_no_parquet_file_is_an_error(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(damaged)
+    with pytest.raises((pa.ArrowException, OSError)):
+        read_parquet_footer(str(tmp_path / "f"), Storage({}))
+
+
+# A pass reads each manifest and metadata file once, and remembers only what it has read whole (rule 133).
+
+SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}
+FILE = write_avro(SCHEMA, [{"a": "x" * 100}], {})
+
+
+HERE = ("http://here", "us-east-1")
+
+
+class Store:
+    """Bytes by path, or an error to raise; every read is noted."""
+
+    place = HERE
+
+    def __init__(self, **files: bytes | Exception) -> None:
+        self.files: dict[str, bytes | Exception] = dict(files)
+        self.reads: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.reads.append(path)
+        found = self.files[path]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def test_a_manifest_is_read_once() -> None:
+    store, cache = Store(m=FILE), MetadataCache()
+    assert [cache.read(HERE, "m", store.read) for _ in range(3)] == [FILE] * 3
+    assert store.reads == ["m"]
+
+
+def test_what_could_not_be_read_is_read_again() -> None:
+    store, cache = Store(m=StorageError("gone")), MetadataCache()
+    with pytest.raises(StorageError, match="gone"):
+        cache.read(HERE, "m", store.read)
+    store.files["m"] = FILE
+    assert cache.read(HERE, "m", store.read) == FILE
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20],
+    ids=["nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a test's name must not
+)
+def test_what_is_not_whole_is_read_again(damaged: bytes) -> None:
+    assert not is_whole_avro(damaged)
+    store, cache = Store(m=damaged), MetadataCache()
+    assert cache.read(HERE, "m", store.read) == damaged
+    store.files["m"] = FILE
+    assert cache.read(HERE, "m", store.read) == FILE
+
+
+def test_the_room_is_bounded_and_the_first_files_keep_it() -> None:
+    """Operations read the same files in the same order: with the oldest dropped first none would be found again."""
+    store = Store(a=FILE, b=FILE, c=FILE)
+    cache = MetadataCache(most_bytes=2 * len(FILE))
+    for _ in range(3):
+        for path in "abc":
+            assert cache.read(HERE, path, store.read) == FILE
+    assert store.reads == ["a", "b", "c", "c", "c"]
+
+
+def document() -> bytes:
+    return render_document(TableMetadata(new_document("s3://b/t", 2)))
+
+
+def test_within_a_pass_a_metadata_file_is_read_once() -> None:
+    store: Any = Store(m=document())
+    for _ in range(2):
+        load_document(store, "m")
+    assert store.reads == ["m", "m"]
+    with keeping_documents():
+        for _ in range(3):
+            load_document(store, "m")
+    assert store.reads == ["m", "m", "m"]
+    load_document(store, "m")
+    assert len(store.reads) == 4
+
+
+def test_a_damaged_metadata_file_is_read_again() -> None:
+    store: Any = Store(m=document()[:-5])
+    with keeping_documents():
+        with pytest.raises(MetadataUnreadable, match="cannot be parsed"):
+            load_document(store, "m")
+        store.files["m"] = document()
+        load_document(store, "m")
+    assert store.reads == ["m", "m"]
+
+
+def test_only_the_latest_metadata_files_are_kept() -> None:
+    with keeping_documents():
+        for number in range(20):
+            keep_document(HERE, str(number), b"x")
+        keep_document(HERE, "large", bytes(17 << 20))
+        assert [number for number in range(20) if kept_document(HERE, str(number)) is not None] == list(range(4, 20))
+        assert kept_document(HERE, "large") is None
+    assert kept_document(HERE, "19") is None

@@ -1,17 +1,25 @@
-"""What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs."""
+"""What a pass may rewrite: budgets, payback, and what deletes cost readers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
-from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.candidates import TableState, select_candidates
 from icekeeper.operations.compaction.payback import RewriteHistory
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, NothingToCompact, plan_compaction
 from icekeeper.policy import Policy
+from support.paper_table import ROW_BYTES, Arrival, PaperTable
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
 from support.tables import new_document, snapshot
+
+# What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs.
 
 NEW = HEAD + 1
 
@@ -170,3 +178,229 @@ def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
     why = "2 file(s) are left alone: f000 needs delete file delete-70, which is encrypted"
     assert isinstance(found, Nothing)
     assert found.reason == f"no files eligible for compaction ({why})"
+
+
+# What deletes alone may have rewritten: over a week, for debts that readers pay dearly, and for small ones.
+
+NOW_MS = 1_760_000_000_000
+DAY_MS = 24 * HOUR_MS
+
+
+def history(*commits: tuple[float, str, dict[str, int]]) -> TableMetadata:
+    """Commits by age in days, operation and summary; those with ``removed-files-size`` are ours."""
+    raws = []
+    for number, (days, operation, counters) in enumerate(commits, start=1):
+        at_ms = int(NOW_MS - days * DAY_MS)
+        raw = snapshot(number, format_version=2, sequence_number=number, timestamp_ms=at_ms, parent_id=number - 1)
+        ours = {"icekeeper.run-id": "r", "deleted-data-files": "1"} if "removed-files-size" in counters else {}
+        raw["summary"] = {"operation": operation, **ours, **{key: str(n) for key, n in counters.items()}}
+        raws.append(raw)
+    return TableMetadata(new_document("s3://b/t", 2) | {"snapshots": raws, "current-snapshot-id": len(raws)})
+
+
+def of(metadata: TableMetadata, oldest_delete: int = 0) -> tuple[int, int, int]:
+    found = RewriteHistory.of(metadata, metadata.snapshots[len(metadata.snapshots)], oldest_delete)
+    return found.recent, found.received, found.rewritten
+
+
+def test_a_week_counts_and_no_more() -> None:
+    metadata = history(
+        (8, "append", {"added-files-size": 10_000}),
+        (7.5, "replace", {"added-files-size": 100, "removed-files-size": 900}),
+        (6, "append", {"added-files-size": 2000}),
+        (5, "replace", {"added-files-size": 100, "removed-files-size": 300}),
+        (4, "overwrite", {"added-files-size": 40}),
+        (0, "append", {"added-files-size": 5}),
+    )
+    assert of(metadata) == (45, 2045, 300)
+
+
+def test_what_came_before_the_oldest_delete_pays_for_none() -> None:
+    """A load of 10 TB would otherwise pay for a week of rewrites that a few deletes ask for."""
+    metadata = history((2, "append", {"added-files-size": 10_000}), (1, "overwrite", {"added-files-size": 40}))
+    assert of(metadata, oldest_delete=2) == (10_040, 40, 0)
+
+
+def test_rewrites_of_others_are_no_new_data_and_dropped_partitions_no_rewrite() -> None:
+    metadata = history(
+        (3, "replace", {"added-files-size": 700}),
+        (2, "delete", {"removed-files-size": 900}),
+        (1, "append", {}),
+    )
+    assert of(metadata) == (0, 0, 0)
+
+
+def rewritten(deletes: int, *, sizes: Sequence[int], new_mb: int = 0, rows: int = 1, **settings: object) -> list[int]:
+    """Sizes in MB of the files that are rewritten under so many global equality deletes."""
+    builder = DeleteIndexBuilder()
+    for number in range(deletes):
+        file = replace(data_file(f"d{number}", 1000, records=rows), content=FileContent.EQUALITY_DELETES)
+        entry = ManifestEntry(EntryStatus.ADDED, 1, 10 + number, 10 + number, replace(file, equality_ids=(1,)))
+        builder.add(0, entry, is_unpartitioned=True)
+    files = [live_file(data_file(f"f{n:03}", mb * MB, records=1_000_000), age=1) for n, mb in enumerate(sizes)]
+    metadata = history((0, "overwrite", {"added-files-size": new_mb * MB}))
+    state = TableState(metadata, metadata.snapshots[1], [manifest()], files, builder.build())
+    plan = plan_compaction(state, policy(**settings), now_ms=NOW_MS)
+    groups = plan.groups if isinstance(plan, CompactionPlan) else ()
+    return sorted(group.total_bytes // MB for group in groups)
+
+
+def test_debts_that_are_small_altogether_are_paid_at_once() -> None:
+    """Ten times what opening one file costs: 40 MB."""
+    assert rewritten(1, sizes=[40]) == [40]
+    assert rewritten(1, sizes=[41]) == []
+
+
+def test_files_whose_deletes_cost_readers_ten_times_the_file_are_rewritten_a_tenth_at_a_time() -> None:
+    """A file of 200 MB costs as much to read as 50 to open; else deletes without new data would never be applied."""
+    assert rewritten(500, sizes=[200] * 30) == []
+    assert rewritten(501, sizes=[200] * 30) == [200] * 3
+    assert rewritten(501, sizes=[200] * 2) == [200]
+
+
+def test_mostly_dead_files_are_rewritten_whatever_was_spent() -> None:
+    """Three tenths of the rows of each: they free as much as a third of what they take."""
+    assert rewritten(1, sizes=[200] * 3, rows=3 * 299_999, new_mb=100) == [200] * 3  # within the budget
+    assert rewritten(1, sizes=[300] * 9, rows=9 * 150_000, new_mb=100) == [300] * 3
+    assert rewritten(1, sizes=[300] * 9, rows=9 * 300_000, new_mb=100) == [300] * 9
+
+
+def test_a_cdc_table_keeps_within_its_amplification_and_its_debt_is_bounded() -> None:
+    """8 MB an hour that replace rows all over 3 GB, by an equality delete each (rule 51).
+
+    With one indebted file a pass, whatever it costs, 30 bytes would be rewritten for each that came.
+    """
+    table = PaperTable(policy())
+    table.write(NOW_MS, [Arrival("p", 240 * MB)] * 12)
+    table.written, worst_deletes, worst_share = 0, 0, 0.0
+    for hour in range(1, 350):
+        now_ms = NOW_MS + hour * HOUR_MS
+        table.write(now_ms, [Arrival("p", 8 * MB)], deleted_rows=8 * MB // ROW_BYTES)
+        if not isinstance(plan := table.plan(now_ms), Nothing):
+            table.carry_out(plan, now_ms)
+        table.forget_snapshots(now_ms - 7 * DAY_MS)
+        worst_deletes = max(worst_deletes, len(table.deletes))
+        worst_share = max(worst_share, worst_dead_share(table))
+    assert table.rewritten <= 10 * table.written
+    assert worst_deletes <= 110
+    assert worst_share <= 0.3
+
+
+def worst_dead_share(table: PaperTable) -> float:
+    shares = (dead / table.files[path].entry.file.record_count for path, dead in table.dead_rows.items())
+    return max(shares, default=0.0)
+
+
+# The rows of an equality delete are spread over all files that it was meant for, not over those that need it still.
+
+
+def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
+    """Nine of ten files were rewritten since the delete came; a tenth of its rows, not all, are in the one left."""
+    delete = replace(data_file("d", 1000, (), records=1000), content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+    builder = DeleteIndexBuilder()
+    builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 30, 30, delete), is_unpartitioned=True)
+    files = [live_file(data_file(f"f{i}", 200 * MB, records=1000), age=40 if i else 1) for i in range(10)]
+    state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
+    found = select_candidates(state, policy(), now_ms=HEAD_MS)
+    assert found.delete_needs == {("d", None): 1}
+    assert found.spread == {("d", None): 10}
+
+
+# A rewrite is done where it saves its readers more than it costs, the best first (rule 125).
+
+# Two gets and 4 MB read: what opening a file costs.
+OPEN = 2 * 0.0004 / 1000 + 4 / 1024 * 0.005
+
+
+def payback_plan(*sizes_mb: int, partition: str = "p") -> list[LiveEntry]:
+    return [live_file(data_file(f"{partition}{i}", size * MB, [partition]), age=i) for i, size in enumerate(sizes_mb)]
+
+
+def plan(
+    files: list[LiveEntry], settings: Policy, deletes: list[ManifestEntry] | None = None
+) -> CompactionPlan | Nothing:
+    builder = DeleteIndexBuilder()
+    for entry in deletes or []:
+        builder.add(0, entry, is_unpartitioned=False)
+    state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
+    return plan_compaction(state, settings, now_ms=HEAD_MS)
+
+
+def test_the_worth_of_a_group_is_what_its_readers_save_and_what_it_costs() -> None:
+    """Six files of 53 MB become one: five opens in each of 200 scans, against 53 MB, twelve gets and one put.
+
+    Four of the files, 45 MB, are copied.
+    """
+    planned = plan(payback_plan(10, 5, 8, 12, 3, 15), policy(min_row_group_copy_bytes=8 * MB))
+    assert isinstance(planned, CompactionPlan)
+    worth = planned.groups[0].worth
+    assert worth is not None
+    assert (worth.opens_saved, worth.bytes_saved, worth.bytes_rewritten, worth.requests) == (5, 0, 53 * MB, 13)
+    assert worth.saving == pytest.approx(200 * 5 * OPEN)
+    assert worth.cost == pytest.approx((8 * 0.005 + 45 * 0.001) / 1024 + 12 * 0.0004 / 1000 + 0.005 / 1000)
+    assert worth.pays
+
+
+def test_what_costs_more_than_it_saves_is_left_and_said() -> None:
+    """Three files of 190 MB become two: one open saved for 570 MB, which takes 138 scans where they are decoded."""
+    files = payback_plan(*[190] * 6)
+    assert isinstance(plan(files, policy(expected_scans=138, min_row_group_copy_bytes=None)), CompactionPlan)
+    found = plan(files, policy(expected_scans=137, min_row_group_copy_bytes=None))
+    assert isinstance(found, NothingToCompact)
+    assert found.reason == "no files eligible for compaction (merging 6 file(s) costs more than it saves)"
+    assert [(left.reason, left.files, left.bytes) for left in found.left] == [
+        ("merging them costs more than it saves in expected_scans 137", 6, 1140 * MB)
+    ]
+
+
+def test_files_that_can_be_copied_pay_with_fewer_scans() -> None:
+    """The same 570 MB for a fifth of the price; a file of small row groups beside them is decoded."""
+    files = payback_plan(*[190] * 6)
+    assert isinstance(plan(files, policy(expected_scans=28)), CompactionPlan)
+    assert isinstance(plan(files, policy(expected_scans=27)), NothingToCompact)
+    assert isinstance(plan(files, policy(expected_scans=28, price_per_gb_copied=0.002)), NothingToCompact)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"expected_scans": "none"},
+        {"price_per_gb_copied": 0, "price_per_1000_puts": 0, "price_per_1000_gets": 0},
+        {"price_per_gb_scanned": "0.05"},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_prices_are_settings(settings: dict[str, object]) -> None:
+    assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=20)), Nothing)
+    assert isinstance(plan(payback_plan(*[190] * 6), policy(**{"expected_scans": 20, **settings})), CompactionPlan)
+
+
+def test_what_is_asked_for_by_name_is_done_whatever_it_costs() -> None:
+    assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=1, rewrite_all=True)), CompactionPlan)
+
+
+def test_deletes_have_a_budget_of_their_own() -> None:
+    file = data_file("d", 1000, ["p"])
+    values = {name: getattr(file, name) for name in file.__slots__}
+    delete = type(file)(**values | {"content": FileContent.POSITION_DELETES, "referenced_data_file": "p0"})
+    entry = ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete)
+    planned = plan(payback_plan(2000), policy(expected_scans=1), [entry])
+    assert isinstance(planned, CompactionPlan)
+    assert not planned.groups[0].worth or planned.groups[0].worth.opens_saved == 1
+
+
+def test_what_saves_most_per_byte_comes_first_and_fills_the_caps() -> None:
+    files = [
+        *payback_plan(*[40] * 6, partition="a"),
+        *payback_plan(*[1] * 5, partition="b"),
+        *payback_plan(*[8] * 5, partition="c"),
+    ]
+
+    def order(**settings: object) -> list[object]:
+        planned = plan(files, policy(**settings))
+        return [] if isinstance(planned, Nothing) else [group.partition[0] for group in planned.groups]
+
+    assert order() == ["b", "c", "a"]
+    assert order(max_files_to_rewrite=10) == ["b", "c"]
+    assert order(max_bytes_to_rewrite=44 * MB) == ["b"]
+    assert order(rewrite_job_order="bytes-desc") == ["a", "c", "b"]

@@ -1,22 +1,57 @@
-"""Copies of row groups hold the rows of their inputs in order, and every offset in them is right."""
+"""Copies of row groups hold the rows of their inputs in order, and every offset is right."""
 
 from __future__ import annotations
 
+import random
+import zlib
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from icekeeper.errors import FileUnreadable, StorageError
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.copyable import CODECS, judge_file
-from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
-from icekeeper.row_group_copy.footer_structs import NotCopyable, OffsetIndex, read_exactly
-from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of
-from support.rewrites import rewritten, rows, struct, written
+from icekeeper.operations.compaction.copied_outputs import CopyableInput, PlannedOutput, assign, plan_outputs
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.rewrite_task import Copying
+from icekeeper.row_group_copy.copyable import CODECS, CopyableFile, judge_file
+from icekeeper.row_group_copy.footer import (
+    PageWalk,
+    bloom_filter,
+    column_index,
+    data_pages,
+    framed,
+    offset_index,
+    read_footer,
+)
+from icekeeper.row_group_copy.footer_structs import (
+    CannotCopy,
+    ColumnChunk,
+    ColumnMetaData,
+    DataPageHeader,
+    FileMetaData,
+    NotCopyable,
+    OffsetIndex,
+    PageHeader,
+    read_exactly,
+    write_struct,
+)
+from icekeeper.rows.apply_deletes import position_rows
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import InputFile, ReadableFile
+from support.copied import MIXED, STORAGE, copied, entry_of, flipped, mixed_rows, pages, parquet_file, target_of
+from support.rewrites import input_file, rewritten, rows, struct, task, written
+from support.rewrites import written as one_file
+
+# Copies of row groups hold the rows of their inputs in order, and every offset in them is right.
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "one row group, no page index": {"row_group_size": 1000, "write_page_index": False},
@@ -256,3 +291,282 @@ def test_footers_tell_no_bounds_that_readers_misread(tmp_path: Path) -> None:
     assert [before.column(i).statistics.has_min_max for i in range(3)] == [True, True, True]
     assert [after.column(i).statistics.has_min_max for i in range(3)] == [False, True, False]
     assert [after.column(i).statistics.null_count for i in range(3)] == [0, 1, 0]
+
+
+# Which inputs are copied into which output, and which are decoded.
+
+OURS, OTHERS = b"table", b"writer"
+
+
+def file(
+    size: int,
+    row_groups: int = 1,
+    nullability: bytes = OURS,
+    *,
+    memory: int = 0,
+    is_whole: bool = True,
+    is_indexed: bool = True,
+) -> CopyableInput:
+    found = SimpleNamespace(
+        copied_bytes=size,
+        memory_bytes=memory,
+        row_groups=row_groups,
+        nullability=nullability,
+        has_page_index=is_indexed,
+    )
+    return CopyableInput(cast(CopyableFile, found), () if is_whole else (InputFile("part", 1, 1),))
+
+
+def planned(
+    sizes: list[int], copyable: dict[int, CopyableInput], outputs: int = 1, **bounds: int
+) -> list[PlannedOutput] | None:
+    told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
+    told["full_row_group_memory"] = 40
+    return plan_outputs(
+        sizes, outputs, copyable, Copying(entries={}, sizes=tuple(sizes), **told | bounds), OURS, row_group_bytes=100
+    )
+
+
+def test_copyable_files_are_copied_and_the_others_decoded_beside_them() -> None:
+    assert planned([50, 5, 60, 5], {0: file(50), 2: file(60)}) == [PlannedOutput((1, 3), (0, 2))]
+
+
+def test_nothing_copyable_is_nothing_to_copy() -> None:
+    assert planned([50, 5], {}) is None
+
+
+@pytest.mark.parametrize(("row_groups", "is_copied"), [(8, True), (9, False)])
+def test_an_output_has_no_smaller_row_groups_than_what_is_copied(row_groups: int, is_copied: bool) -> None:
+    """The decoded ten bytes make one row group more: 72 bytes in nine are enough, in ten they are not."""
+    found = planned([62, 10], {0: file(62, row_groups)})
+    assert (found == [PlannedOutput((1,), (0,))]) is is_copied
+    assert (found is None) is not is_copied
+
+
+@pytest.mark.parametrize(("memory", "is_copied"), [(160, True), (80, False)])
+def test_rows_that_fill_memory_count_as_large_row_groups(memory: int, is_copied: bool) -> None:
+    """Four bytes in each of four row groups, whose rows take 160 bytes in memory, four times what is a full one."""
+    found = planned([16, 8], {0: file(16, 4, memory=memory)})
+    assert (found == [PlannedOutput((1,), (0,))]) is is_copied
+
+
+def test_files_that_require_other_values_than_the_table_share_an_output_with_their_like_only() -> None:
+    alike = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
+    assert planned([50, 60], alike) == [PlannedOutput((), (0, 1))]
+    assert planned([50, 60, 5], alike) is None  # what is decoded requires what the table does
+    assert planned([50, 60], {0: alike[0], 1: file(60)}) == [PlannedOutput((0,), (1,))]
+
+
+def test_what_is_decoded_of_a_file_counts_as_decoded() -> None:
+    """Forty bytes of row groups without deleted rows, and sixty that become one row group."""
+    assert planned([100], {0: file(40, 5, is_whole=False)}, min_row_group_bytes=16) == [PlannedOutput((), (0,))]
+    assert planned([100], {0: file(40, 6, is_whole=False)}, min_row_group_bytes=16) is None
+    assert planned([100], {0: file(40, 1, OTHERS, is_whole=False)}) is None
+
+
+def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
+    assert planned([50, 50, 50, 50], {0: file(50), 1: file(50)}, 2) == [
+        PlannedOutput((), (0, 1)),
+        PlannedOutput((2, 3), ()),
+    ]
+
+
+def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
+    """In no more files than were planned; else they share one, which has no page index (rule 200)."""
+    bare = file(50, is_indexed=False)
+    some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
+    sizes = [50, 50, 50, 50, 10]  # the last one is decoded, and has a page index then
+    assert planned(sizes, some, 2) == [PlannedOutput((4,), (0, 3)), PlannedOutput((), (1, 2))]
+    assert planned(sizes, some, 1) == [PlannedOutput((4,), (0, 1, 2, 3))]
+    # The bare one alone would be too small a file.
+    lone = {0: file(50), 1: file(50), 2: bare, 3: file(50)}
+    in_order = [PlannedOutput((), (0, 1)), PlannedOutput((), (2, 3))]
+    assert planned([50] * 4, lone, 2, smallest_output_bytes=51) == in_order
+    assert planned([50] * 4, lone, 2, largest_output_bytes=149) == in_order
+    assert planned([50] * 4, lone, 2) == [PlannedOutput((), (0, 1, 3)), PlannedOutput((), (2,))]
+
+
+def test_inputs_that_agree_keep_their_order() -> None:
+    bare = file(50, is_indexed=False)
+    assert planned([50] * 4, {0: bare, 1: bare, 2: file(50), 3: file(50)}, 2) == [
+        PlannedOutput((), (0, 1)),
+        PlannedOutput((), (2, 3)),
+    ]
+    # Two of three outputs for what has more than half of the bytes.
+    thirds = {i: file(50, is_indexed=i % 3 != 0) for i in range(6)}
+    assert planned([50] * 6, thirds, 3) == [PlannedOutput((), pair) for pair in ((1, 2), (4, 5), (0, 3))]
+
+
+def test_files_that_cannot_be_divided_into_outputs_of_the_right_size_are_decoded() -> None:
+    """Rows would be divided evenly, 75 bytes each."""
+    assert assign([100, 25, 25], 2, smallest=60, largest=100) is None
+    assert assign([100, 25, 25], 2, smallest=50, largest=100) == [range(1), range(1, 3)]
+    assert assign([100, 25, 25], 2, smallest=50, largest=99) is None
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))
+def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int) -> None:
+    parts = assign(sizes, outputs, smallest=0, largest=10**6)
+    assert parts is not None
+    assert [i for part in parts for i in part] == list(range(len(sizes)))
+    assert len(parts) == outputs
+    share = sum(sizes) / outputs
+    assert all(abs(sum(sizes[i] for i in part) - share) <= max(sizes, default=0) for part in parts)
+
+
+# Row groups beyond 2^32 bytes of a file are copied and decoded like any other: one with a hole takes no room.
+
+HOLE = 5 * 2**30
+
+
+def with_hole(path: Path, far: Path) -> None:
+    """The file at ``path`` with a hole behind its first row group; offset indexes are written anew."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    metadata = read_exactly(FileMetaData, data[-8 - length : -8])
+    first, *others = metadata.row_groups
+    end = max(data_pages(chunk.meta_data).end for chunk in first.columns)
+    with far.open("wb") as file:
+        file.write(data[:end])
+        file.seek(end + HOLE)
+        file.write(data[end : -8 - length])
+        for group in [first, *others]:
+            group.file_offset = None
+            for chunk in group.columns:
+                _move(chunk, data, 0 if group is first else HOLE)
+                places = offset_index(chunk)
+                assert places is not None
+                index = read_exactly(OffsetIndex, data[places.start : places.end])
+                for page in index.page_locations:
+                    page.offset += 0 if group is first else HOLE
+                chunk.offset_index_offset, moved = file.tell(), write_struct(index)
+                chunk.offset_index_length = len(moved)
+                file.write(moved)
+        file.write(framed(write_struct(metadata)))
+
+
+def _move(chunk: ColumnChunk, data: bytes, shift: int) -> None:
+    meta = chunk.meta_data
+    meta.data_page_offset += shift
+    if meta.dictionary_page_offset:
+        meta.dictionary_page_offset += shift
+    bloom, bounds = bloom_filter(meta), column_index(chunk)
+    if bloom is not None:
+        meta.bloom_filter_offset = bloom.start + HOLE
+    if bounds is not None:
+        chunk.column_index_offset = bounds.start + HOLE
+
+
+def test_row_groups_behind_a_hole_are_copied_and_decoded(tmp_path: Path) -> None:
+    rows = mixed_rows(0, 100)
+    path = parquet_file(tmp_path / "in.parquet", rows, bloom_filter_options={"text": {"ndv": 50, "fpp": 0.01}})
+    far = tmp_path / "far.parquet"
+    with_hole(path, far)
+    assert far.stat().st_size > HOLE
+    assert pq.read_table(far).equals(rows)
+
+    made = copied([far, path], tmp_path / "copy.parquet")
+    assert isinstance(made, DataFile), str(made)
+    found = pq.read_table(made.file_path)
+    assert found.slice(0, 100).equals(rows)
+    assert found.slice(100).equals(rows)
+    assert made.file_size_in_bytes < 3 * path.stat().st_size
+
+    source = InputFile(str(far), 100, far.stat().st_size)
+    decoded = pa.Table.from_batches(read_rows(task(MIXED, [source], tmp_path), STORAGE, Tally()))
+    assert decoded.equals(rows)
+
+
+# Checksums of Parquet pages: verified by whoever reads page bytes, written, and kept by copies (rule 247).
+
+TRIALS = 40
+EXPECTED = mixed_rows(0).combine_chunks()
+
+
+def decoded(path: Path, **more: Any) -> pa.Table:
+    return pa.Table.from_batches(projected_rows(ReadableFile(str(path), **more), MIXED, STORAGE)).combine_chunks()
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_no_flipped_bit_of_a_page_goes_unnoticed(tmp_path: Path, version: str) -> None:
+    """In data pages of both versions and in dictionaries; without verification most bits change values silently."""
+    sound = parquet_file(tmp_path / "in.parquet", EXPECTED, write_page_checksum=True, data_page_version=version)
+    bits = [bit for _, start, end in pages(sound) for bit in range(start * 8, end * 8)]
+    for number, bit in enumerate(random.Random(29).sample(bits, TRIALS)):
+        damaged = flipped(sound, tmp_path / f"{number}.parquet", bit)
+        with pytest.raises(FileUnreadable, match=f"^file {damaged} cannot be read: .*(?i:checksum)") as found:
+            decoded(damaged)
+        assert found.value.path == str(damaged)
+        to = tmp_path / f"{number}-copy.parquet"
+        with pytest.raises(FileUnreadable, match=f"^file {damaged} cannot be read: a page of column ") as found:
+            copied([sound, damaged], to)
+        assert found.value.path == str(damaged)
+        assert not to.exists()
+
+
+def test_writers_with_wrong_checksums_are_admitted_where_that_is_asked_for(tmp_path: Path) -> None:
+    plain = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    table = EXPECTED.select(["id"])
+    sound = parquet_file(tmp_path / "in.parquet", table, **plain)
+    _, start, _ = next(pages(sound))
+    other = flipped(sound, tmp_path / "other.parquet", (start + 30) * 8)
+    schema = {**MIXED, "fields": MIXED["fields"][:1]}
+    inputs = [input_file(tmp_path / "beside.parquet", table)]
+    inputs.append(InputFile(str(other), table.num_rows, other.stat().st_size))
+    assert list(rewrite_group(task(schema, inputs, tmp_path)).unreadable) == [str(other)]
+    admitted = rewrite_group(task(schema, inputs, tmp_path, verify_checksums=False))
+    assert (admitted.error, admitted.rows_read) == (None, 2 * table.num_rows)
+
+
+def test_delete_files_are_verified(tmp_path: Path) -> None:
+    table = pa.table({"file_path": ["s3://b/t/data/a.parquet"] * 50, "pos": list(range(50))})
+    sound = parquet_file(tmp_path / "in.parquet", table, write_page_checksum=True)
+    _, start, _ = list(pages(sound))[-1]
+    damaged = flipped(sound, tmp_path / "damaged.parquet", start * 8)
+    assert sum(rows.count for rows in position_rows(str(sound), "PARQUET", STORAGE)) == 50
+    with pytest.raises(StorageError, match=str(damaged)):
+        list(position_rows(str(damaged), "PARQUET", STORAGE))
+
+
+def test_what_is_written_has_checksums_and_copies_keep_them(tmp_path: Path) -> None:
+    written = one_file(rewritten(MIXED, [EXPECTED, mixed_rows(100)], tmp_path))
+    first = Path(written.file_path)
+    made = copied([first, first], tmp_path / "copy.parquet")
+    assert isinstance(made, DataFile)
+    for path, times in ((first, 1), (Path(made.file_path), 2)):
+        data = path.read_bytes()
+        found = list(pages(path))
+        assert len(found) == times * len(list(pages(first))) > 0
+        for header, start, end in found:
+            assert header.crc is not None
+            assert header.crc & 0xFFFFFFFF == zlib.crc32(data[start:end])
+    assert pq.ParquetFile(made.file_path, page_checksum_verification=True).read().num_rows == 4 * 60
+
+
+def test_pages_without_a_checksum_are_copied_and_read(tmp_path: Path) -> None:
+    path = parquet_file(tmp_path / "in.parquet", EXPECTED)
+    assert all(header.crc is None for header, *_ in pages(path))
+    assert decoded(path).equals(EXPECTED)
+    assert isinstance(copied([path], tmp_path / "copy.parquet"), DataFile)
+
+
+def fed(walk: PageWalk, parts: list[memoryview]) -> None:
+    for part in parts:
+        walk.feed(part)
+
+
+def test_bytes_in_pieces_are_verified_as_a_whole() -> None:
+    body = bytes(range(200))
+    for crc, is_sound in ((zlib.crc32(body), True), (zlib.crc32(body) ^ 1, False)):
+        signed = crc - 2**32 if crc >= 2**31 else crc
+        header = PageHeader(0, 200, 200, signed, DataPageHeader(7))
+        data = write_struct(header) + body
+        for size in (1, 7, len(data)):
+            walk = PageWalk(ColumnMetaData(data_page_offset=0, total_compressed_size=len(data), num_values=7))
+            parts = [memoryview(data)[start : start + size] for start in range(0, len(data), size)]
+            if is_sound:
+                fed(walk, parts)
+                walk.end()
+            else:
+                with pytest.raises(CannotCopy, match="another checksum"):
+                    fed(walk, parts)

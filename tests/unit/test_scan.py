@@ -1,29 +1,45 @@
-"""A scan over many catalogs: round robin, one read and one glance per table, filters, leases, and what it says."""
+"""A scan over many catalogs: order, budget, requests, and its report."""
 
 from __future__ import annotations
 
 import logging
+import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
+from threading import Event, Lock, Semaphore, get_ident
 from typing import Any
 
 import pytest
 
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.detection.assess import urgency, waited_ms
 from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.detect import detect
-from icekeeper.detection.list_tables import FleetTable, round_robin
-from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal
-from icekeeper.detection.scan import Scanner
-from icekeeper.errors import StorageError
+from icekeeper.detection.list_tables import FleetTable, round_robin, selects_bucket, selects_table
+from icekeeper.detection.proposal import CatalogReport, FleetProposal, FleetReport, FleetSkip, Proposal, Skip
+from icekeeper.detection.scan import Scanner, within_budget
+from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
+from icekeeper.policy import resolve
+from icekeeper.policy.due import FIRST_SWEEP
+from icekeeper.runtime import Runtime
+from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import Gathered, LastSeen, MaintenanceRequest, Pin
 from support.scans import FILES, IDLE, CountedState, PreparedCatalog, names, request, scanned, source, with_uuid
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
+
+# A scan over many catalogs: round robin, one read and one glance per table, filters, leases, and what it says.
 
 
 @pytest.fixture
@@ -206,3 +222,496 @@ def test_a_fleet_is_put_together_from_the_environment(state: CountedState) -> No
     assert names(report) == ["ns.t"]
     policies = TablePolicies({"ICEKEEPER_MIN_INPUT_FILES": "10"})
     assert names(detect([source(catalog)], state, policies, clock=lambda: NOW_MS)) == []
+
+
+# Tables that had a pass just now do not crowd out those that wait for one, whatever their need.
+
+DAY_MS = 24 * HOUR_MS
+
+
+def passed(state: CountedState, name: str, ago_ms: int) -> None:
+    """A pass over the table ended, and there is work again."""
+    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(f"ns.{name}"), name, "s3://b/t")
+    state.remember(identity, LastSeen(snapshot_id=None, fingerprint="", finished_ms=NOW_MS - ago_ms, idle=False))
+
+
+def test_hopeless_tables_of_great_need_do_not_crowd_out_the_others(state: CountedState) -> None:
+    """Each hour three of them are passed over, and need as much as before."""
+    hopeless = {f"h{n}": small_files(1000, MB) for n in range(3)}
+    catalog = PreparedCatalog(
+        {
+            f"ns.{name}": with_uuid(table(files), name)
+            for name, files in {**hopeless, "needy": small_files(6, MB)}.items()
+        }
+    )
+    for name in hopeless:
+        passed(state, name, HOUR_MS)
+    passed(state, "needy", 30 * HOUR_MS)
+    assert names(scanned(state, catalog, max_jobs_per_detection=3)) == ["ns.h0", "ns.h1", "ns.needy"]  # by need
+    assert names(scanned(state, catalog, max_jobs_per_detection=1)) == ["ns.needy"]
+    assert names(scanned(state, catalog)) == ["ns.h0", "ns.h1", "ns.h2", "ns.needy"]
+    passed(state, "needy", 2 * HOUR_MS)
+    assert names(scanned(state, catalog, max_jobs_per_detection=3)) == ["ns.h0", "ns.h1", "ns.h2"]
+
+
+def test_a_day_of_waiting_outweighs_every_need_and_a_week_is_the_most_that_counts() -> None:
+    assert urgency(0.0, DAY_MS) > urgency(0.9999, 0)
+    assert urgency(0.2, 23 * HOUR_MS) < urgency(0.9999, HOUR_MS * 6)
+    assert urgency(0.5, 7 * DAY_MS) == urgency(0.5, 700 * DAY_MS)
+
+
+def test_who_never_had_a_pass_waits_since_its_oldest_snapshot() -> None:
+    metadata = table(small_files(6, MB))
+    (first_ms,) = {one.timestamp_ms for one in metadata.snapshots.values()}
+    assert waited_ms(metadata, (), NOW_MS) == NOW_MS - first_ms
+    assert waited_ms(metadata, (NOW_MS - 7, NOW_MS - 5), NOW_MS) == 5
+    assert waited_ms(metadata, (NOW_MS + 5,), NOW_MS) == 0
+
+
+# The scan of one catalog as `icekeeper detect` tells it; filters; what an assessor asks.
+
+
+@pytest.fixture
+def sqlite_state(tmp_path: Path) -> SqliteStateStore:
+    return SqliteStateStore(tmp_path / "state.db")
+
+
+def named_by(metadata: TableMetadata, uuid: str) -> TableMetadata:
+    return TableMetadata({**metadata.document, "table-uuid": uuid})
+
+
+def detected(catalog: PreparedCatalog, sqlite_state: SqliteStateStore, **settings: str) -> CatalogReport:
+    """What ``icekeeper detect`` finds."""
+    return Runtime(catalog, sqlite_state, environment={}, clock=lambda: NOW_MS).detect(settings)
+
+
+def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(sqlite_state: SqliteStateStore) -> None:
+    catalog = PreparedCatalog(
+        {
+            "ns.few": table(small_files(10, MB)),
+            "ns.many": named_by(table(small_files(1000, MB)), "u1"),
+            "ns.also_many": named_by(table(small_files(1000, MB)), "u2"),
+            "ns.quiet": table(),
+            "a.damaged": MetadataUnreadable("metadata file m cannot be parsed: it ends early"),
+            "a.odd": KeyError("snapshot-id"),
+        }
+    )
+    assert detected(catalog, sqlite_state, max_jobs_per_detection="2").to_json() == {
+        "catalog": "C",
+        "scanned": 6,
+        "proposals": [
+            {
+                "table": "ns.also_many",
+                "reasons": ["1000 data files of 1 MB on average are below 192 MB"],
+                "priority": 0.995,
+            },
+            {
+                "table": "ns.many",
+                "reasons": ["1000 data files of 1 MB on average are below 192 MB"],
+                "priority": 0.995,
+            },
+        ],
+        "beyond_limit": 1,
+        "skipped": [
+            {"table": "a.damaged", "reason": "metadata file m cannot be parsed: it ends early"},
+            {"table": "a.odd", "reason": "the metadata does not follow the specification: KeyError 'snapshot-id'"},
+            {"table": "ns.few", "reason": "beyond max_jobs_per_detection 2"},
+            {"table": "ns.quiet", "reason": "no sign of work"},
+        ],
+    }
+
+
+def test_a_catalog_that_cannot_be_listed_fails_the_scan(sqlite_state: SqliteStateStore) -> None:
+    class Unreachable(PreparedCatalog):
+        def list_tables(self) -> Iterator[TableName]:
+            raise StorageError("it does not answer")
+
+    with pytest.raises(StorageError, match=r"^C: the catalog cannot be scanned: it does not answer$"):
+        detected(Unreachable({}), sqlite_state)
+
+
+def test_the_command_scans_as_the_pipeline_does(sqlite_state: SqliteStateStore) -> None:
+    """It records how tables look, puts first what people asked for, and leaves out what is being maintained."""
+    busy = table(small_files(9, MB))
+    tables = {"ns.a": named_by(busy, "ns.a"), "ns.b": named_by(busy, "ns.b"), "ns.quiet": table()}
+    catalog = PreparedCatalog(tables)
+    asked, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
+    sqlite_state.requests.file(MaintenanceRequest(identity=asked, requested_ms=1))
+    sqlite_state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
+    report = detected(catalog, sqlite_state)
+    assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
+    assert report.skipped[0] == Skip("ns.a", "being maintained by run-7")
+    seen = sqlite_state.lake_stats.of_catalog("C", catalog.warehouse)
+    assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "selected"),
+    [
+        ("s3://prod-lake/", True),
+        ("s3://prod-lake/deep/prefix", True),
+        ("arn:aws:s3tables:eu-west-1:123456789012:bucket/prod-lake", True),
+        ("/data/prod-lake", True),
+        ("s3://lake/prod-x", False),
+        ("s3://Prod-lake", False),
+    ],
+)
+def test_a_bucket_is_matched_by_its_name(warehouse: str, selected: bool) -> None:
+    assert selects_bucket(policy(bucket_filter="prod-*").policy, warehouse) is selected
+
+
+def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path) -> None:
+    """A pin stops the expiry proposal, an idle pass the summary's, and the table's own property the whole."""
+    store = SqliteStateStore(tmp_path / "state.db")
+    metadata = table(small_files(400, MB), snapshots=60, age_hours=200)
+    loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
+    identity = TableIdentity("C", "w", loaded.name, "", "s3://b/t")
+
+    def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
+        judge = assessor(
+            PreparedCatalog({}, warehouse="w"),
+            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, orphan_sweep_interval_hours="0"),
+            store=store,
+            now_ms=NOW_MS,
+        )
+        return judge(table)
+
+    snapshots = "60 snapshots exceed max_snapshots_to_keep 5"
+    old = "60 snapshots are older than snapshot_retention_hours 168"
+    files = "400 data files of 1 MB on average are below 192 MB"
+    first = assessed()
+    assert isinstance(first, Proposal)
+    assert first.reasons == (snapshots, old, files)
+
+    store.add_pin(Pin(identity=identity, name="p", snapshot_id=1, metadata_location="m", expires_ms=NOW_MS + 1))
+    pinned = assessed()
+    assert isinstance(pinned, Proposal)
+    assert pinned.reasons == (files,)
+
+    fingerprint = resolve([]).fingerprint()
+    store.remember(identity, LastSeen(snapshot_id=60, fingerprint=fingerprint, finished_ms=NOW_MS, idle=True))
+    assert assessed() == Skip("ns.t", "unchanged since the last pass found nothing to do")
+
+    disabled = TableMetadata({**metadata.document, "properties": {"icekeeper.maintenance_enabled": "false"}})
+    assert assessed(LoadedTable(loaded.name, disabled, "m", "m", {})) == Skip(
+        "ns.t", "maintenance is disabled (table property icekeeper.maintenance_enabled)"
+    )
+
+
+def test_only_star_and_question_mark_are_wildcards() -> None:
+    settings = policy(namespace_filter="a.b?", table_filter="t[1]*").policy
+    assert selects_table(settings, TableName(("a", "bc"), "t[1]x"))
+    assert not selects_table(settings, TableName(("a", "bc"), "t1x"))
+    assert not selects_table(settings, TableName(("a",), "t[1]"))
+
+
+# Items in several threads within a time budget: what is begun, what is done, and what comes too late.
+
+
+def test_every_item_is_done_once_and_never_more_at_a_time_than_threads() -> None:
+    lock, at_once, most = Lock(), 0, 0
+    three_at_once = Event()
+
+    def work(item: int) -> int:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+            if most == 3:
+                three_at_once.set()
+        assert three_at_once.wait(10)
+        with lock:
+            at_once -= 1
+        return -item
+
+    reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic)
+    assert sorted(reached.done) == [(item, -item) for item in range(50)]
+    assert (reached.begun, most) == (50, 3)
+
+
+def test_each_thread_enters_its_surroundings_once() -> None:
+    entered: list[int] = []
+    left: list[int] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        entered.append(get_ident())
+        yield
+        left.append(get_ident())
+
+    def work(_: int) -> bool:
+        return get_ident() in entered and get_ident() not in left
+
+    reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic, around=around)
+    assert [inside for _, inside in reached.done] == [True] * 50
+    assert len(entered) == len(left) <= 3
+
+
+def test_nothing_is_begun_in_the_last_tenth() -> None:
+    ticks = count()  # one second passes at each look: one at the start, one before each item, one before waiting
+    reached = within_budget(str, range(100), threads=1, budget_s=20, monotonic_s=lambda: float(next(ticks)))
+    assert reached.begun < 20
+    assert [item for item, _ in reached.done] == list(range(reached.begun))
+
+
+def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
+    may_end, has_ended, others = Event(), Event(), Semaphore(0)
+    looks = count()
+    here = get_ident()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert may_end.wait(10)
+            has_ended.set()
+        else:
+            others.release()
+        return item
+
+    def clock() -> float:
+        """The time is over once the other items are done."""
+        if get_ident() != here or not next(looks):
+            return 0.0
+        assert all(others.acquire(timeout=10) for _ in range(2))
+        time.sleep(0.05)  # until the second one has left its result
+        return 100.0
+
+    reached = within_budget(work, range(3), threads=2, budget_s=100, monotonic_s=clock)
+    before = sorted(reached.done)
+    may_end.set()
+    assert has_ended.wait(10)
+    time.sleep(0.01)
+    assert (before, sorted(reached.done), reached.begun) == ([(1, 1), (2, 2)], [(1, 1), (2, 2)], 3)
+
+
+def test_what_work_raises_is_raised_and_nothing_more_begins() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 0"):
+        within_budget(work, range(100), threads=1, budget_s=60, monotonic_s=time.monotonic)
+    assert begun == [0]
+
+
+def test_without_items_nothing_is_waited_for() -> None:
+    nothing: list[int] = []
+    reached = within_budget(str, nothing, threads=4, budget_s=60, monotonic_s=time.monotonic)
+    assert (reached.done, reached.begun) == ([], 0)
+
+
+# Records of many tables are gathered and written some at a time, by a scan's threads or at its end.
+
+TABLES = 60
+
+
+@pytest.fixture
+def gathering_state(tmp_path: Path) -> SqliteStateStore:
+    return SqliteStateStore(tmp_path / "state.db")
+
+
+@pytest.fixture
+def fleet() -> PreparedCatalog:
+    """Young tables, whose first sweep is due later."""
+    return PreparedCatalog({f"ns.t{n:02}": with_uuid(table(small_files(9, MB)), f"u{n}") for n in range(TABLES)})
+
+
+def scan(gathering_state: SqliteStateStore, fleet: PreparedCatalog) -> FleetReport:
+    return detect([source(fleet)], gathering_state, TablePolicies({}), clock=lambda: NOW_MS, threads=4)
+
+
+def remembered(gathering_state: SqliteStateStore) -> tuple[int, int]:
+    """Of how many tables the health is known, and when their first sweep is due."""
+    known = [one.identity for one in gathering_state.lake_stats.of_catalog("C", "s3://prod-lake/")]
+    with gathering_state._file.reading() as read:
+        ((sweeps,),) = read("SELECT count(*) FROM schedule_runs WHERE schedule = ?", FIRST_SWEEP)
+    return len(known), sweeps
+
+
+def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathered, "_AT_ONCE", 10)
+    written: list[list[int]] = []
+    records = Gathered[int](lambda some: written.append([*some]))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(records.add, range(995)))
+    assert len(written) <= 99
+    assert sum(map(len, written)) > 985  # fewer than ten are left
+    records.write_rest()
+    records.write_rest()
+    assert sorted(number for some in written for number in some) == [*range(995)]
+    assert all(written)
+
+
+def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
+    gathering_state: SqliteStateStore, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(rule 154)"""
+    begun = []
+    transaction = SqliteFile.transaction
+
+    @contextmanager
+    def counted(file: SqliteFile) -> Iterator[sqlite3.Connection]:
+        begun.append(file)
+        with transaction(file) as connection:
+            yield connection
+
+    monkeypatch.setattr(gathered, "_AT_ONCE", TABLES // 2)
+    monkeypatch.setattr(SqliteFile, "transaction", counted)
+    scan(gathering_state, fleet)
+    assert remembered(gathering_state) == (TABLES, TABLES)
+    assert 2 <= len(begun) <= 6
+    begun.clear()
+    scan(gathering_state, fleet)  # nothing is new
+    assert not begun
+
+
+def test_a_scan_opens_the_state_once_for_each_thread(
+    gathering_state: SqliteStateStore, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[SqliteFile] = []
+    plain = SqliteFile._open
+
+    def counted(file: SqliteFile) -> sqlite3.Connection:
+        opened.append(file)
+        return plain(file)
+
+    monkeypatch.setattr(SqliteFile, "_open", counted)
+    scan(gathering_state, fleet)
+    assert 0 < len(opened) <= 4 + 1 + 1  # its threads, the caller, and what asks before whether it can write
+
+
+def test_what_a_scan_could_not_record_the_next_one_does(
+    gathering_state: SqliteStateStore,
+    fleet: PreparedCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """(rule 154)"""
+
+    def lost(*_: object) -> Any:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gathering_state.lake_stats, "record", lost)
+        patch.setattr(gathering_state.schedules, "record_all", lost)
+        report = scan(gathering_state, fleet)
+    assert sorted(caplog.messages) == [
+        "lake stats cannot be written, so this scan leaves them: the disk is full",
+        "when first sweeps are due could not be recorded, so the next scan decides it again: the disk is full",
+    ]
+    assert remembered(gathering_state) == (0, 0)
+    assert names(scan(gathering_state, fleet)) == names(report)
+    assert remembered(gathering_state) == (TABLES, TABLES)
+
+
+def test_rows_of_which_one_is_wrong_are_all_left_out(gathering_state: SqliteStateStore) -> None:
+    """And the message names the file."""
+    insert = "INSERT INTO leases (lease_key, holder, expires_ms) VALUES (?, ?, ?)"
+    with pytest.raises(StorageError, match=r"state\.db cannot be used: "):
+        gathering_state._file.write_all(insert, [("a", "h", 1), ("b", None, 1)])
+    assert gathering_state.leases.current("a", now_ms=0) is None
+
+
+# What a person asked for comes first in a scan, whatever the table was called, and is refused or kept for a reason.
+
+
+def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: CountedState) -> None:
+    catalog = PreparedCatalog(
+        {
+            "ns.urgent": with_uuid(table(small_files(1000, MB)), "u1"),
+            "ns.quiet": with_uuid(table(), "u2"),
+            "other.t": with_uuid(table(small_files(10, MB)), "u3"),
+        }
+    )
+    state.requests.file(request("other.t", "u3", requested_ms=2, operations="compact"))
+    state.requests.file(request("ns.quiet", "u2", requested_ms=1))
+    report = scanned(state, catalog, namespace_filter="ns", max_jobs_per_detection=2)
+    assert report.proposals == (
+        FleetProposal(
+            "C", "s3://prod-lake/", Proposal("ns.quiet", ("requested by a person",), 1.0, "u2", "s3://b/t"), True
+        ),
+        FleetProposal(
+            "C",
+            "s3://prod-lake/",
+            Proposal("other.t", ("requested by a person", FILES.format(10)), 1.0, "u3", "s3://b/t"),
+            True,
+            {"operations": "compact"},
+        ),
+    )
+    assert report.skipped == (FleetSkip("C", "ns.urgent", "beyond max_jobs_per_detection 2"),)
+    # Detection claims nothing: that is for the run.
+    assert len(state.requests.pending()) == 2
+
+
+@pytest.mark.parametrize(
+    ("catalog", "warehouse", "name"),
+    [
+        ("C", "s3://prod-lake", "ns.t"),
+        ("C", "s3://prod-lake/", "ns.formerly"),
+        ("alias", "s3://prod-lake/", "ns.t"),
+        ("alias", "s3://prod-lake/", "NS.T"),
+    ],
+    ids=["warehouse", "renamed", "catalog", "case"],
+)
+def test_a_request_is_found_whatever_the_table_was_called(
+    state: CountedState, catalog: str, warehouse: str, name: str
+) -> None:
+    """Its name says where to look first; which table is meant, its UUID."""
+    identity = TableIdentity(catalog, warehouse, TableName.parse(name), "U1", "s3://b/t")
+    state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
+    tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
+    report = scanned(state, PreparedCatalog({**tables, "ns.formerly": PolicyError("there is no such table")}))
+    proposed = {item.proposal.table: (item.is_requested, dict(item.settings)) for item in report.proposals}
+    assert proposed == {"ns.t": (True, {"operations": "compact"}), "ns.urgent": (False, {})}
+    assert len(state.requests.pending()) == 1, "it is for the run to claim"
+
+
+def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:
+    alias = TableIdentity("alias", "s3://prod-lake/", TableName.parse("OTHER.T"), "u3", "s3://b/t")
+    state.requests.file(MaintenanceRequest(identity=alias, requested_ms=1))
+    catalog = PreparedCatalog({"ns.a": with_uuid(table(), "u1"), "other.t": with_uuid(table(), "u3")})
+    report = scanned(state, catalog, threads=1, namespace_filter="ns")
+    assert names(report) == ["other.t"], "also past the filters"
+    assert catalog.loads == ["other.t", "ns.a"]
+
+
+def test_a_deployment_that_forbids_maintenance_refuses_requests_and_a_table_does_not(state: CountedState) -> None:
+    disabled = TableMetadata({**table().document, "properties": {"icekeeper.maintenance_enabled": "false"}})
+    catalog = PreparedCatalog({"ns.t": disabled})
+    state.requests.file(request("ns.t"))
+    assert names(scanned(state, catalog)) == ["ns.t"]
+    report = scanned(state, catalog, environment={"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"})
+    # The bound is above what the table says, and it already says false: it is the deployment's that counts.
+    assert names(report) == []
+    assert report.skipped[0].reason.startswith("requested by a person, but maintenance is disabled (")
+
+
+def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(state: CountedState) -> None:
+    catalog = PreparedCatalog({"ns.t": with_uuid(table(small_files(10, MB)), "new")})
+    state.requests.file(request("ns.t", "old"))
+    (item,) = scanned(state, catalog).proposals
+    assert (item.is_requested, item.proposal.reasons) == (False, (FILES.format(10),))
+    assert state.requests.pending() == ()  # nobody will ever serve it
+    state.requests.file(request("ns.t", "old"))
+    assert scanned(state, catalog, table_filter="x").skipped == (
+        FleetSkip("C", "ns.t", "a pass was requested for a table of this name that is gone"),
+    )
+    state.requests.file(request("ns.t", "new", requested_ms=5))
+    assert [item.is_requested for item in scanned(state, catalog).proposals] == [True]
+
+
+def test_a_requested_table_that_is_gone_or_cannot_be_assessed_is_an_error(state: CountedState) -> None:
+    catalog = PreparedCatalog({"ns.t": PolicyError("there is no table ns.t in catalog C")})
+    state.requests.file(request("ns.t"))
+    assert scanned(state, catalog).skipped == (FleetSkip("C", "ns.t", "there is no table ns.t in catalog C", True),)
+    assert scanned(state, PreparedCatalog({})).skipped == ()  # told once
+
+
+def test_a_requested_table_that_cannot_be_read_now_keeps_its_request(state: CountedState) -> None:
+    state.requests.file(request("ns.t"))
+    for trouble in (StorageError("no answer"), MetadataUnreadable("damaged")):
+        assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1
+    wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
+    assert scanned(state, PreparedCatalog({"ns.t": wrong})).errors == 1
+    assert len(state.requests.pending()) == 1

@@ -1,15 +1,29 @@
-"""Snapshots that replace files: which manifests they get, and what the entries in these say."""
+"""Snapshots that we write: manifests, totals, row ids, and the marks of streaming writers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
-from icekeeper.metadata.document import TableMetadata, apply_updates
-from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.commit.attempt import PreparedCommit, assign_row_ids
+from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter, snapshot_summary
+from icekeeper.metadata.document import Snapshot, TableMetadata, apply_updates
+from icekeeper.metadata.writer_marks import COMMITTED_KEY, WriterMark, carried_marks, marks_of
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.verification.checks import (
+    duplicate_vector_problems,
+    manifest_row_id_problems,
+    row_id_problems,
+    vector_problems,
+)
 from support.listed_manifests import ListedManifests, path_of
-from support.plans import data_file
+from support.plans import data_file, manifest
+from support.tables import new_document, snapshot
+
+# Snapshots that replace files: which manifests they get, and what the entries in these say.
 
 SPECS = [{"spec-id": 0, "fields": []}, {"spec-id": 1, "fields": []}]
 HEAD, ON_A_BRANCH = 2, 9
@@ -99,3 +113,244 @@ def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedMani
         "new0": added,
         "new1": added,
     }
+
+
+# Who gets which row ids (rule 19), and what verify says when they do not hold.
+
+
+def with_rows(
+    added: int, existing: int = 0, *, first_row_id: int | None = None, content: ManifestContent = ManifestContent.DATA
+) -> ManifestFile:
+    return replace(
+        manifest(content=content),
+        added_rows_count=added,
+        existing_rows_count=existing,
+        deleted_rows_count=7,
+        first_row_id=first_row_id,
+    )
+
+
+def test_data_manifests_without_ids_get_the_next_ones() -> None:
+    """Enough for added and existing rows, not for deleted ones; the others keep what they have, deletes have none."""
+    listed = [
+        with_rows(10, 5),
+        with_rows(3, first_row_id=20),
+        with_rows(2, content=ManifestContent.DELETES),
+        with_rows(0, 0),
+        with_rows(1),
+    ]
+    assigned, next_row_id = assign_row_ids(listed, 100)
+    assert [m.first_row_id for m in assigned] == [100, 20, None, 115, 115]
+    assert next_row_id == 116
+    assert [replace(m, first_row_id=None) for m in assigned] == [replace(m, first_row_id=None) for m in listed]
+    assert assign_row_ids(assigned, next_row_id) == (assigned, next_row_id)
+
+
+def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
+    """Snapshots in order of sequence number, each with its row ids, or from before v3."""
+    snapshots = []
+    for number, given in enumerate(ids, start=1):
+        raw = snapshot(number, format_version=2, sequence_number=number)
+        snapshots.append(raw if given is None else raw | {"first-row-id": given[0], "added-rows": given[1]})
+    return TableMetadata(new_document("s3://b/t", 3, snapshots=snapshots, **{"next-row-id": next_row_id}))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        (document(0), []),
+        (document(15, None, None, (0, 10), (10, 5)), []),
+        (document(20, (0, 10), (12, 5)), []),
+        (document(20, (0, 10), (5, 5)), ["snapshot 2 starts at row id 5, an earlier one ended at 10"]),
+        (document(20, (0, 10), None), ["snapshot 2 does not say which row ids it gave out"]),
+        (document(14, (0, 10), (10, 5)), ["next-row-id is 14, ids below 15 were given out"]),
+    ],
+    ids=["empty", "upgraded", "with_a_gap", "twice", "unsaid", "beyond_the_next"],
+)
+def test_row_ids_of_snapshots(metadata: TableMetadata, told: list[str]) -> None:
+    problems = list(row_id_problems(metadata, "here"))
+    assert [problem.detail for problem in problems] == told
+    assert {(problem.kind, problem.path) for problem in problems} <= {("row_lineage", "here")}
+
+
+def test_manifests_of_a_v3_snapshot_have_row_ids_or_hold_deletes() -> None:
+    listed = [
+        with_rows(1, first_row_id=0),
+        with_rows(1),
+        with_rows(1, content=ManifestContent.DELETES),
+        with_rows(1, first_row_id=0, content=ManifestContent.DELETES),
+    ]
+    raw = snapshot(1, format_version=3)
+    assert [p.detail for p in manifest_row_id_problems(Snapshot(raw), listed)] == [
+        "a DATA manifest of snapshot 1 has no first_row_id",
+        "a DELETES manifest of snapshot 1 has first_row_id 0",
+    ]
+    del raw["first-row-id"]
+    assert not list(manifest_row_id_problems(Snapshot(raw), listed))
+
+
+def vector(**more: Any) -> DataFile:
+    about = {"referenced_data_file": "d", "content_offset": 4, "content_size_in_bytes": 6}
+    return replace(data_file("p", 10, file_format="puffin", **{**about, **more}), content=FileContent.POSITION_DELETES)
+
+
+def test_a_vector_says_where_it_is_and_of_what() -> None:
+    def told(file: DataFile, status: EntryStatus = EntryStatus.ADDED) -> list[str]:
+        return [problem.detail for problem in vector_problems([ManifestEntry(status, 1, 1, 1, file)])]
+
+    lacking = ["a deletion vector lacks its data file, its offset or its size"]
+    assert told(vector()) == []
+    for key in ("referenced_data_file", "content_offset", "content_size_in_bytes"):
+        assert told(vector(**{key: None})) == lacking
+    assert told(vector(content_offset=5)) == ["a deletion vector ends at byte 11 of 10"]
+    assert told(vector(content_offset=None), EntryStatus.DELETED) == []
+
+
+def test_a_data_file_has_one_vector() -> None:
+    assert not list(duplicate_vector_problems(["a", "b"]))
+    (problem,) = duplicate_vector_problems(["a", "b", "a"])
+    assert (problem.kind, problem.path) == ("deletion_vector", "a")
+
+
+# Totals of snapshot summaries: they add up, and what is not known is not made up (rule 40).
+
+
+def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:
+    """Two data files of 10 rows become one, and a delete file of 3 rows goes."""
+    parent = Snapshot(snapshot(1, format_version=2, summary={"operation": "append", **before}))
+    delete = replace(data_file("d", 30, records=3), content=FileContent.EQUALITY_DELETES)
+    removed = [(0, data_file("a", 100)), (0, data_file("b", 200)), (0, delete)]
+    return snapshot_summary("replace", parent, [(0, data_file("c", 250, records=20))], removed, {}, counted or {})
+
+
+def totals(found: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if key.startswith("total-")}
+
+
+def test_totals_follow_the_parents() -> None:
+    before = {
+        "total-data-files": "7",
+        "total-delete-files": "1",
+        "total-records": "70",
+        "total-files-size": "1000",
+        "total-equality-deletes": "3",
+        "total-position-deletes": "0",
+    }
+    found = summary(before)
+    assert totals(found) == {
+        "total-data-files": "6",
+        "total-delete-files": "0",
+        "total-records": "70",
+        "total-files-size": "920",
+        "total-equality-deletes": "0",
+        "total-position-deletes": "0",
+    }
+    assert {key: found[key] for key in ("added-records", "deleted-records", "removed-equality-deletes")} == {
+        "added-records": "20",
+        "deleted-records": "20",
+        "removed-equality-deletes": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"total-data-files": "many"}, {"total-data-files": "0"}, {"total-data-files": ""}]
+)
+def test_a_total_that_is_missing_or_cannot_be_is_left_out(said: Mapping[str, str]) -> None:
+    """Made up once, it would be carried on for ever."""
+    assert totals(summary(said)) == {}
+
+
+def test_what_manifests_tell_beats_what_the_parent_said() -> None:
+    assert totals(summary({"total-data-files": "99"}, {"total-data-files": 1})) == {"total-data-files": "1"}
+
+
+# What streaming writers find their last commit by: whose mark it is, how old, and what is carried on.
+
+FLINK = {"flink.job-id": "j", "flink.operator-id": "o", "flink.max-committed-checkpoint-id": "7"}
+KAFKA = {
+    "kafka.connect.offsets.control.group": '{"0":12}',
+    "kafka.connect.commit-id": "c",
+    "kafka.connect.task-id": "sink-0",
+    "kafka.connect.valid-through-ts": "2026-01-01T00:00Z",
+}
+TABULAR = {"kafka.connect.control.offsets.t.g": "{}", "kafka.connect.commitId": "c", "kafka.connect.vtts": "1"}
+SPARK = {"spark.sql.streaming.queryId": "q", "spark.sql.streaming.epochId": "3"}
+REDPANDA = {"redpanda.commit-metadata": '{"offset":5,"cluster":"r"}'}
+
+
+def made(summary: Mapping[str, str], *, at_ms: int = 1000) -> Snapshot:
+    return Snapshot(snapshot(1, format_version=2, timestamp_ms=at_ms, summary={"operation": "append", **summary}))
+
+
+@pytest.mark.parametrize(
+    ("mark", "writer"),
+    [
+        (FLINK, "Flink job j, operator o"),
+        ({key: value for key, value in FLINK.items() if key != "flink.operator-id"}, "Flink job j"),
+        (KAFKA, "Kafka Connect sink control.group"),
+        (TABULAR, "Kafka Connect sink t.g"),
+        (SPARK, "Spark query q"),
+        (REDPANDA, "Redpanda cluster r"),
+        ({"redpanda.commit-metadata": '{"offset":5}'}, "Redpanda"),
+        ({"redpanda.commit-metadata": "not json"}, "Redpanda"),
+    ],
+)
+def test_marks_are_carried_to_the_letter_with_the_time_of_their_writers_commit(
+    mark: Mapping[str, str], writer: str
+) -> None:
+    parent = made({**mark, "engine-name": "x", "total-records": "5", "app-id": "y"})
+    assert marks_of(parent) == (WriterMark(writer, 1000),)
+    carried = carried_marks(parent)
+    assert carried == {**mark, COMMITTED_KEY: "1000"}
+    child = made(carried, at_ms=2000)
+    assert marks_of(child) == (WriterMark(writer, 1000),), "a copy is as old as the original"
+    assert carried_marks(child) == carried
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {},
+        {"wap.id": "w"},
+        {"published-wap-id": "w", "source-snapshot-id": "4"},
+        {"flink.job-id": "j"},
+        {"flink.max-committed-checkpoint-id": "7"},
+        {"spark.sql.streaming.queryId": "q"},
+        {"spark.app.id": "a"},
+        {"kafka.connect.commit-id": "c"},
+    ],
+)
+def test_what_is_no_mark_is_not_carried(summary: Mapping[str, str]) -> None:
+    assert marks_of(made(summary)) == ()
+    assert carried_marks(made(summary)) == {}
+
+
+def test_only_the_mark_goes_along_and_not_what_stands_beside_it() -> None:
+    parent = made({**FLINK, "flink.rows-of-checkpoint": "9", "wap.id": "w", "published-wap-id": "v"})
+    assert carried_marks(parent) == {**FLINK, COMMITTED_KEY: "1000"}
+
+
+def test_the_last_snapshot_of_a_tiering_service_is_kept_and_never_copied() -> None:
+    """It takes the snapshot's id besides, and fails on a copy that lacks its offsets."""
+    parent = made({"commit-user": "__fluss_lake_tiering", "fluss-offsets": "[]"})
+    assert marks_of(parent) == (WriterMark("commit user __fluss_lake_tiering", 1000),)
+    assert carried_marks(parent) == {}
+
+
+def test_marks_of_several_writers_in_one_snapshot() -> None:
+    parent = made({**SPARK, **KAFKA, "kafka.connect.offsets.other.group": "{}"})
+    assert {mark.writer for mark in marks_of(parent)} == {
+        "Spark query q",
+        "Kafka Connect sink control.group",
+        "Kafka Connect sink other.group",
+    }
+
+
+def test_a_malformed_time_counts_as_that_of_the_snapshot() -> None:
+    assert marks_of(made({**FLINK, COMMITTED_KEY: "soon"})) == (WriterMark("Flink job j, operator o", 1000),)
+
+
+@pytest.mark.parametrize("operation", ["replace", "delete"])
+def test_snapshots_of_ours_bear_their_parents_marks(operation: str) -> None:
+    summary = snapshot_summary(operation, made(FLINK), (), (), {"icekeeper.run-id": "r"}, {})
+    assert summary == {"operation": operation, **FLINK, COMMITTED_KEY: "1000", "icekeeper.run-id": "r"}

@@ -1,4 +1,4 @@
-"""What is particular to the SQLite state store: its place, its errors, and processes that share it."""
+"""What is particular to the state in SQLite: address, errors, processes, and damage."""
 
 from __future__ import annotations
 
@@ -6,19 +6,31 @@ import multiprocessing
 import os
 import sqlite3
 import stat
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
-from icekeeper.errors import StorageError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.state.identity import TableIdentity, state_path
+from icekeeper.state.claims import TableClaims
+from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.dynamodb.table import open_table
+from icekeeper.state.identity import TableAddress, TableIdentity, parse_address, state_path
+from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite import records as sqlite_lake_stats
+from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LakeStats, PassRecord, Pin
+from icekeeper.state.store import LakeStats, MaintenanceRequest, PassRecord, Pin, StagedLoad
+from support.state_stores import IDENTITY
 
-IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+# What is particular to the SQLite state store: its place, its errors, and processes that share it.
+
+TABLE_OF_SQLITE = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 
 
 def record_many(path: Path, worker: int) -> None:
@@ -26,7 +38,7 @@ def record_many(path: Path, worker: int) -> None:
     for number in range(10):
         store.record_pass(
             PassRecord(
-                identity=IDENTITY,
+                identity=TABLE_OF_SQLITE,
                 run_id=f"{worker}-{number}",
                 started_ms=0,
                 finished_ms=number,
@@ -59,7 +71,7 @@ def test_processes_that_start_together_create_one_store_and_lose_nothing(tmp_pat
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
-    assert len(SqliteStateStore(path).history(IDENTITY)) == 40
+    assert len(SqliteStateStore(path).history(TABLE_OF_SQLITE)) == 40
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -68,7 +80,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "state.db"
     with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).pins(IDENTITY, now_ms=0)
+        SqliteStateStore(path).pins(TABLE_OF_SQLITE, now_ms=0)
     assert str(caught.value).startswith(f"the state file {path} cannot be used: ")
 
 
@@ -76,7 +88,7 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
     path = tmp_path / "state.db"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).last_seen(IDENTITY)
+        SqliteStateStore(path).last_seen(TABLE_OF_SQLITE)
     assert str(caught.value).startswith(f"the state file {path} cannot be used: file is not a database; it is another")
     assert path.read_bytes() == b"this is no database" * 100
 
@@ -89,9 +101,9 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
         connection.execute("INSERT INTO pins VALUES ('p')")
         connection.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    pin = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
+    pin = Pin(identity=TABLE_OF_SQLITE, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
     store = SqliteStateStore(path)
-    for use in (lambda: store.history(IDENTITY), lambda: store.add_pin(pin)):
+    for use in (lambda: store.history(TABLE_OF_SQLITE), lambda: store.add_pin(pin)):
         with pytest.raises(StorageError) as caught:
             use()
         assert str(caught.value) == (
@@ -109,7 +121,7 @@ def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE iceberg_tables (name TEXT)")
     with pytest.raises(StorageError) as caught:
         SqliteStateStore(path).add_pin(
-            Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
+            Pin(identity=TABLE_OF_SQLITE, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
         )
     assert str(caught.value) == f"the file {path} is a database of another application, not a state file"
     with closing(sqlite3.connect(path)) as connection:
@@ -119,10 +131,10 @@ def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
 def test_orphans_are_written_in_batches(tmp_path: Path) -> None:
     paths = [f"s3://bucket/t/data/{number:06d}" for number in range(25_000)]
     ledger = SqliteStateStore(tmp_path / "state.db").quarantine
-    ledger.see(IDENTITY, "run-1", iter(paths), now_ms=10)
-    assert len(ledger.counts(IDENTITY, "run-2", iter(paths))) == len(paths)
-    ledger.forget(IDENTITY, iter(paths[1:]))
-    assert [entry.path for entry in ledger.sightings(IDENTITY)] == paths[:1]
+    ledger.see(TABLE_OF_SQLITE, "run-1", iter(paths), now_ms=10)
+    assert len(ledger.counts(TABLE_OF_SQLITE, "run-2", iter(paths))) == len(paths)
+    ledger.forget(TABLE_OF_SQLITE, iter(paths[1:]))
+    assert [entry.path for entry in ledger.sightings(TABLE_OF_SQLITE)] == paths[:1]
 
 
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +152,7 @@ def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
     try:
         store = SqliteStateStore(tmp_path / "state.db")
         with store.kept_open():
-            store.remove_pin(IDENTITY, "p")
+            store.remove_pin(TABLE_OF_SQLITE, "p")
             modes = {path.name: stat.filemode(path.stat().st_mode) for path in tmp_path.iterdir()}
     finally:
         os.umask(before)
@@ -150,7 +162,335 @@ def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_state_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     """A group may share it on purpose."""
     path = tmp_path / "state.db"
-    SqliteStateStore(path).remove_pin(IDENTITY, "p")
+    SqliteStateStore(path).remove_pin(TABLE_OF_SQLITE, "p")
     path.chmod(0o660)
-    SqliteStateStore(path).remove_pin(IDENTITY, "p")
+    SqliteStateStore(path).remove_pin(TABLE_OF_SQLITE, "p")
     assert stat.filemode(path.stat().st_mode) == "-rw-rw----"
+
+
+# Bytes of the state file that were flipped: one sentence that names the file and says what to do.
+
+READS: dict[str, Callable[[SqliteStateStore], Any]] = {
+    "passes.metrics": lambda store: store.history(IDENTITY),
+    "pins.kind": lambda store: store.pins(IDENTITY, now_ms=0),
+    "staged_loads.state": lambda store: store.staging.loads(IDENTITY),
+    "staged_loads.prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
+    "staged_files.paths": lambda store: list(store.staging.files(IDENTITY, "load")),
+    "pending_deletions.paths": lambda store: list(store.pending_deletions.paths(IDENTITY, "list")),
+    "claims.folders": lambda store: list(store.claims.of_catalog("c", "w")),
+    "lake_stats.counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
+    store = SqliteStateStore(tmp_path_factory.mktemp("state") / "state.db")
+    store.record_pass(
+        PassRecord(
+            identity=IDENTITY, run_id="r", started_ms=1, finished_ms=2, status="failed", summary="", engine="local"
+        )
+    )
+    store.add_pin(Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="s3://b/m", expires_ms=9))
+    store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
+    store.staging.stage(StagedLoad(identity=IDENTITY, name="load", changed_ms=1), ["s3://b/f"])
+    store.pending_deletions.expect(IDENTITY, "list", ["s3://b/f"])
+    folders = frozenset({"s3://b/t/data"})
+    store.claims.record(
+        TableClaims(
+            catalog="c",
+            warehouse="w",
+            table=IDENTITY.table,
+            uuid="u",
+            location="s3://b/t",
+            folders=folders,
+            data_roots=folders,
+            seen_sequence_number=1,
+            seen_ms=1,
+        )
+    )
+    store.lake_stats.record(
+        LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
+    )
+    return store
+
+
+@pytest.mark.parametrize("column", READS)
+@pytest.mark.parametrize("text", ["~", b"\xff~", "[" * 5_000], ids=["another text", "no text", "nested"])
+def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore, column: str, text: str | bytes) -> None:
+    path, (table, name) = filled._file.path, column.split(".")
+    assert READS[column](filled)
+    with closing(sqlite3.connect(path)) as connection:
+        ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
+        connection.execute(f"UPDATE {table} SET {name} = CAST(? AS TEXT) WHERE rowid = ?", (text, rowid))
+        connection.commit()
+        try:
+            with pytest.raises(StorageError) as caught:
+                READS[column](filled)
+        finally:
+            connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (before, rowid))
+            connection.commit()
+    told = str(caught.value)
+    assert told.startswith(f"the state file {path} is damaged (")
+    assert told.endswith(
+        "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must "
+        "be made again before anything is deleted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("leases.expires_ms", "soon"),
+        ("leases.expires_ms", b"\x00"),
+        ("leases.holder", b"\x00"),
+        ("staged_loads.prefixes", 7),
+        ("lake_stats.table_name", b"\x00"),
+    ],
+)
+def test_a_value_of_another_type_is_told_in_one_sentence(
+    filled: SqliteStateStore, column: str, value: str | bytes | int
+) -> None:
+    """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
+    path, (table, name) = filled._file.path, column.split(".")
+    filled.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
+    lease: Callable[[SqliteStateStore], Any] = lambda store: store.leases.current("k", now_ms=0)  # noqa: E731
+    read = next((READS[one] for one in READS if one.startswith(f"{table}.")), lease)
+    with closing(sqlite3.connect(path)) as connection:
+        ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
+        connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (value, rowid))
+        connection.commit()
+        try:
+            with pytest.raises(StorageError, match=rf"^the state file {path} ") as caught:
+                read(filled)
+            assert "damaged" in str(caught.value)
+        finally:
+            connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (before, rowid))
+            connection.commit()
+
+
+# Where ICEKEEPER_STATE leads, and what is said when it leads nowhere.
+
+HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
+
+
+OF_A_STACK = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL")
+"""A local stack of the same process sets these."""
+
+
+@pytest.fixture
+def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the person who runs the tests, and no metadata service."""
+    for name in (
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        *OF_A_STACK,
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "address"),
+    [
+        ("dynamodb://State.Table_1-x", {}, TableAddress("State.Table_1-x")),
+        ("dynamodb://T-1/", {"AWS_REGION": "eu-west-1"}, TableAddress("T-1", "eu-west-1")),
+        ("dynamodb://T-1", {"AWS_DEFAULT_REGION": "eu-west-2"}, TableAddress("T-1", "eu-west-2")),
+        ("dynamodb://T-1?region=eu-west-3", {"AWS_REGION": "eu-west-1"}, TableAddress("T-1", "eu-west-3")),
+        (
+            "dynamodb://T-1?region=r&endpoint=http://127.0.0.1:5000",
+            {},
+            TableAddress("T-1", "r", "http://127.0.0.1:5000"),
+        ),
+        ("/var/lib/state.db", {}, None),
+        ("dynamodb", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_an_address_names_a_table_or_a_file(
+    text: str, environment: dict[str, str], address: TableAddress | None
+) -> None:
+    assert parse_address({"ICEKEEPER_STATE": text, **environment}) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("sqlite:///x", "has an unknown scheme"),
+        ("s3://bucket/state", "has an unknown scheme"),
+        ("dynamodb://", "names no DynamoDB table"),
+        ("dynamodb://ab", "names no DynamoDB table (the name of a table has at least 3 characters)"),
+        ("dynamodb:table", "names no DynamoDB table"),
+        ("dynamodb://[table", "names no DynamoDB table"),
+        ("dynamodb://user@table", "names no DynamoDB table"),
+        ("dynamodb://table/item", "names no DynamoDB table"),
+        ("dynamodb://table#part", "names no DynamoDB table"),
+        ("dynamodb://table?regoin=eu", "has an unknown setting 'regoin'"),
+        ("dynamodb://table?endpoint=localhost:8000", "has an endpoint that is no http(s) address"),
+    ],
+)
+def test_a_malformed_address_is_refused(text: str, what: str) -> None:
+    for ask in (parse_address, open_state, state_folder):
+        with pytest.raises(PolicyError) as caught:
+            ask({"ICEKEEPER_STATE": text})
+        assert str(caught.value) == f"ICEKEEPER_STATE={text} {what}: {HELP}"
+
+
+def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
+    file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
+    assert isinstance(file, SqliteStateStore)
+    assert file.path == tmp_path / "s.db"
+    assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}), DynamoStateStore)
+
+
+def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    with pytest.raises(StorageError) as caught:
+        open_state({"ICEKEEPER_STATE": str(volume / "s.db")})
+    assert str(caught.value) == (
+        f"the state file {volume}/s.db cannot be used: there is no folder {volume}; mount or make it, or correct "
+        "ICEKEEPER_STATE"
+    )
+    assert not volume.exists()
+    home = open_state({"HOME": str(tmp_path / "new")})
+    home.require_writable()
+    assert (tmp_path / "new/.local/state/icekeeper/state.db").is_file()
+
+
+def test_lists_lie_beside_a_file_and_else_in_the_users_folder(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert state_folder({**home, "ICEKEEPER_STATE": "/x/s.db"}) == Path("/x")
+    assert state_folder({**home, "ICEKEEPER_STATE": "dynamodb://table"}) == tmp_path / ".local/state/icekeeper"
+    assert state_folder(home) == tmp_path / ".local/state/icekeeper"
+
+
+@pytest.mark.usefixtures("no_aws")
+def test_a_region_must_be_known() -> None:
+    with pytest.raises(PolicyError) as caught:
+        open_table(TableAddress("table"))
+    assert str(caught.value) == (
+        "the region of the state table table is not known: add ?region=REGION to ICEKEEPER_STATE"
+    )
+
+
+@pytest.mark.usefixtures("no_aws")
+def test_without_credentials_the_sentence_says_so() -> None:
+    with pytest.raises(StorageError) as caught:
+        open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}).require_writable()
+    assert str(caught.value) == (
+        "the state table table cannot be used: no AWS credentials were found; configure them as for the AWS CLI"
+    )
+
+
+# A state file that a pass keeps open means what one means that is opened for every call.
+
+COUNT = "SELECT count(*) FROM clusterings"
+ADD = "INSERT INTO clusterings VALUES (?, 'place', 'recipe', 1)"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SqliteFile:
+    file = SqliteFile(tmp_path / "state.db")
+    file.require_writable()
+    return file
+
+
+@pytest.fixture
+def opened() -> Iterator[list[str]]:
+    """Every connection that is opened."""
+    paths: list[str] = []
+    connect = sqlite3.connect
+
+    def watched(path: Path, **options: object) -> sqlite3.Connection:
+        paths.append(str(path))
+        return connect(path, **options)  # type: ignore[call-overload,no-any-return]  # as the caller has it
+
+    with mock.patch.object(sqlite3, "connect", watched):
+        yield paths
+
+
+def count(file: SqliteFile) -> int:
+    return int(file.read(COUNT)[0][0])
+
+
+def add_and_raise(file: SqliteFile, error: type[BaseException]) -> None:
+    with file.transaction() as connection:
+        connection.execute(ADD, ("lost",))
+        raise error
+
+
+def test_calls_of_a_block_share_a_connection_which_ends_with_it(file: SqliteFile, opened: list[str]) -> None:
+    with file.kept_open():
+        file.write(ADD, "a")
+        with file.kept_open():
+            assert count(file) == 1
+        with file.transaction() as connection:
+            connection.execute(ADD, ("b",))
+        assert len(opened) == 1
+    assert list(file.path.parent.iterdir()) == [file.path]  # the last one to close removes the write-ahead log
+    assert count(file) == 2
+    assert len(opened) == 2
+
+
+def test_what_others_write_meanwhile_is_seen_and_nobody_is_kept_waiting(file: SqliteFile) -> None:
+    with file.kept_open(), closing(sqlite3.connect(file.path, timeout=0)) as other:
+        assert count(file) == 0
+        with other:
+            other.execute(ADD, ("theirs",))
+        assert count(file) == 1
+        file.write(ADD, "ours")
+        assert other.execute(COUNT).fetchone() == (2,)
+
+
+def test_a_transaction_that_fails_is_rolled_back_and_the_next_call_works(file: SqliteFile) -> None:
+    with file.kept_open():
+        for error in (ValueError, KeyboardInterrupt):
+            with pytest.raises((StorageError, KeyboardInterrupt)):
+                add_and_raise(file, error)
+        assert count(file) == 0
+        file.write(ADD, "kept")
+    assert count(file) == 1
+
+
+def test_a_call_within_a_call_sees_what_others_see(file: SqliteFile) -> None:
+    with file.kept_open(), file.transaction() as connection:
+        connection.execute(ADD, ("a",))
+        assert count(file) == 0
+
+
+def test_other_threads_and_forked_processes_open_their_own(file: SqliteFile, opened: list[str]) -> None:
+    with file.kept_open():
+        file.write(ADD, "a")
+        thread = threading.Thread(target=count, args=(file,))
+        thread.start()
+        thread.join()
+        assert len(opened) == 2
+        with mock.patch.object(os, "getpid", return_value=os.getpid() + 1):
+            assert count(file) == 1
+        assert len(opened) == 3
+        assert count(file) == 1
+        assert len(opened) == 3
+
+
+def test_a_file_in_the_place_of_the_old_one_is_used_from_then_on(file: SqliteFile, tmp_path: Path) -> None:
+    """A lease that the new file does not know must not look held."""
+    with file.kept_open():
+        file.write(ADD, "a")
+        file.path.rename(tmp_path / "away.db")
+        assert count(file) == 0
+        file.write(ADD, "b")
+        file.write(ADD, "c")
+    assert count(file) == 2
+
+
+def test_a_newer_version_that_upgrades_the_file_meanwhile_is_noticed(file: SqliteFile) -> None:
+    with file.kept_open():
+        assert count(file) == 0
+        with closing(sqlite3.connect(file.path)) as other:
+            other.execute("PRAGMA user_version = 99")
+        with pytest.raises(StorageError, match="has schema version 99"):
+            count(file)

@@ -1,14 +1,18 @@
-"""When a table is swept for orphans again: what is remembered of the last sweep decides, and what that is in words."""
+"""When a table is swept for orphans again (rule 128)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from icekeeper.detection.proposal import Proposal
+from icekeeper.detection.signals import Signal, sweep_signals
+from icekeeper.maintenance.begin_and_end_pass import remember_sweep
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import (
     FIRST_SWEEP,
     SWEPT,
@@ -20,8 +24,14 @@ from icekeeper.policy.due import (
     sweep_due_ms,
     why_no_sweep,
 )
+from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped, succeeded
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import ScheduleRun
-from support.settings import NOW_MS, policy, table
+from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
+from support.settings import NOW_MS, policy, refusal, table
+from support.state_stores import IDENTITY
+
+# When a table is swept for orphans again: what is remembered of the last sweep decides, and what that is in words.
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -166,3 +176,139 @@ def test_how_old_a_table_is_at_least() -> None:
     # What a careless writer left out says nothing.
     assert aged(**{"snapshot-log": None, "metadata-log": [{"metadata-file": "m"}, {"timestamp-ms": None}]}) == 0
     assert known_age_ms(table(snapshots=3, age_hours=5), NOW_MS) == 7 * HOUR_MS
+
+
+# What the outcome of a sweep says about when the next one is due (rule 128).
+
+SWEEP = Operation.REMOVE_ORPHANS
+NOTHING = SweepMemory()
+WHOLE = SweepMemory(swept_ms=5)
+IN_VAIN = SweepMemory(tried_ms=9)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "memory"),
+    [
+        (succeeded(SWEEP, "removed 0 orphan file(s)"), WHOLE),
+        (succeeded(SWEEP, "removed 2 orphan file(s)", metrics={"remove_orphans.files_failed": 0}), WHOLE),
+        # Some wait for another sighting: that is what this sweep had to do.
+        (succeeded(SWEEP, "removed 0 orphan file(s)", metrics={"remove_orphans.files_quarantined": 3}), WHOLE),
+        (succeeded(SWEEP, "removed 1 orphan file(s)", metrics={"remove_orphans.files_failed": 1}), IN_VAIN),
+        (failed(SWEEP, "StorageError: the store broke"), IN_VAIN),
+        (refused(SWEEP, "too many"), IN_VAIN),
+        (
+            skipped(SWEEP, "objects cannot be listed", metrics={"remove_orphans.orphans_known": 0}),
+            SweepMemory(tried_ms=9, is_impossible=True),
+        ),
+        # These never began.
+        (skipped(SWEEP, "orphan_sweep_enabled is false (--set)"), NOTHING),
+        (skipped(SWEEP, "the process is about to end"), NOTHING),
+        (succeeded(Operation.COMPACT, "compacted"), NOTHING),
+    ],
+)
+def test_only_a_whole_sweep_puts_the_next_one_off(
+    tmp_path: Path, outcome: OperationOutcome, memory: SweepMemory
+) -> None:
+    state = SqliteStateStore(tmp_path / "state.db")
+    for finished_ms in (8, 9):  # a report that is repeated
+        remember_sweep(state, IDENTITY, outcome, 5, finished_ms)
+    assert SweepMemory.of(state.schedules.of_table(IDENTITY)) == memory
+
+
+# Which tables a scan proposes for nothing but a sweep for orphans, and what it records of those that wait.
+
+NEVER = "orphans were never looked for"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SqliteStateStore:
+    return SqliteStateStore(tmp_path / "state.db")
+
+
+def old(uuid: str = "", **properties: Any) -> TableMetadata:
+    return with_uuid(table(age_hours=100, **properties), uuid)
+
+
+def proposals(state: SqliteStateStore, metadata: TableMetadata, **environment: str) -> dict[str, tuple[str, ...]]:
+    report = scanned(state, PreparedCatalog({"ns.t": metadata}), environment=environment)
+    return {item.proposal.table: item.proposal.reasons for item in report.proposals}
+
+
+def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
+    def found(**hours_ago: float) -> list[Signal]:
+        at_ms = {name: NOW_MS - int(hours * HOUR_MS) for name, hours in hours_ago.items()}
+        memory = SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
+        return list(sweep_signals(memory, Policy(), "key", NOW_MS))
+
+    assert found() == found(first_ms=0) == found(swept_ms=-1) == [Signal(NEVER, 0.1)]
+    told = "orphans were last looked for {} ago; orphan_sweep_interval_hours is 24"
+    assert found(swept_ms=26) == [Signal(told.format("26 hours"), 0.1)]
+    assert found(swept_ms=240) == [Signal(told.format("10 days"), 0.1)]
+    assert found(swept_ms=21) == found(first_ms=-1) == found(swept_ms=30, tried_ms=5) == []
+    assert found(swept_ms=30, tried_ms=6) == [Signal(told.format("30 hours"), 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "environment", "expected"),
+    [
+        (old(), {}, {"ns.t": (NEVER,)}),
+        (table(snapshots=0), {}, {}),  # nothing is known of its age
+        (table(age_hours=50), {}, {}),
+        (old(gc_enabled="false"), {}, {}),
+        (old(), {"ICEKEEPER_ORPHAN_SWEEP_ENABLED": "false"}, {}),
+        (old(), {"ICEKEEPER_MAINTENANCE_ENABLED": "false"}, {}),
+        (old(), {"ICEKEEPER_OPERATIONS": "compact"}, {}),
+        (old(), {"ICEKEEPER_ORPHAN_SWEEP_INTERVAL_HOURS": "0"}, {}),
+    ],
+)
+def test_only_what_passes_sweep_is_proposed(
+    state: SqliteStateStore, metadata: TableMetadata, environment: dict[str, str], expected: dict[str, tuple[str, ...]]
+) -> None:
+    assert proposals(state, metadata, **environment) == expected
+
+
+def test_a_schedule_that_sweeps_decides_when(state: SqliteStateStore) -> None:
+    nightly = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "24h"}
+    named = {**nightly, "ICEKEEPER_SCHEDULES__NIGHTLY__OPERATIONS": "remove_orphans"}
+    assert proposals(state, old(), **named) == {"ns.t": ("schedule nightly has not run yet",)}
+
+
+def test_the_first_sweeps_of_a_large_fleet_are_spread_and_decided_once(
+    state: SqliteStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[ScheduleRun] = []
+    record = state.schedules.record
+
+    def recording(identity: Any, run: ScheduleRun) -> None:
+        recorded.append(run)
+        record(identity, run)
+
+    monkeypatch.setattr(state.schedules, "record", recording)
+    fleet = PreparedCatalog({f"ns.t{n:02}": old(f"00000000-0000-0000-0000-0000000000{n:02}") for n in range(72)})
+    report = scanned(state, fleet)
+    assert {skip.reason for skip in report.skipped} == {IDLE}
+    assert len(names(report)) + len(recorded) == 72
+    assert len(recorded) >= 70
+    # Within two hours, as 24 an hour take; and it is not decided anew by the next scan.
+    assert {NOW_MS < run.counted_ms < NOW_MS + 2 * HOUR_MS for run in recorded} == {True}
+    count = len(recorded)
+    assert names(scanned(state, fleet)) == names(report)
+    assert len(recorded) == count
+    small = PreparedCatalog({f"ns.s{n:02}": old(f"10000000-0000-0000-0000-0000000000{n:02}") for n in range(24)})
+    assert len(names(scanned(state, small))) == 24
+    assert len(recorded) == count
+
+
+def test_how_long_a_table_waits_for_a_pass_does_not_count_from_a_sweep_that_is_only_due(
+    state: SqliteStateStore,
+) -> None:
+    young = table({"total-data-files": "9", "total-files-size": "900"}, age_hours=5)
+    for _ in range(2):
+        (item,) = scanned(state, PreparedCatalog({"ns.t": young})).proposals
+        assert isinstance(item.proposal, Proposal)
+        assert item.proposal.waited_ms == 5 * HOUR_MS
+
+
+@pytest.mark.parametrize("name", [SWEPT, TRIED, FIRST_SWEEP])
+def test_no_schedule_has_the_name_of_a_sweep(name: str) -> None:
+    assert "is no name for a schedule" in refusal({f"icekeeper.schedules.{name}.interval": "1h"})

@@ -1,4 +1,4 @@
-"""The stack's state machine, environment, parameters, storage and alarms, as template.yaml gives them."""
+"""template.yaml: its resources under every combination of parameters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,37 @@ from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
 from icekeeper.state.dynamodb.items import TABLE_SCHEMA
+from local_stack.rights.evaluate import Need, Role, decide, statements_of
+from local_stack.template import ACCOUNT, REGION, TEMPLATE, Template
 from support.lambda_functions import give_up_package_logger
+from support.source_tree import SOURCES
 from support.stack_template import (
     DOCUMENT,
+    FUNCTIONS,
+    JOBS,
     MACHINE,
     PARAMETERS,
     RESOURCES,
     ROOT,
+    SINGLE,
+    TABLES,
     VARIABLES,
+    VPC,
+    Grant,
+    RenderedTemplate,
+    actions,
+    combinations,
     of_type,
     referred,
+    refusals,
+    render,
+    statements,
     strings,
 )
+from support.state_machine import MACHINE as DEFINITION
 from support.state_machine import load_machine, substitutions_used
+
+# The stack's state machine, environment, parameters, storage and alarms, as template.yaml gives them.
 
 STACK = {"Ref": "AWS::StackName"}
 OTHER_VARIABLES = {
@@ -282,3 +300,374 @@ class TestAlarms:
             operation, metric = key.split(".")
             section = documented.partition(f"\n## {operation}\n")[2].partition("\n## ")[0]
             assert f"`{metric}`" in section, key
+
+
+# Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do (rule 165).
+
+# AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
+RIGHTS = {
+    *("ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets"),
+    *("ec2:DeleteNetworkInterface", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
+}
+CODE = {"lambda:SourceFunctionArn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:icekeeper-detect"}
+
+
+def roles(parameters: dict[str, str]) -> dict[str, Role]:
+    """Of each function, by its logical id."""
+    stack = render(parameters)
+    found: dict[str, Role] = {}
+    for name, _ in FUNCTIONS.values():
+        grants = stack.grants[name]
+        found[name] = Role(name, tuple(one for each in grants for one in statements_of(each.name, each.document)))
+    return found
+
+
+def may(role: Role, context: dict[str, str]) -> set[str]:
+    """What it may do in EC2, to anything."""
+    actions = {action for one in role.statements for action in one.actions if action.startswith("ec2:")}
+    needs = [Need(action, "arn:aws:ec2:us-east-1:123456789012:network-interface/eni-1", context) for action in actions]
+    return {need.action for need in needs if decide(role, need).is_allowed}
+
+
+def test_all_functions_are_in_the_vpc_that_was_given_or_none() -> None:
+    given = {"SubnetIds": ["subnet-0a1b2c3d", "subnet-4e5f6a7b"], "SecurityGroupIds": ["sg-0a1b2c3d"]}
+    for parameters, expected in (({}, None), (VPC, given)):
+        functions: list[Any] = list(render(parameters).of_type("AWS::Serverless::Function").values())
+        assert len(functions) == len(FUNCTIONS)
+        assert [one.get("VpcConfig") for one in functions] == [expected] * len(functions)
+
+
+def test_lambda_may_what_it_documents_and_the_code_of_functions_nothing() -> None:
+    for role in roles(VPC).values():
+        assert may(role, {}) == RIGHTS
+        assert may(role, CODE) == set()
+
+
+def test_outside_of_a_vpc_nobody_may_anything_in_ec2() -> None:
+    for role in roles({}).values():
+        assert not [action for one in role.statements for action in one.actions if action.startswith("ec2:")]
+
+
+@pytest.mark.parametrize("alone", VPC)
+def test_subnets_and_security_groups_go_together(alone: str) -> None:
+    (sentence,) = refusals({alone: VPC[alone]})
+
+    assert "VpcSubnetIds and VpcSecurityGroupIds go together" in sentence
+    assert refusals(VPC) == refusals({}) == []
+
+
+def test_the_page_names_every_service_that_is_asked() -> None:
+    """Whoever makes a client of another service must say in docs/deployment.md how a VPC reaches it."""
+    page = (ROOT / "docs" / "deployment.md").read_text().partition("## In a VPC")[2].partition("\n## ")[0]
+    texts = [path.read_text() for path in SOURCES if "demo" not in path.parts]
+    asked = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
+
+    assert {"s3", "dynamodb", "s3tables", "glue", "stepfunctions"} <= asked
+    for service in asked | {"sts"}:
+        assert f"`{ {'stepfunctions': 'states'}.get(service, service) }`" in page, service
+
+
+def test_a_function_writes_logs_of_this_stack_only() -> None:
+    stack = render({})
+    groups = {stack.resources[f"{name.removesuffix('Function')}LogGroup"]["Type"] for name, _ in FUNCTIONS.values()}
+    (logs, traces) = stack.managed["FunctionRuntimePolicy"].statements
+
+    assert groups == {"AWS::Logs::LogGroup"}
+    assert len(logs["Resource"]) == len(FUNCTIONS)
+    assert all("LogGroup" in one and "*" not in one for one in logs["Resource"])
+    assert set(traces["Action"]) == {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
+
+
+# A run's next steps are the newest functions, as "Upgrading" in docs/deployment.md says: nothing names a version.
+
+FUNCTION_RESOURCES = of_type("AWS::Serverless::Function")
+
+
+def test_the_stack_publishes_no_version_of_a_function() -> None:
+    everywhere = DOCUMENT["Globals"]["Function"]
+    assert [
+        name for name, function in FUNCTION_RESOURCES.items() if "AutoPublishAlias" in {*function, *everywhere}
+    ] == []
+    kinds = {str(found["Type"]) for found in RESOURCES.values()}
+    assert kinds & {"AWS::Lambda::Version", "AWS::Lambda::Alias"} == set()
+
+
+def test_the_machine_calls_every_function_by_its_arn_without_a_version() -> None:
+    called = {name: value for name, value in MACHINE["DefinitionSubstitutions"].items() if name.endswith("Function")}
+    assert called == {name: {"Fn::GetAtt": [name, "Arn"]} for name in FUNCTION_RESOURCES}
+
+
+# Glue jobs in a VPC: their connection, and the rights of the network, are there when they are asked for.
+
+POLICY = "GlueNetworkPolicy"
+FUNCTIONS_POLICY = "FunctionRuntimePolicy"
+
+
+def test_every_job_has_the_connection_that_was_given() -> None:
+    for script, (_, job) in JOBS.items():
+        given = {"Connections": [{"Ref": "GlueConnection"}]}
+        assert job["Connections"] == {"Fn::If": ["HasGlueConnection", given, {"Ref": "AWS::NoValue"}]}, script
+
+
+def test_a_job_is_outside_of_any_vpc_unless_told() -> None:
+    for connection, expected in (("", None), ("private", {"Connections": ["private"]})):
+        template = Template(TEMPLATE, "stack", {"GlueConnection": connection})
+        for _, job in template.resources("AWS::Glue::Job"):
+            assert job.get("Connections") == expected
+
+
+def test_rights_of_the_network_are_those_of_the_jobs_and_only_with_a_connection() -> None:
+    assert RESOURCES[POLICY]["Condition"] == "HasGlueConnection"
+    roles = {role["Ref"] for role in RESOURCES[POLICY]["Properties"]["Roles"]}
+    assert roles == {job["Role"]["Fn::GetAtt"][0] for _, job in JOBS.values()}
+    assert {name for name, one in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(one))} == {
+        POLICY,
+        FUNCTIONS_POLICY,
+    }
+
+
+def test_they_reach_network_interfaces_and_nothing_else_of_ec2() -> None:
+    changing = {
+        action
+        for statement in statements(RESOURCES[POLICY])
+        for action in (statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]])
+        if not action.startswith(("ec2:Describe", "glue:Get"))
+    }
+    assert changing == {"ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:CreateTags", "ec2:DeleteTags"}
+
+
+# What CloudFormation makes of template.yaml under every combination of the parameters that decide what is there.
+
+NAMES = {"FunctionName", "Name", "LogGroupName", "DashboardName", "LayerName", "QueueName", "BucketName", "TableName"}
+
+
+def length(grant: Grant) -> int:
+    """Characters as IAM counts them: without white space."""
+    return len("".join(json.dumps(grant.document).split()))
+
+
+def test_every_condition_is_decided_both_ways_here() -> None:
+    assert referred(DOCUMENT["Conditions"]) == {*TABLES, *SINGLE, "VpcSubnetIds"}
+
+
+@pytest.mark.parametrize("others", [{}, {**SINGLE, **VPC}], ids=["alone", "with all others"])
+@pytest.mark.parametrize("parameters", list(combinations(TABLES)), ids=lambda chosen: ",".join(chosen.values()))
+def test_every_policy_allows_something_by_name(parameters: dict[str, str], others: dict[str, str]) -> None:
+    stack = render({**parameters, **others})
+
+    for name, grants in stack.grants.items():
+        for grant in grants:
+            assert grant.statements, (name, grant.name)
+            for statement in grant.statements:
+                named = statement["Resource"]
+                assert named, (name, grant.name)
+                assert "" not in ([named] if isinstance(named, str) else named), (name, grant.name)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_each_other_parameter_works_by_itself(name: str) -> None:
+    assert SINGLE[name] in set(strings(render({name: SINGLE[name]}).resources)) or name == "MaintenanceEnabled"
+
+
+def test_what_is_left_out_cannot_be_referred_to() -> None:
+    stack: RenderedTemplate = render()
+
+    assert "DeleteFilesPolicy" not in stack.resources
+    with pytest.raises(KeyError, match="HasDataBuckets"):
+        stack.reference("DeleteFilesPolicy")
+
+
+@pytest.mark.parametrize("parameters", list(combinations(TABLES)), ids=lambda chosen: ",".join(chosen.values()))
+def test_discovery_without_rights_is_refused_and_nothing_else_is(parameters: dict[str, str]) -> None:
+    said = refusals(parameters)
+
+    if parameters["DiscoverTableBuckets"] == "true" and not parameters["TableBucketArns"]:
+        (sentence,) = said
+        assert "TableBucketArns" in sentence
+        assert "bucket/*" in sentence
+    else:
+        assert said == []
+
+
+def test_policies_of_thirty_table_buckets_are_short_enough() -> None:
+    """6,144 characters a managed policy and 10,240 of all policies inside a role, white space aside (IAM quotas)."""
+    arn = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/"
+    stack = render(
+        {
+            **SINGLE,
+            **VPC,
+            "DiscoverTableBuckets": "true",
+            "TableBucketArns": ",".join(f"{arn}{number:063}" for number in range(30)),
+            "DataBucketArns": ",".join(f"arn:aws-us-gov:s3:::{number:063}" for number in range(10)),
+            "GlueDataCatalogArns": ",".join(f"arn:aws-us-gov:glue:us-gov-west-1:1:table/{n:040}/*" for n in range(10)),
+            "KmsKeyArns": ",".join(f"arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/{n:036}" for n in range(3)),
+        }
+    )
+
+    assert {name: length(grant) for name, grant in stack.managed.items() if length(grant) > 6144} == {}
+    for name, grants in stack.grants.items():
+        assert sum(length(grant) for grant in grants if not grant.is_managed) <= 10_240, name
+        assert sum(grant.is_managed for grant in grants) <= 10, name
+
+
+def test_a_parameter_full_of_table_buckets_fits_into_every_policy() -> None:
+    """A parameter holds 4,096 characters."""
+    arn = "arn:aws:s3tables:eu-west-1:123456789012:bucket/"
+    given = ",".join(f"{arn}{number:05}" for number in range(4096 // (len(arn) + 6)))
+    managed = render({"TableBucketArns": given}).managed
+
+    assert 4000 < len(given) <= 4096
+    assert max(length(grant) for grant in managed.values()) <= 6144
+
+
+def test_two_stacks_of_an_account_share_no_name() -> None:
+    first, second = (named(render(stack=stack).resources) for stack in ("one", "two"))
+
+    assert len(first) >= 29
+    assert not first & second
+    (dashboard,) = render().of_type("AWS::CloudWatch::Dashboard").values()
+    assert dashboard["DashboardName"] == "icekeeper-us-east-1"  # dashboards are those of all regions
+
+
+def named(resources: Any) -> set[str]:
+    """What resources call themselves."""
+    return {str(one["Properties"][key]) for one in resources.values() for key in NAMES & set(one["Properties"])}
+
+
+def test_metrics_of_two_stacks_are_told_apart() -> None:
+    stack = render(stack="mine")
+
+    functions = stack.of_type("AWS::Serverless::Function").values()
+    assert {one["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] for one in functions} == {"mine"}
+    for alarm in stack.of_type("AWS::CloudWatch::Alarm").values():
+        if alarm["Namespace"] == "Icekeeper":
+            assert alarm["Dimensions"] == [{"Name": "service", "Value": "mine"}]
+    (dashboard,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
+    for widget in json.loads(dashboard["DashboardBody"])["widgets"]:
+        for metric in widget["properties"]["metrics"]:
+            if metric[0] == "Icekeeper":
+                assert metric[2:] == ["service", "mine"], metric
+            elif isinstance(metric[0], dict):
+                assert 'service="mine"' in metric[0]["expression"]
+
+
+def test_every_role_is_bounded_where_the_account_asks_for_it() -> None:
+    boundary = {"PermissionsBoundaryArn": SINGLE["PermissionsBoundaryArn"]}
+    for stack, expected in ((render(), {None}), (render(boundary), {SINGLE["PermissionsBoundaryArn"]})):
+        roles = stack.of_type("AWS::IAM::Role").values()
+        assert len(roles) >= 15
+        assert {role.get("PermissionsBoundary") for role in roles} == expected
+
+
+def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None:
+    key = SINGLE["ControlBucketKmsKeyArn"]
+    stack = render({"ControlBucketKmsKeyArn": key})
+    (bucket,) = stack.of_type("AWS::S3::Bucket").values()
+    (encryption,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+
+    assert encryption["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+    for name, grants in stack.grants.items():
+        statements = [statement for grant in grants for statement in grant.statements]
+        reads = any(stack.reference("ControlBucket") in text for one in statements for text in strings(one["Resource"]))
+        allowed = {action for one in statements if one["Resource"] == key for action in strings(one["Action"])}
+        writes = any("s3:PutObject" in strings(one["Action"]) for one in statements)
+        expected = {"kms:Decrypt"} if reads and not writes else {"kms:Decrypt", "kms:GenerateDataKey"}
+        assert allowed == (expected if reads else set()), name
+
+
+def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
+    """DynamoDB asks KMS in the name of whoever reads or writes the table (platform 131)."""
+    key = SINGLE["StateTableKmsKeyArn"]
+    stack = render({"StateTableKmsKeyArn": key})
+    (table,) = stack.of_type("AWS::DynamoDB::Table").values()
+    assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": key}
+    for name, grants in stack.grants.items():
+        statements = [statement for grant in grants for statement in grant.statements]
+        uses = any(stack.reference("StateTable") in text for one in statements for text in strings(one["Resource"]))
+        found = [one for one in statements if one["Resource"] == key]
+        assert len(found) == int(uses), name
+        for one in found:
+            assert {"kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"} < set(strings(one["Action"]))
+            assert list(one["Condition"]["StringEquals"]) == ["kms:ViaService"]
+            assert str(one["Condition"]["StringEquals"]["kms:ViaService"]).startswith("dynamodb.")
+    (table,) = render().of_type("AWS::DynamoDB::Table").values()
+    assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
+
+
+def test_a_key_of_the_logs_encrypts_every_log_group() -> None:
+    """They hold the names of tables, and the execution data of the state machine."""
+    key = SINGLE["LogsKmsKeyArn"]
+    for stack, expected in ((render({"LogsKmsKeyArn": key}), key), (render(), None)):
+        groups = stack.of_type("AWS::Logs::LogGroup")
+        assert len(groups) >= 15
+        assert {name: group.get("KmsKeyId") for name, group in groups.items()} == dict.fromkeys(groups, expected)
+        assert [name for name, group in groups.items() if not group["RetentionInDays"]] == []
+
+
+def test_a_key_of_the_artifacts_is_used_by_the_jobs_alone() -> None:
+    key = SINGLE["ArtifactKmsKeyArn"]
+    stack = render({"ArtifactKmsKeyArn": key})
+
+    using = {name for name, grants in stack.grants.items() for grant in grants if key in set(strings(grant.document))}
+    assert using == set(stack.of_type("AWS::Glue::Job"))
+
+
+def test_silence_alarms_only_while_the_schedule_is_on() -> None:
+    for state, missing in (("DISABLED", "notBreaching"), ("ENABLED", "breaching")):
+        alarm = render({"ScheduleState": state, "SilentHours": "6"}).resources["NoRunSucceededAlarm"]["Properties"]
+        assert (alarm["TreatMissingData"], alarm["EvaluationPeriods"], alarm["Period"]) == (missing, "6", 3600)
+    # CloudWatch looks back seven days at most.
+    assert PARAMETERS["SilentHours"]["MaxValue"] * 3600 <= 7 * 86_400
+
+
+def test_logs_of_jobs_go_where_glue_5_writes_and_end() -> None:
+    """Glue 5 writes Spark's lines to PREFIX/error and those of the script to PREFIX/output."""
+    stack = render(stack="mine")
+    groups = {one["LogGroupName"] for one in stack.of_type("AWS::Logs::LogGroup").values()}
+
+    for job in stack.of_type("AWS::Glue::Job").values():
+        prefix = job["DefaultArguments"]["--custom-logGroup-prefix"]
+        assert prefix == "/aws-glue/jobs/mine"
+        assert {f"{prefix}/error", f"{prefix}/output"} <= groups
+        assert not [name for name in job["DefaultArguments"] if "continuous" in name]
+
+
+def test_a_first_deployment_that_fails_leaves_nothing_in_the_way_of_the_second() -> None:
+    """Log groups have fixed names: one that is kept would make every further creation of the stack fail."""
+    kept = {name: one["DeletionPolicy"] for name, one in DOCUMENT["Resources"].items() if "DeletionPolicy" in one}
+
+    assert len(kept) >= 15
+    assert set(kept.values()) == {"RetainExceptOnCreate"}
+
+
+# The parts of template.yaml that a wave needs: how long its task waits, and what it runs on (platform 61).
+
+FLEX_WAITS_S = 20 * 60
+
+
+def test_a_wave_that_waits_for_capacity_ends_before_its_task() -> None:
+    for minutes, seconds in DOCUMENT["Mappings"]["JobTimes"].items():
+        assert seconds["Wave"] >= int(minutes) * 60 + FLEX_WAITS_S + 15 * 60
+    machine = DOCUMENT["Resources"]["MaintainTablesStateMachine"]["Properties"]
+    assert machine["DefinitionSubstitutions"]["WaveTaskSeconds"] == {
+        "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Wave"]
+    }
+
+
+def test_the_longest_wave_and_its_repetition_leave_time_for_the_passes() -> None:
+    """Of the twelve hours of an execution."""
+    longest = max(seconds["Wave"] for seconds in DOCUMENT["Mappings"]["JobTimes"].values())
+    assert 2 * longest < DEFINITION.definition["TimeoutSeconds"] - 4 * 3600
+
+
+def test_only_the_wave_may_run_on_spare_capacity() -> None:
+    """Nobody waits for it; FLEX is to be had with G.1X and G.2X, by Glue 3.0 and later."""
+    flexible = {
+        (level.name, name): state["Parameters"]["WorkerType"]
+        for level in DEFINITION.levels()
+        for name, state in level.states.items()
+        if "ExecutionClass" in state.get("Parameters", {})
+    }
+    assert flexible == {("the machine", "CompactWave"): "G.1X"}
+    assert DOCUMENT["Parameters"]["WaveExecutionClass"]["AllowedValues"] == ["FLEX", "STANDARD"]
+    assert float(DOCUMENT["Resources"]["CompactDataFilesJob"]["Properties"]["GlueVersion"]) >= 3

@@ -1,4 +1,4 @@
-"""What each function and job of template.yaml may do, and how it runs."""
+"""What each function and job of template.yaml may do."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from support.stack_template import (
     PARAMETERS,
     RESOURCES,
     ROOT,
+    SINGLE,
+    VPC,
+    Grant,
     Wildcard,
     actions,
     camel,
     of_type,
     referred,
+    render,
     role_of,
     statements,
     strings,
     wildcards,
 )
+
+# What each function and job of template.yaml may do, and how it runs.
 
 READ, READ_OUTSIDE, COMMIT, DELETE = "read", "read outside of table buckets", "commit", "delete"
 POLICIES: Mapping[str, set[str]] = {
@@ -247,3 +253,79 @@ class TestJobs:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
         assert PARAMETERS["GlueWheelsName"]["Default"] == f"icekeeper-{project['version']}.gluewheels.zip"
+
+
+# What the template lets functions and jobs do in the Glue Data Catalog: list all of it, and touch what was given.
+
+_OWN = "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:"
+
+
+def allowed(policy: str) -> dict[str, list[Any]]:
+    """Action → what it is allowed on."""
+    found: dict[str, list[Any]] = {}
+    for statement in statements(RESOURCES[policy]):
+        actions, resources = statement["Action"], statement["Resource"]
+        for action in [actions] if isinstance(actions, str) else actions:
+            found.setdefault(action, []).extend(resources if isinstance(resources, list) else [resources])
+    return found
+
+
+def test_the_whole_catalog_can_be_listed() -> None:
+    """Glue asks for every database where databases are listed; who deletes files must know every table (rule 88)."""
+    rights = allowed("ReadTablesPolicy")
+    everything = [{"Fn::Sub": f"{_OWN}{what}"} for what in ("catalog", "database/*", "table/*")]
+    for action in ("glue:GetDatabases", "glue:GetTables"):
+        assert rights[action] == [{"Ref": "GlueDataCatalogArns"}, *everything], action
+
+
+def test_only_what_was_given_can_be_read_and_changed() -> None:
+    given = [{"Ref": "GlueDataCatalogArns"}, {"Fn::Sub": f"{_OWN}catalog"}]
+    read, commit = allowed("ReadTablesPolicy"), allowed("CommitTablesPolicy")
+    assert (read["glue:GetTable"], commit["glue:UpdateTable"]) == (given, given)
+    assert {action for action in commit if action.startswith("glue:")} == {"glue:UpdateTable"}
+
+
+def test_lake_formation_may_be_asked_for_access() -> None:
+    assert allowed("ReadTablesPolicy")["lakeformation:GetDataAccess"] == ["*"]
+
+
+@pytest.mark.parametrize(
+    ("arn", "fits"),
+    [
+        ("arn:aws:glue:eu-west-1:222233334444:catalog", True),
+        ("arn:aws:glue:eu-west-1:222233334444:database/sales", True),
+        (" arn:aws-cn:glue:cn-north-1:222233334444:table/sales/*", True),
+        ("", True),
+        ("arn:aws:glue:eu-west-1:222233334444:catalog/s3tablescatalog/lake", False),
+        ("arn:aws:glue:eu-west-1:222233334444:job/x", False),
+        ("arn:aws:glue:eu-west-1:222233334444:database/", False),
+    ],
+)
+def test_the_parameter_takes_catalogs_of_other_accounts(arn: str, fits: bool) -> None:
+    pattern = PARAMETERS["GlueDataCatalogArns"]["AllowedPattern"]
+    assert bool(re.fullmatch(pattern, arn)) is fits
+
+
+# How long the parameters may be that policies repeat: IAM takes 6,144 characters a managed policy.
+
+KMS = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/00000000-0000-0000-0000-000000000000"
+
+
+def length(grant: Grant) -> int:
+    """Characters as IAM counts them: without white space."""
+    return len("".join(json.dumps(grant.document).split()))
+
+
+def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    said = re.search(r"twice the characters of\s`DataBucketArns`\s[^.]*? at most ([\d,]+)", page)
+    assert said is not None
+    limit = int(said[1].replace(",", ""))
+    catalogs, bucket = "arn:aws-us-gov:glue:us-gov-west-1:123456789012:database/sales", "arn:aws-us-gov:s3:::{:024}"
+    left = limit - len(KMS) - len(catalogs)
+    buckets = ",".join(bucket.format(number) for number in range(left // 2 // (len(bucket.format(0)) + 1)))
+    tables = {"DataBucketArns": buckets, "GlueDataCatalogArns": catalogs, "KmsKeyArns": KMS}
+    stack = render({**SINGLE, **VPC, **tables})
+
+    assert limit - 2 * len(buckets) - len(catalogs) - len(KMS) < 2 * 46  # as many as there may be
+    assert {name: length(grant) for name, grant in stack.managed.items() if length(grant) > 6144} == {}

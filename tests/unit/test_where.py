@@ -1,18 +1,23 @@
-"""Files that a filter leaves in scope: judged by partition where bounds do not tell, and never wrongly left out."""
+"""Which files a filter selects, and times relative to now."""
 
 from __future__ import annotations
 
 import struct
 import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.where import row_filter
+from icekeeper.policy.relative_time import parse_relative
 from support.plans import data_file
 from support.tables import new_document
+
+# Files that a filter leaves in scope: judged by partition where bounds do not tell, and never wrongly left out.
 
 COLUMNS = {1: "long", 2: "string", 3: "decimal(9, 2)", 4: "uuid", 5: "timestamp"}
 ONE = uuid.UUID(int=1)
@@ -112,3 +117,210 @@ def test_bounds_that_are_no_text_leave_a_file_in_scope(where: str) -> None:
     """Some writers cut them off within a character, or write text that is no UTF-8 (rule 217)."""
     file = data_file("f", 1, lower_bounds={2: b"\xff\xfe"}, upper_bounds={2: b"\xff\xff"})
     assert row_filter(where, table(), 0)(file, 0)
+
+
+# Times relative to now in the filter of a rewrite: what they mean, on which columns, and how mistakes are told.
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 3, 31, 12, 30, tzinfo=UTC)
+NOW_MS = (NOW - EPOCH) // timedelta(milliseconds=1)
+TIME_COLUMNS = {1: ("ts", "timestamp"), 2: ("tz", "timestamptz"), 3: ("d", "date"), 4: ("name", "string")}
+TIME_COLUMNS[5] = ("nanos", "timestamp_ns")
+
+
+def table_of_times(source: int, transform: str) -> TableMetadata:
+    columns = [{"id": i, "name": name, "required": False, "type": kind} for i, (name, kind) in TIME_COLUMNS.items()]
+    fields = [{"source-id": source, "field-id": 1000, "name": "p", "transform": transform}]
+    schema = {"type": "struct", "schema-id": 0, "fields": columns}
+    version = 3
+    return TableMetadata(
+        new_document("s3://b/t", version, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": fields}]})
+    )
+
+
+def is_selected(where: str, source: int, transform: str, value: PartitionValue, now_ms: int = NOW_MS) -> bool:
+    return row_filter(where, table_of_times(source, transform), now_ms)(data_file("f", 1, (value,)), 0)
+
+
+def refusal(where: str, source: int = 1, transform: str = "day") -> str:
+    with pytest.raises(PolicyError) as caught:
+        row_filter(where, table_of_times(source, transform), NOW_MS)
+    return str(caught.value)
+
+
+def day(*ymd: int) -> int:
+    return (datetime(*ymd, tzinfo=UTC) - EPOCH).days  # type: ignore[misc, arg-type]  # three numbers
+
+
+def hour(*ymdh: int) -> int:
+    return (datetime(*ymdh, tzinfo=UTC) - EPOCH) // timedelta(hours=1)  # type: ignore[misc, arg-type]  # four numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now()", NOW),
+        ("current_timestamp", NOW),
+        ("CURRENT_TIMESTAMP()", NOW),
+        ("current_date", datetime(2026, 3, 31, tzinfo=UTC)),
+        ("now() - interval '1 hour'", NOW - timedelta(hours=1)),
+        ("now()-INTERVAL '90' MINUTES", NOW - timedelta(minutes=90)),
+        ("now() + interval 2 weeks", NOW + timedelta(days=14)),
+        ("current_date - interval '7' day", datetime(2026, 3, 24, tzinfo=UTC)),
+        ("now() - interval '1 day 2 hours 3 seconds'", NOW - timedelta(days=1, hours=2, seconds=3)),
+        ("now() - interval '1' month", datetime(2026, 2, 28, 12, 30, tzinfo=UTC)),  # there is no 31 February
+        ("current_date + interval '11' month", datetime(2027, 2, 28, tzinfo=UTC)),
+        ("current_date + interval '9' month", datetime(2026, 12, 31, tzinfo=UTC)),
+        ("now() - interval '2 years' + interval '1 hour'", datetime(2024, 3, 31, 13, 30, tzinfo=UTC)),
+    ],
+)
+def test_what_a_relative_time_is(text: str, expected: datetime) -> None:
+    (time,) = parse_relative(f"ts < {text} and x = 1").times.values()
+    assert EPOCH + timedelta(microseconds=time.at(NOW_MS)) == expected
+    assert time.text == text
+
+
+@pytest.mark.parametrize("text", ["name = 'now()'", '"now()" = 1', "x.current_date > 5", "interval > 5", "day = 3"])
+def test_what_only_looks_like_one_is_left_as_it_is(text: str) -> None:
+    assert parse_relative(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "transform", "last_in", "first_out"),
+    [
+        # It is 12:30: the hour from 11:00 has rows before 11:30, that from 12:00 has none.
+        ("ts < now() - interval '1 hour'", 1, "hour", hour(2026, 3, 31, 11), hour(2026, 3, 31, 12)),
+        ("tz < now() - interval '1 hour'", 2, "hour", hour(2026, 3, 31, 11), hour(2026, 3, 31, 12)),
+        ("now() - interval '1 hour' > ts", 1, "hour", hour(2026, 3, 31, 11), hour(2026, 3, 31, 12)),
+        ("ts < now() - interval '30 minutes'", 1, "hour", hour(2026, 3, 31, 11), hour(2026, 3, 31, 12)),
+        ("ts <= now() - interval '30 minutes'", 1, "hour", hour(2026, 3, 31, 12), hour(2026, 3, 31, 13)),
+        ("ts < current_date - interval '7' day", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+        ("ts <= current_date - interval '7' day", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+        ("d < current_date - interval '7' day", 3, "identity", day(2026, 3, 23), day(2026, 3, 24)),
+        ("d <= current_date - interval '7' day", 3, "identity", day(2026, 3, 24), day(2026, 3, 25)),
+        # A date is its midnight: today's is before 12:30.
+        ("d < now()", 3, "identity", day(2026, 3, 31), day(2026, 4, 1)),
+        ("day(ts) < now()", 1, "day", day(2026, 3, 30), day(2026, 3, 31)),
+        ("day(d) <= '2026-03-30'", 3, "identity", day(2026, 3, 30), day(2026, 3, 31)),
+        ("hours(ts) <= now() - interval '2' hours", 1, "hour", hour(2026, 3, 31, 10), hour(2026, 3, 31, 11)),
+        ("month(ts) < current_date", 1, "day", day(2026, 2, 28), day(2026, 3, 1)),
+        ("year(tz) < '2026-05-05'", 2, "day", day(2025, 12, 31), day(2026, 1, 1)),
+        ("ts < now() - interval '1 month'", 1, "month", 12 * 56 + 1, 12 * 56 + 2),
+    ],
+)
+def test_the_last_partition_that_is_selected_and_the_first_that_is_not(
+    where: str, source: int, transform: str, last_in: int, first_out: int
+) -> None:
+    assert is_selected(where, source, transform, last_in)
+    assert not is_selected(where, source, transform, first_out)
+
+
+# What Spark prints and its users paste; a `timestamptz` without a zone is in UTC.
+PASTED = [
+    ("ts < '2026-03-24'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24 00:00:00'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < '2026-03-24 00:00'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < '2026-03-24 00:00:00.5'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("ts < date '2026-03-24'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("ts < timestamp '2026-03-24 00:00:00'", 1, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < TIMESTAMP '2026-03-24 01:00:00+01:00'", 2, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("tz < '2026-03-24T00:00:00Z'", 2, "hour", hour(2026, 3, 23, 23), hour(2026, 3, 24, 0)),
+    ("tz < '2026-03-24 02:00:00 +0200'", 2, "hour", hour(2026, 3, 23, 23), hour(2026, 3, 24, 0)),
+    ("nanos < timestamp_ntz '2026-03-24 00:00:00'", 5, "day", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < date '2026-03-24'", 3, "identity", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < '2026-03-24 00:00:00'", 3, "identity", day(2026, 3, 23), day(2026, 3, 24)),
+    ("d < timestamp '2026-03-24 06:00:00'", 3, "identity", day(2026, 3, 24), day(2026, 3, 25)),
+    ("ts between '2026-03-01' and '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("days(ts) = date '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("system.days(ts) <= '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("spark_catalog.system.months(ts) = 674", 1, "day", day(2026, 3, 31), day(2026, 4, 1)),
+    (f"hours(tz) <= {hour(2026, 3, 24, 7)}", 2, "hour", hour(2026, 3, 24, 7), hour(2026, 3, 24, 8)),
+    ("years(ts) = 56", 1, "day", day(2026, 12, 31), day(2027, 1, 1)),
+    ("bucket(4, name) = 1", 4, "bucket[4]", 1, 2),
+    ("1 = system.bucket(4, name)", 4, "bucket[4]", 1, 0),
+    ("my.system.bucket(4, d) in (1, 3)", 3, "bucket[4]", 3, 2),
+    ("bucket(4, name) = 3", 4, "identity", "c", "a"),
+    ("truncate(2, name) = 'us'", 4, "truncate[2]", "us", "uk"),
+    ("truncate(2, name) = 'us'", 4, "identity", "usa", "uk"),
+    ("truncate(1, name) = 'u'", 4, "truncate[2]", "us", "eu"),
+    ("`name` = 'us' and `d` is null", 4, "identity", "us", "eu"),
+    ("days(`ts`) = date '2026-03-24'", 1, "day", day(2026, 3, 24), day(2026, 3, 25)),
+    ("name = 'u`s`'", 4, "identity", "u`s`", "us"),
+]
+
+
+@pytest.mark.parametrize(("where", "source", "transform", "taken", "left"), PASTED, ids=[case[0] for case in PASTED])
+def test_what_is_pasted_from_spark_means_the_same(
+    where: str, source: int, transform: str, taken: PartitionValue, left: PartitionValue
+) -> None:
+    assert is_selected(where, source, transform, taken)
+    assert not is_selected(where, source, transform, left)
+
+
+def test_the_filter_selects_more_as_time_goes_on() -> None:
+    where, eleven = "ts < now() - interval '1 hour'", hour(2026, 3, 31, 12)
+    edge_ms = (hour(2026, 3, 31, 13)) * 3_600_000
+    assert not is_selected(where, 1, "hour", eleven, edge_ms)
+    assert is_selected(where, 1, "hour", eleven, edge_ms + 1)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "selected"),
+    [
+        ("day(ts) = current_date", day(2026, 3, 31), True),
+        ("day(ts) = current_date", day(2026, 3, 30), False),
+        ("day(ts) != current_date", day(2026, 3, 31), False),
+        ("day(ts) in (current_date, '2026-03-01')", day(2026, 3, 1), True),
+        ("day(ts) in (current_date, '2026-03-01')", day(2026, 3, 2), False),
+        ("day(ts) not in (current_date, '2026-03-01')", day(2026, 3, 1), False),
+        ("not (ts >= current_date)", day(2026, 3, 31), False),
+        ("ts between current_date - interval '2' day and current_date", day(2026, 3, 29), True),
+        ("ts between current_date - interval '2' day and current_date", day(2026, 3, 28), False),
+        ("day(ts) is null", None, True),
+        ("day(ts) is null", 5, False),
+        ("ts < now()", None, False),
+    ],
+)
+def test_every_kind_of_predicate(where: str, value: PartitionValue, selected: bool) -> None:
+    assert is_selected(where, 1, "day", value) is selected
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("ts < now() - 1 hour", "after now() stands no interval"),
+        ("ts < now() - interval '1 fortnight'", "'interval '1 fortnight'' is no interval of second, minute, hour"),
+        ("ts < now() - interval '1'", "'interval '1'' is no interval of second, minute, hour"),
+        ("ts - interval '1 hour' < now()", "interval '1 hour' must follow now() or current_date"),
+        ("ts < now() - interval '1001 years'", "is more than 1000 years from now"),
+        ("name < now()", "now() needs a date or timestamp, but column name is string"),
+        ("name < date '2026-11-23'", "date '2026-11-23' needs a date or timestamp, but column name is string"),
+        ("ts < date '2026-11-31'", "'2026-11-31' is no date or time; write for example '2026-01-31'"),
+        ("ts < 1700000000", "column ts is compared with a date or time, for example '2026-01-31' or current_date"),
+        ("ts < '2026-11-23 00:00:00Z'", "column ts is timestamp, which has no time zone: leave the zone of"),
+        ("d < '2026-11-23 06:00'", "column d is date; write timestamp '2026-11-23 06:00' to compare its midnight"),
+        ("years(ts) < 2026", "years(ts) counts from 1970, as in Spark: 2026 is 56"),
+        ("bucket(4, name) = 'a'", "bucket(4, name) is compared with a whole number"),
+        ("bucket(0, name) = 1", "bucket(0, name) needs a number greater than 0"),
+        ("truncate(4, ts) = 'a'", "truncate(4, ts) cannot be: column ts is timestamp"),
+        ("hour(d) < now()", "column d is a date, which has no hour; write day(d)"),
+        ("day(ts) = 5", "day(ts) is compared with a date or time, for example '2026-01-31' or current_date"),
+        ("day(name) = '2026-01-31'", "day(name) needs a date or timestamp, but column name is string"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(where: str, reason: str) -> None:
+    told = refusal(where)
+    assert told.startswith(f"policy key where cannot be '{where}': ")
+    assert reason in told
+    assert "\n" not in told
+
+
+def test_an_unknown_column_is_named() -> None:
+    assert "nothing" in refusal("nothing < now()")
+    assert "nothing" in refusal("day(nothing) < now()")
+
+
+@pytest.mark.parametrize("where", ["day(nothing) < now() and", "name like now()", "ts < now() ts < now()"])
+def test_a_message_shows_no_placeholder(where: str) -> None:
+    assert "\ue000" not in refusal(where)

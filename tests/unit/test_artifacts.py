@@ -1,0 +1,438 @@
+"""What is deployed: locked packages, Glue wheels, and the functions' layer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from artifacts import glue_wheels, layer, wheel
+from artifacts.glue_wheels import REQUIREMENTS, pack, platform_tags, zip_name
+from artifacts.locks import BUILD_LOCK, GLUE_LOCK, GLUE_PYTHON, LAYER_LOCK, LAYER_PYTHON, LOCKS
+from artifacts.pins import (
+    CONSTRAINTS,
+    GLUE_PACKAGES,
+    NEWER_THAN_GLUE,
+    ROOT,
+    normalized,
+    pins_for_glue,
+    read_pins,
+    version,
+)
+from artifacts.release import CHECKSUMS, write_checksums, zip_folder
+from artifacts.supply_chain import complaints
+from icekeeper.operation_facts import operations_of_job
+from icekeeper.pipeline.glue_job import run_job
+from local_stack.template import load_template
+from support.source_tree import imported
+from support.stack_template import JOBS, PARAMETERS
+
+# What a Glue job installs: pinned, of the documented form, and told to the job as Glue wants it.
+
+LINUX = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux", "platform_system": "Linux"}
+
+
+def of_glue() -> dict[str, str]:
+    return pins_for_glue(read_pins(CONSTRAINTS), read_pins(GLUE_PACKAGES))
+
+
+def write_wheel(folder: Path, name: str, data: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def needed(name: str) -> list[Requirement]:
+    """What a package asks for on Glue, by the metadata of the version that is installed here."""
+    told = [Requirement(line) for line in requires(name) or ()]
+    extras = ("", "sql-sqlite") if name == "pyiceberg" else ("",)
+    return [
+        one for one in told if any(one.marker is None or one.marker.evaluate({**LINUX, "extra": e}) for e in extras)
+    ]
+
+
+class TestPins:
+    def test_glues_own_version_stays_where_it_is_not_too_old(self) -> None:
+        ours = {"boto3": "2", "pyarrow": "26", "mmh3": "5"}
+        glues = {"boto3": "1", "pyarrow": "22", "pandas": "3"}
+        assert pins_for_glue(ours, glues) == {"boto3": "1", "pyarrow": "26", "mmh3": "5"}
+
+    def test_what_is_replaced_would_else_be_too_old(self) -> None:
+        ours, glues = read_pins(CONSTRAINTS), read_pins(GLUE_PACKAGES)
+        everything = [*needed("icekeeper"), *needed("pydantic")]
+        asked = {name: [one for one in everything if normalized(one.name) == name] for name in NEWER_THAN_GLUE}
+        for name, found in asked.items():
+            assert any(glues[name] not in one.specifier for one in found), f"Glue's {name} would do"
+            assert all(ours[name] in one.specifier for one in found)
+
+    def test_every_package_gets_what_it_asks_for(self) -> None:
+        """uv says so too when the zip is built; here it is known before, and without a network."""
+        pins, seen, ahead = of_glue(), {"icekeeper"}, ["icekeeper"]
+        while ahead:
+            name = ahead.pop()
+            for one in needed(name):
+                found = normalized(one.name)
+                assert pins[found] in one.specifier, f"{name} needs {one}, on Glue is {pins[found]}"
+                # Others of Glue's own fit each other; their metadata are not at hand.
+                if found not in seen and pins[found] == read_pins(CONSTRAINTS)[found]:
+                    seen.add(found)
+                    ahead.append(found)
+        assert {"pyarrow", "pyiceberg", "pydantic-core", "sqlalchemy", "thrift"} <= seen
+
+
+class TestZip:
+    def test_is_of_the_form_that_glue_documents(self, tmp_path: Path) -> None:
+        packed = pack([write_wheel(tmp_path / "a", "b-2-py3-none-any.whl", b"b")], {"b": "2"}, tmp_path / zip_name())
+        assert packed.name.endswith(".gluewheels.zip")
+        with zipfile.ZipFile(packed) as archive:
+            assert archive.namelist() == ["wheels/requirements.txt", "wheels/b-2-py3-none-any.whl"]
+            assert archive.read(REQUIREMENTS) == b"b==2\n"
+
+    def test_same_wheels_give_the_same_bytes(self, tmp_path: Path) -> None:
+        packed = []
+        for number, folder in enumerate((tmp_path / "a", tmp_path / "b")):
+            files = [write_wheel(folder, f"{name}-1-py3-none-any.whl", name.encode()) for name in ("x", "y")]
+            for path in files:
+                os.utime(path, (number, number))
+                path.chmod(0o600 if number else 0o644)
+            files = files[::-1] if number else files
+            pins = dict([("y", "1"), ("x", "1")] if number else [("x", "1"), ("y", "1")])
+            packed.append(pack(files, pins, folder / "packed.zip").read_bytes())
+        assert packed[0] == packed[1]
+
+    def test_wheels_are_for_the_linux_of_glue(self) -> None:
+        """glibc 2.34 is there; PyArrow's wheels need 2.28."""
+        assert platform_tags()[0] == "manylinux_2_28_x86_64"
+        assert {"manylinux_2_17_x86_64", "manylinux2014_x86_64"} <= set(platform_tags())
+
+
+class TestJobs:
+    def test_install_it_and_nothing_from_elsewhere(self) -> None:
+        """(rule 149)"""
+        assert PARAMETERS["GlueWheelsName"]["Default"] == zip_name()
+        for script, (_, job) in JOBS.items():
+            arguments = job["DefaultArguments"]
+            wheels = {"Fn::Sub": "${ArtifactLocation}/${GlueWheelsName}"}
+            assert arguments["--additional-python-modules"] == wheels, script
+            assert arguments["--python-modules-installer-option"] == "--no-index", script
+
+    def test_bear_the_arguments_that_glue_adds(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """One of them has a value that looks like an option."""
+        ours = {"plan-key": "runs/r/plan.json", "plan-digest": "0", "operation": "compact", "run-id": "r"}
+        ours |= {"control-bucket": str(tmp_path), "state": str(tmp_path / "state.db")}
+        words = [word for name, value in ours.items() for word in (f"--{name}", value)]
+        of_glue = ["--python-modules-installer-option", "--no-index", "--JOB_NAME", "j", "--enable-metrics", "true"]
+        assert run_job([*of_glue, *words], operations_of_job("compact_data_files")) == 1
+        assert "runs/r/plan.json" in caplog.text
+
+
+def test_what_builds_needs_nothing_but_the_standard_library() -> None:
+    """Its environment has pip, uv and hatchling only."""
+    allowed = {*sys.stdlib_module_names, "artifacts"}
+    sources = sorted((ROOT / "artifacts").glob("*.py"))
+    assert sources
+    assert {module for path in sources for module, _ in imported(path) if module.split(".")[0] not in allowed} == set()
+
+
+# What of the installed packages goes into the functions' layer, and what does not.
+
+
+def packages(folder: Path, *paths: str) -> Path:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(b"12345")
+    return folder
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_only_what_a_function_never_uses_is_left_out(tmp_path: Path) -> None:
+    needed = ["icekeeper/pipeline/events.py", "pyarrow/libarrow.so.2600", "pyarrow/libarrow_substrait.so.2600"]
+    needed += ["zstandard/backend_c.cpython-312-x86_64-linux-gnu.so"]
+    unused = ["pyarrow/include/arrow/api.h", "pyarrow/libarrow_flight.so.2600", "rich/console.py", "bin/icekeeper"]
+    unused += ["zstandard/_cffi.cpython-312-x86_64-linux-gnu.so"]
+    packages(tmp_path, *needed, *unused, "icekeeper/__pycache__/x.pyc")
+
+    layer.prune(tmp_path)
+
+    assert left(tmp_path) == sorted(needed)
+
+
+def test_what_tells_one_build_from_another_is_left_out(tmp_path: Path) -> None:
+    needed = ["icekeeper-0.1.0.dist-info/METADATA"]
+    packages(tmp_path, *needed, *(f"icekeeper-0.1.0.dist-info/{name}" for name in ("RECORD", "direct_url.json")))
+
+    layer.prune(tmp_path)
+
+    assert left(tmp_path) == needed
+
+
+def test_everybody_may_read_it(tmp_path: Path) -> None:
+    """Lambda reads it as another user than the one who built it, perhaps with a strict umask."""
+    packages(tmp_path, "icekeeper/machine/clock.py")
+    for path, mode in ((tmp_path / "icekeeper", 0o700), (tmp_path / "icekeeper" / "clock.py", 0o600)):
+        path.chmod(mode)
+
+    layer.open_to_all(tmp_path)
+
+    modes = {path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
+    assert modes == {"icekeeper": "0o755", "icekeeper/machine/clock.py": "0o644"}
+
+
+def test_its_size_is_that_of_its_files(tmp_path: Path) -> None:
+    assert layer.size_of(packages(tmp_path, "a/b", "c")) == 10
+
+
+def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
+    document = load_template()
+
+    assert f"python{LAYER_PYTHON}" == document["Globals"]["Function"]["Runtime"]
+    assert sorted(layer.PLATFORMS) == sorted(document["Parameters"]["Architecture"]["AllowedValues"])
+
+
+# What is deployed is what was locked: no other file, no version that nobody looked at, no moved tag of an action.
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+# -- locks
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_every_package_of_a_lock_has_one_version_and_hashes_and_comes_from_the_index(lock: Path) -> None:
+    parts = lock.read_text().replace("\\\n", "").splitlines()[1:]
+    odd = [part for part in parts if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})+", part)]
+    assert odd == []
+    assert len(parts) == len(read_pins(lock)) > 5
+
+
+@pytest.mark.parametrize(
+    ("lock", "versions", "wanted", "python"),
+    [
+        (LAYER_LOCK, read_pins(CONSTRAINTS), "icekeeper[functions]", LAYER_PYTHON),
+        (GLUE_LOCK, pins_for_glue(read_pins(CONSTRAINTS), read_pins(GLUE_PACKAGES)), "icekeeper", GLUE_PYTHON),
+        (BUILD_LOCK, read_pins(CONSTRAINTS), None, GLUE_PYTHON),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else None,
+)
+def test_a_lock_has_the_pinned_versions_of_all_that_is_needed(
+    lock: Path, versions: Mapping[str, str], wanted: str | None, python: str
+) -> None:
+    """``make lock`` was run after the last change of constraints.txt, pyproject.toml or of what Glue has."""
+    pins = read_pins(lock)
+    assert pins == {name: versions[name] for name in pins}
+    if wanted is not None:
+        # By the metadata of what is installed here; Glue's own versions may need less or more.
+        missing = {name for name in needed_by(wanted, python) if name not in pins}
+        assert missing == set()
+
+
+def needed_by(wanted: str, python: str) -> set[str]:
+    """The names of all that a package needs on Linux, the package itself left out."""
+    found, ahead = (
+        set[tuple[str, str]](),
+        [(Requirement(wanted).name, one) for one in ("", *Requirement(wanted).extras)],
+    )
+    environment = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
+    while ahead:
+        name, extra = ahead.pop()
+        if (name, extra) in found:
+            continue
+        found.add((name, extra))
+        for one in map(Requirement, requires(name) or ()):
+            if one.marker is None or one.marker.evaluate({**environment, "extra": extra}):
+                ahead.extend((normalized(one.name), each) for each in ("", *one.extras))
+    return {name for name, _ in found} - {"icekeeper"}
+
+
+def test_the_version_of_every_package_of_the_layer_is_looked_at() -> None:
+    assert {"boto3", "pyarrow", "pyiceberg", "aws-lambda-powertools", "deflate"} <= read_pins(LAYER_LOCK).keys()
+    assert {"uv", "hatchling"} <= read_pins(BUILD_LOCK).keys()
+
+
+def small_wheel(folder: Path, name: str, pinned: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path, info = folder / f"{name}-{pinned}-py3-none-any.whl", f"{name}-{pinned}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {pinned}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def layer_of(built: Path, folder: Path) -> list[str]:
+    layer.build(built, folder, "x86_64")
+    return sorted(path.name for path in (folder / "python").glob("*.py"))
+
+
+def zip_of_wheels(built: Path, folder: Path) -> list[str]:
+    with zipfile.ZipFile(glue_wheels.build(built, folder)) as archive:
+        return sorted(Path(name).name.split("-")[0] + ".py" for name in archive.namelist() if name.endswith(".whl"))
+
+
+@pytest.mark.parametrize(
+    ("module", "lock", "build"),
+    [(layer, "LAYER_LOCK", layer_of), (glue_wheels, "GLUE_LOCK", zip_of_wheels)],
+    ids=["layer", "glue"],
+)
+def test_another_file_under_the_same_name_is_not_installed(
+    module: Any,
+    lock: str,
+    build: Callable[[Path, Path], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """(rule 287)"""
+    locked = small_wheel(tmp_path / "index", "deflate", "0.9.0")
+    ours = small_wheel(tmp_path / "built", "icekeeper", version())
+    digest = hashlib.sha256(locked.read_bytes()).hexdigest()
+    monkeypatch.setattr(module, lock, tmp_path / "lock.txt")
+    (tmp_path / "lock.txt").write_text(f"deflate==0.9.0 --hash=sha256:{digest}\n")
+    for tool in ("UV", "PIP"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(locked.parent))
+        monkeypatch.setenv(f"{tool}_NO_CACHE", "1")
+    assert build(ours, tmp_path / "good") == ["deflate.py", "icekeeper.py"]
+    with zipfile.ZipFile(locked, "a") as archive:
+        archive.writestr("backdoor.py", "")
+    with pytest.raises(subprocess.CalledProcessError):
+        build(ours, tmp_path / "bad")
+    assert "hash" in capfd.readouterr().err.lower()
+
+
+def test_what_builds_the_wheel_is_locked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[str, ...]]()
+    monkeypatch.setattr(wheel, "uv", lambda *given: calls.append(given))
+    wheel.build(tmp_path)
+    (words,) = calls
+    assert words[words.index("--build-constraints") + 1] == str(BUILD_LOCK)
+    assert "--require-hashes" in words
+    assert "--require-hashes -r artifacts/locked/build.txt" in (ROOT / "Makefile").read_text()
+
+
+# -- what is known against it
+
+PINS = {"boto3": "1.44.5", "pyarrow": "26.0.1"}
+CLEAN = [{"name": name, "version": pinned, "vulns": []} for name, pinned in PINS.items()]
+# As pip-audit 2.10.1 answers without a network; it says "No known vulnerabilities found", and ends with 0.
+UNASKED = {"name": "boto3", "skip_reason": "Dependency not found on PyPI and could not be audited: boto3 (1.44.5)"}
+KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0.2"], "description": "-"}
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "expected"),
+    [
+        (CLEAN, []),
+        ([{**CLEAN[0], "name": "Boto3"}, CLEAN[1]], []),
+        ([UNASKED, CLEAN[1]], [f"boto3 1.44.5 was not scanned: {UNASKED['skip_reason']}"]),
+        ([CLEAN[1]], ["boto3 1.44.5 was not scanned: the report does not name it"]),
+        ([], [f"{name} {PINS[name]} was not scanned: the report does not name it" for name in PINS]),
+        ([{**CLEAN[0], "version": "1.0"}, CLEAN[1]], ["boto3 1.44.5 was not scanned: the report does not name it"]),
+        (
+            [{"name": "boto3", "version": "1.44.5"}, CLEAN[1]],
+            ["boto3 1.44.5 was not scanned: the report does not name it"],
+        ),
+        (
+            [CLEAN[0], {**CLEAN[1], "vulns": [KNOWN]}],
+            ["pyarrow 26.0.1: PYSEC-2026-1, CVE-2026-2; fixed in 26.0.2"],
+        ),
+        (
+            [CLEAN[0], {**CLEAN[1], "vulns": [{"id": "X", "fix_versions": []}]}],
+            ["pyarrow 26.0.1: X; fixed in no version"],
+        ),
+    ],
+)
+def test_what_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], expected: list[str]) -> None:
+    assert list(complaints(PINS, {"dependencies": dependencies, "fixes": []})) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ('cp "reports/${2##*/}" "$8"', 0, "every locked version was scanned"),
+        ('echo "{\\"dependencies\\": []}" > "$8"', 1, "was not scanned: the report does not name it"),
+        ("true", 1, "nothing was scanned"),
+        ('cp "reports/${2##*/}" "$8"; exit 2', 1, "nothing was scanned"),
+    ],
+    ids=["clean", "nobody asked", "no report", "broken"],
+)
+def test_the_audit_ends_well_only_where_all_was_scanned(tmp_path: Path, answer: str, code: int, said: str) -> None:
+    """With a pip-audit beside the interpreter that answers so (rule 288)."""
+    (tmp_path / "reports").mkdir()
+    for lock in LOCKS:
+        clean = [{"name": name, "version": pinned, "vulns": []} for name, pinned in read_pins(lock).items()]
+        (tmp_path / "reports" / lock.name).write_text(json.dumps({"dependencies": clean}))
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "pip-audit").write_text(f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "pip-audit").chmod(0o755)
+    command = [str(tmp_path / "python"), "-m", "artifacts.supply_chain", "audit"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+
+
+# -- releases and workflows
+
+
+def test_a_release_is_checked_by_its_checksums(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "layer").mkdir(exist_ok=True)
+        (tmp_path / "layer" / "a.py").write_text("x = 1\n")
+        zip_folder(tmp_path / "layer", tmp_path / f"{number}.zip")
+        (tmp_path / "layer" / "a.py").touch()
+    assert (tmp_path / "1.zip").read_bytes() == (tmp_path / "2.zip").read_bytes()
+    release = tmp_path / "release"
+    release.mkdir()
+    (tmp_path / "1.zip").rename(release / "layer.zip")
+    (release / "a.whl").write_bytes(b"wheel")
+    write_checksums(release)
+    listed = write_checksums(release).read_text()
+    digests = [hashlib.sha256((release / name).read_bytes()).hexdigest() for name in ("a.whl", "layer.zip")]
+    assert listed == f"{digests[0]}  a.whl\n{digests[1]}  layer.zip\n"
+    assert (CHECKSUMS, (release / CHECKSUMS).read_text()) == ("SHA256SUMS", listed)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(workflow: Path) -> None:
+    """(rule 289)"""
+    text = workflow.read_text()
+    used = re.findall(r"uses: (.+)", text)
+    assert used
+    assert [
+        one for one in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9]+\.[0-9]+\.[0-9]+", one)
+    ] == []
+    document = yaml.safe_load(text)
+    assert document["permissions"] == {"contents": "read"}
+    for name, job in document["jobs"].items():
+        assert job.get("permissions", {"contents": "read"}) == {"contents": "write" if name == "release" else "read"}
+        checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert [step["with"]["persist-credentials"] for step in checkouts] == [False]
+    # Whoever opens a pull request must not run code with the rights of the repository.
+    assert "pull_request_target" not in text
+    assert "${{ github.event" not in text
+
+
+def test_one_commit_stands_for_one_tag_in_all_workflows() -> None:
+    pins = set(re.findall(r"uses: (\S+?)@([0-9a-f]{40}) # (\S+)", "".join(path.read_text() for path in WORKFLOWS)))
+    assert len({action for action, _, _ in pins}) == len(pins)
+
+
+def test_known_vulnerabilities_are_asked_for_in_every_run_and_before_every_release() -> None:
+    for workflow in WORKFLOWS:
+        steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+        assert {"run": "make audit"} in steps, workflow.name

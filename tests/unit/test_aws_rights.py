@@ -1,0 +1,351 @@
+"""Which rights requests need, and who has them (rule 143)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import botocore.parsers
+import pytest
+
+from local_stack.gate import needs_of
+from local_stack.rights.api_needs import dynamodb_needs, glue_needs, lambda_needs, s3tables_needs, states_needs
+from local_stack.rights.coverage import surprises
+from local_stack.rights.denials import denial
+from local_stack.rights.evaluate import Need, Role, decide, statements_of
+from local_stack.rights.roles import roles_of
+from local_stack.rights.s3_needs import s3_needs
+from local_stack.template import TEMPLATE, Template
+from local_stack.wire import WireRequest, signer
+
+# The evaluator decides as IAM does, and what takes rights away is found (rule 143).
+
+
+def role(*statements: dict[str, Any]) -> Role:
+    return Role("R", statements_of("P", {"Version": "2012-10-17", "Statement": list(statements)}))
+
+
+def allow(action: Any, resource: Any, **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "need", "expected"),
+    [
+        ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::b/k/l"), True),
+        ("s3:getobject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::b/k"), True),
+        ("s3:Get*", "*", Need("s3:GetObject", "arn:aws:s3:::b/k"), True),
+        (["s3:Put?bject", "x:Y"], ["arn:aws:s3:::b/k"], Need("s3:PutObject", "arn:aws:s3:::b/k"), True),
+        ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:PutObject", "arn:aws:s3:::b/k"), False),
+        ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::bb/k"), False),
+        ("s3:GetObject", "arn:aws:s3:::B/*", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
+        ("s3:GetObject", "arn:aws:s3:::b/[k]", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
+        ("s3:GetObject", "arn:aws:s3:::b", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
+        ("s3:GetObjectVersion", "*", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
+    ],
+)
+def test_action_and_resource(action: Any, resource: Any, need: Need, expected: bool) -> None:
+    assert decide(role(allow(action, resource)), need).is_allowed is expected
+
+
+def test_nothing_is_allowed_unless_it_is_said() -> None:
+    assert not decide(role(), Need("s3:GetObject", "arn:aws:s3:::b/k")).is_allowed
+
+
+def test_a_denial_wins_wherever_it_stands() -> None:
+    need, deny = Need("s3:GetObject", "b"), {"Effect": "Deny", "Action": "s3:*", "Resource": "*"}
+    for found in (role(allow("*", "*"), deny), role(deny, allow("*", "*"))):
+        decision = decide(found, need)
+        assert decision.is_denied_explicitly
+        assert not decision.is_allowed
+
+
+@pytest.mark.parametrize(
+    ("condition", "context", "expected"),
+    [
+        ({"StringEquals": {"k": "v"}}, {"k": "v"}, True),
+        ({"StringEquals": {"k": ["u", "v"]}}, {"k": "v"}, True),
+        ({"StringEquals": {"k": "v*"}}, {"k": "vv"}, False),
+        ({"StringEquals": {"k": "v"}}, {}, False),
+        ({"StringEquals": {"k": "v", "l": "w"}}, {"k": "v"}, False),
+        ({"StringEquals": {"k": "v"}, "StringLike": {"l": "w*"}}, {"k": "v", "l": "www"}, True),
+        ({"StringLike": {"k": "v?"}}, {"k": "v"}, False),
+        ({"StringNotEquals": {"k": "v"}}, {}, True),
+        ({"StringNotLike": {"k": "v*"}}, {"k": "vv"}, False),
+        ({"ArnLike": {"k": "arn:aws:s3:::*"}}, {"k": "arn:aws:s3:::b"}, True),
+        ({"ArnEquals": {"k": "arn:aws:s3:::*"}}, {"k": "arn:aws:s3:::b"}, True),
+        ({"Bool": {"k": "false"}}, {"k": "False"}, True),
+        ({"Bool": {"k": "false"}}, {}, False),
+    ],
+)
+def test_conditions(condition: Any, context: dict[str, str], expected: bool) -> None:
+    need = Need("a:B", "r", context)
+    assert decide(role(allow("a:B", "*", Condition=condition)), need).is_allowed is expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ({"Effect": "Allow", "NotAction": "s3:*", "Resource": "*"}, "NotAction"),
+        ({"Effect": "Allow", "Action": "s3:*", "NotResource": "*"}, "NotResource"),
+        (allow("s3:*", "*", Principal="*"), "Principal"),
+        (allow("s3:*", "*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}), "IpAddress"),
+        (allow("s3:*", "*", Condition={"StringEqualsIfExists": {"k": "v"}}), "StringEqualsIfExists"),
+        ({**allow("s3:*", "*"), "Effect": "allow"}, "Effect"),
+    ],
+)
+def test_what_is_not_known_is_no_allowance(statement: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        role(statement)
+
+
+class TestCoverage:
+    ROLE = role(allow(["s3:GetObject", "s3:PutObject"], ["b/one", "b/two"]), allow("s3:ListBucket", "b"))
+
+    def found(self, *needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
+        calls = [frozenset(decide(self.ROLE, need).grants) for need in needs]
+        return surprises([self.ROLE], calls, excused or {})
+
+    def test_all_is_needed(self) -> None:
+        needs = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
+        assert self.found(*needs) == []
+
+    def test_an_action_a_resource_and_a_policy_that_nobody_needs(self) -> None:
+        assert self.found(Need("s3:GetObject", "b/one"), Need("s3:ListBucket", "b")) == [
+            "P[0]: b/two is allowed, and no call needs it",
+            "P[0]: s3:PutObject is allowed, and no call needs it",
+        ]
+        assert "R: P is allowed, and no call needs it" in self.found()
+
+    def test_what_is_allowed_twice_is_needed_nowhere(self) -> None:
+        twice = role(allow("s3:GetObject", "b"), allow("s3:Get*", "*"))
+        grants = frozenset(decide(twice, Need("s3:GetObject", "b")).grants)
+        assert len(surprises([twice], [grants], {})) == 4
+
+    def test_an_excuse_covers_resources_once_it_covers_their_actions(self) -> None:
+        excused = {"P": ["s3:GetObject", "s3:PutObject"]}
+        assert self.found(Need("s3:ListBucket", "b"), excused=excused) == []
+        assert self.found(excused={"P": ["s3:GetObject", "s3:PutObject", "s3:ListBucket"]}) == []
+
+    def test_an_excuse_for_what_is_needed_or_not_there(self) -> None:
+        needs = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
+        assert self.found(*needs, excused={"P": ["s3:ListBucket", "s3:Other"]}) == [
+            "P does not allow s3:Other, which is excused",
+            "P: s3:ListBucket is needed, and excused",
+        ]
+
+
+def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
+    template = Template(TEMPLATE, "stack", {"DataBucketArns": "arn:aws:s3:::one,arn:aws:s3:::two"})
+    roles = roles_of(template)
+    wanted = {
+        template.role_of(logical_id, properties)
+        for kind in ("AWS::Serverless::Function", "AWS::Serverless::StateMachine", "AWS::Glue::Job")
+        for logical_id, properties in template.resources(kind)
+    }
+    assert wanted <= set(roles)
+    detect = roles[template.role_of("DetectFunction", {})]
+    assert decide(detect, Need("s3:GetObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
+    assert not decide(detect, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
+    assert not decide(detect, Need("s3:GetObject", "arn:aws:s3:::three/t")).is_allowed
+    deleting = {
+        one.name for one in roles.values() if decide(one, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
+    }
+    assert deleting == {
+        *("ExpireSnapshotsFunctionRole", "RemoveOrphansFunctionRole", "CleanStagedFunctionRole"),
+        "RemoveOrphansJobRole",
+    }
+
+
+# Which rights a request needs, from what goes over the wire (rule 143).
+
+DELETE = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>a&amp;b</Key></Object></Delete>'
+BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
+TABLE = f"{BUCKET}/table/1"
+
+
+def s3(method: str, path: str, query: str = "", body: bytes = b"", **headers: str) -> list[str]:
+    request = WireRequest("s3", method, path, query, {k.replace("_", "-"): v for k, v in headers.items()}, body)
+    return [str(need) for need in s3_needs(request, lambda bucket: TABLE if bucket == "1--table-s3" else None)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "expected"),
+    [
+        ("GET", "/", "", "s3:ListAllMyBuckets on *"),
+        ("GET", "/b", "list-type=2&prefix=p&encoding-type=url", "s3:ListBucket on arn:aws:s3:::b"),
+        ("HEAD", "/b", "", "s3:ListBucket on arn:aws:s3:::b"),
+        ("GET", "/b", "location", "s3:GetBucketLocation on arn:aws:s3:::b"),
+        ("GET", "/b", "versions", "s3:ListBucketVersions on arn:aws:s3:::b"),
+        ("GET", "/b", "policy", "s3:GETBucket?policy on arn:aws:s3:::b"),
+        ("PUT", "/b", "", "s3:PUTBucket? on arn:aws:s3:::b"),
+        ("GET", "/b/k/l", "", "s3:GetObject on arn:aws:s3:::b/k/l"),
+        ("HEAD", "/b/k", "", "s3:GetObject on arn:aws:s3:::b/k"),
+        ("GET", "/b/k", "versionId=1", "s3:GetObjectVersion on arn:aws:s3:::b/k"),
+        ("PUT", "/b/k", "", "s3:PutObject on arn:aws:s3:::b/k"),
+        ("POST", "/b/k", "uploads", "s3:PutObject on arn:aws:s3:::b/k"),
+        ("PUT", "/b/k", "partNumber=1&uploadId=u", "s3:PutObject on arn:aws:s3:::b/k"),
+        ("POST", "/b/k", "uploadId=u", "s3:PutObject on arn:aws:s3:::b/k"),
+        ("DELETE", "/b/k", "uploadId=u", "s3:AbortMultipartUpload on arn:aws:s3:::b/k"),
+        ("GET", "/b/k", "uploadId=u", "s3:ListMultipartUploadParts on arn:aws:s3:::b/k"),
+        ("DELETE", "/b/k", "", "s3:DeleteObject on arn:aws:s3:::b/k"),
+    ],
+)
+def test_s3(method: str, path: str, query: str, expected: str) -> None:
+    assert s3(method, path, query) == [expected]
+
+
+def test_a_batch_deletion_needs_the_right_to_each_key() -> None:
+    assert s3("POST", "/b", "delete", DELETE) == ["s3:DeleteObject on arn:aws:s3:::b/a&b"]
+
+
+def test_a_copy_needs_to_read_what_it_copies() -> None:
+    assert s3("PUT", "/b/k", x_amz_copy_source="/c/l") == [
+        "s3:PutObject on arn:aws:s3:::b/k",
+        "s3:GetObject on arn:aws:s3:::c/l",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "expected"),
+    [
+        ("GET", "", "GetTableData"),
+        ("HEAD", "", "GetTableData"),
+        ("PUT", "", "PutTableData"),
+        ("POST", "uploads", "PutTableData"),
+        ("DELETE", "uploadId=u", "PutTableData"),
+        ("GET", "uploadId=u", "GetTableData"),
+    ],
+)
+def test_an_object_of_a_table_bucket_is_data_of_its_table(method: str, query: str, expected: str) -> None:
+    assert s3(method, "/1--table-s3/data/f", query) == [f"s3tables:{expected} on {TABLE}"]
+    assert TABLE not in s3(method, "/2--table-s3/data/f", query)[0]  # of a table that nobody knows
+
+
+def test_what_no_table_bucket_does_needs_no_right_and_is_refused_by_the_bucket() -> None:
+    assert s3("GET", "/1--table-s3", "list-type=2") == s3("DELETE", "/1--table-s3/f") == []
+
+
+def json_request(service: str, operation: str, document: Any) -> WireRequest:
+    return WireRequest(service, "POST", "/", "", {"x-amz-target": f"X.{operation}"}, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("operation", "document", "expected"),
+    [
+        ("GetItem", {"TableName": "T"}, ["GetItem on table/T"]),
+        ("Query", {"TableName": "T", "IndexName": "newest"}, ["Query on table/T/index/newest"]),
+        ("BatchGetItem", {"RequestItems": {"T": {}, "U": {}}}, ["BatchGetItem on table/T", "BatchGetItem on table/U"]),
+        (
+            "TransactWriteItems",
+            {"TransactItems": [{"Put": {"TableName": "T"}}, {"ConditionCheck": {"TableName": "U"}}]},
+            ["PutItem on table/T", "ConditionCheckItem on table/U"],
+        ),
+        ("ListTables", {}, ["ListTables on *"]),
+    ],
+)
+def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
+    found = [str(need) for need in dynamodb_needs(json_request("dynamodb", operation, document))]
+    assert [text.replace("arn:aws:dynamodb:us-east-1:123456789012:", "") for text in found] == [
+        f"dynamodb:{one}" for one in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "document", "expected"),
+    [
+        ("GetTable", {"DatabaseName": "d", "Name": "t"}, ["catalog", "database/d", "table/d/t"]),
+        ("UpdateTable", {"DatabaseName": "d", "TableInput": {"Name": "t"}}, ["catalog", "database/d", "table/d/t"]),
+        ("GetTables", {"DatabaseName": "d"}, ["catalog", "database/d", "table/d/*"]),
+        ("GetDatabases", {}, ["catalog", "database/*"]),
+        ("GetDatabase", {"Name": "d"}, ["catalog", "database/d"]),
+        ("StartJobRun", {"JobName": "j"}, ["job/j"]),
+        ("GetJobRun", {"JobName": "j", "RunId": "r"}, ["job/j"]),
+    ],
+)
+def test_glue_asks_for_all_that_lies_above_a_table(operation: str, document: Any, expected: list[str]) -> None:
+    found = list(glue_needs(json_request("glue", operation, document)))
+    assert {need.action for need in found} == {f"glue:{operation}"}
+    assert [need.resource.removeprefix("arn:aws:glue:us-east-1:123456789012:") for need in found] == expected
+
+
+def test_step_functions_and_lambda() -> None:
+    started = json_request("states", "StartExecution", {"stateMachineArn": "arn:m", "input": "{}"})
+    invoked = WireRequest("lambda", "POST", "/2015-03-31/functions/f/invocations")
+    assert [str(need) for need in states_needs(started)] == ["states:StartExecution on arn:m"]
+    assert [str(need) for need in lambda_needs(invoked)] == [
+        "lambda:InvokeFunction on arn:aws:lambda:us-east-1:123456789012:function:f"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "expected"),
+    [
+        ("GET", "/buckets", "", "s3tables:ListTableBuckets on *"),
+        ("GET", f"/tables/{BUCKET}", "", f"s3tables:ListTables on {BUCKET}"),
+        ("GET", f"/buckets/{BUCKET}/maintenance", "", f"s3tables:GetTableBucketMaintenanceConfiguration on {BUCKET}"),
+        ("GET", f"/tables/{BUCKET}/ns/t/metadata-location", "", f"s3tables:GetTableMetadataLocation on {TABLE}"),
+        ("PUT", f"/tables/{BUCKET}/ns/t/metadata-location", "", f"s3tables:UpdateTableMetadataLocation on {TABLE}"),
+        (
+            *("PUT", f"/tables/{BUCKET}/ns/t/maintenance/icebergCompaction", ""),
+            f"s3tables:PutTableMaintenanceConfiguration on {TABLE}",
+        ),
+        (
+            *("GET", "/get-table", f"tableBucketARN={BUCKET}&namespace=ns&name=t"),
+            f"s3tables:GetTable on {TABLE}",
+        ),
+        ("GET", "/nowhere", "", "s3tables:GET/nowhere on *"),
+    ],
+)
+def test_s3_tables(method: str, path: str, query: str, expected: str) -> None:
+    found = s3tables_needs(WireRequest("s3tables", method, path, query), lambda bucket, namespace, name: TABLE)
+    assert [str(need) for need in found] == [expected]
+
+
+def test_who_signed_a_request() -> None:
+    signed = "AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+    assert signer(signed) == ("KEY", "s3")
+    assert signer("") == signer("Bearer token") == ("", "")
+
+
+def test_each_protocol_says_no_in_its_own_way() -> None:
+    need = Need("s3:GetObject", "arn:aws:s3:::b/k")
+    object_ = denial(WireRequest("s3", "GET", "/b/k"), "R", need)
+    assert object_.status.startswith("403")
+    assert b"<Code>AccessDenied</Code>" in object_.body
+    assert b"assumed-role/R/local is not authorized to perform: s3:GetObject on resource" in object_.body
+    assert denial(WireRequest("s3", "HEAD", "/b/k"), "R", need).body == b""
+    many = denial(WireRequest("s3", "POST", "/b", "delete", {}, DELETE), "R", need)
+    assert many.status.startswith("200")
+    assert b"<Error><Key>a&amp;b</Key><Code>AccessDenied</Code>" in many.body
+    table = denial(json_request("dynamodb", "GetItem", {}), "R", need)
+    assert table.status.startswith("400")
+    assert json.loads(table.body)["__type"] == "AccessDeniedException"
+    assert denial(WireRequest("s3tables", "GET", "/buckets"), "R", need).status.startswith("403")
+
+
+# AWS STS tells everybody who they are, and gives a role to those only who may have it (rule 143).
+
+ROLE = "arn:aws:iam::123456789012:role/other"
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "needs"),
+    [
+        ("", b"Action=GetCallerIdentity&Version=2011-06-15", []),
+        ("Action=GetCallerIdentity&Version=2011-06-15", b"", []),
+        ("", f"Action=AssumeRole&RoleArn={ROLE}".encode(), [Need("sts:AssumeRole", ROLE)]),
+        ("", b"", [Need("sts:POST", "*")]),
+    ],
+)
+def test_only_roles_need_a_right(query: str, body: bytes, needs: list[Need]) -> None:
+    assert list(needs_of(WireRequest("sts", "POST", "/", query, body=body))) == needs
+
+
+def test_clients_understand_the_denial_of_a_role() -> None:
+    answer = denial(WireRequest("sts", "POST", "/"), "R", Need("sts:AssumeRole", ROLE))
+
+    told = botocore.parsers.create_parser("query").parse(
+        {"body": answer.body, "headers": dict(answer.headers), "status_code": int(answer.status[:3])}, None
+    )
+    assert (told["Error"]["Code"], "sts:AssumeRole" in told["Error"]["Message"]) == ("AccessDenied", True)

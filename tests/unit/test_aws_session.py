@@ -1,0 +1,202 @@
+"""AWS that throttles, and sources of credentials that never answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import CredentialRetrievalError, EndpointConnectionError
+
+from icekeeper.aws import session as answer_in_time
+from icekeeper.aws.session import aws_session
+from icekeeper.catalogs.aws_service import AwsService
+from icekeeper.catalogs.bucket_maintenance import S3TABLES_PREFIXES, TableBucketMaintenance, s3tables_client
+from icekeeper.catalogs.glue import GLUE, GlueCatalog
+from icekeeper.catalogs.s3tables import S3_TABLES, S3TablesCatalog
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.operation_facts import BuiltIn
+
+# A source of credentials that never answers ends in an error, and not in a process that hangs.
+
+
+def test_a_credential_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile hangs]\ncredential_process = sleep 2\nregion = eu-central-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(answer_in_time, "ANSWERS_IN_S", 0.05)
+    session = aws_session({"s3.profile-name": "hangs"})
+    for ask in (session.keys, lambda: session.client("s3"), session.keys):
+        with pytest.raises(CredentialRetrievalError, match=r"it has not answered for 0\.05 s"):
+            ask()
+    asked = [thread for thread in threading.enumerate() if thread.name == "credentials"]
+    assert len(asked) == 1, "it is not asked again while it is silent"
+
+
+def test_what_a_source_says_is_told_as_it_says_it() -> None:
+    def ask() -> None:
+        raise TimeoutError("of the source")
+
+    with pytest.raises(TimeoutError, match="of the source"):
+        answer_in_time.Patience().ask(ask, "a source")
+
+
+# What a service refuses for its load is asked again, longer than what fails otherwise; what lasts is an error.
+
+ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
+TABLE = TableName(("ns",), "t")
+PROPERTIES = {
+    f"{prefix}.{key}": value
+    for prefix in ("s3tables", "glue", "s3")
+    for key, value in (("region", "eu-west-1"), ("access-key-id", "a"), ("secret-access-key", "b"))
+}
+THROTTLES = [
+    (429, "TooManyRequestsException"),
+    (503, "ServiceUnavailable"),
+    (429, "WordToCome"),
+    (400, "ThrottlingException"),
+]
+
+
+class Wire:
+    """Answers every request of a client before it is sent; the pauses between requests are only counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], AWSResponse]) -> None:
+        self.answers, self.sent, self.pauses_s = list(answers), list[str](), list[float]()
+        sleep, mine = time.sleep, threading.get_ident()
+
+        def pause(seconds: float) -> None:
+            # It is everybody's: servers of other tests may wait in threads of this process.
+            if threading.get_ident() == mine:
+                self.pauses_s.append(seconds)
+            else:
+                sleep(seconds)
+
+        monkeypatch.setattr("botocore.endpoint.time.sleep", pause)
+
+    def plug(self, client: Any) -> Any:
+        client.meta.events.register_first("before-send", self._answer)
+        return client
+
+    def _answer(self, request: Any, event_name: str, **_: Any) -> AWSResponse:
+        self.sent.append(event_name.rpartition(".")[2])
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer()
+
+
+class _Body(io.BytesIO):
+    def stream(self, **_: Any) -> Any:
+        return iter(lambda: self.read(8192), b"")
+
+
+def answer(status: int, code: str = "") -> Callable[[], AWSResponse]:
+    """S3 Tables names an error in a header, Glue in the body."""
+    headers: Mapping[str, str] = {"x-amzn-errortype": code, "content-type": "application/json"} if code else {}
+    body = json.dumps({"__type": code} if code else {"DatabaseList": []}).encode()
+    return lambda: AWSResponse("https://aws.example", status, dict(headers), _Body(body))
+
+
+def clients(service: AwsService, wire: Wire) -> Any:
+    made = service.connect(PROPERTIES)
+    wire.plug(made.repeating)
+    wire.plug(made.once)
+    return made
+
+
+@pytest.mark.parametrize(("status", "code"), THROTTLES)
+def test_a_throttle_of_seven_requests_is_outlasted(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
+    wire = Wire(monkeypatch, *[answer(status, code)] * 7, answer(200))
+    clients(GLUE, wire).repeating.get_databases()
+    assert (wire.sent, len(wire.pauses_s)) == (["GetDatabases"] * 8, 7)
+    # boto3's own first pauses may be nothing; of ours each is at least half of what it may be.
+    assert sum(wire.pauses_s) > 0.5 * (4 + 4 * 8)
+
+
+def test_what_fails_otherwise_is_given_up_as_soon_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(monkeypatch, answer(500, "InternalServerErrorException"))
+    with pytest.raises(Exception, match="InternalServerErrorException"):
+        clients(S3_TABLES, wire).repeating.list_table_buckets()
+    assert len(wire.sent) == 3
+
+    def refuse() -> AWSResponse:
+        raise EndpointConnectionError(endpoint_url="https://aws.example")
+
+    wire = Wire(monkeypatch, refuse)
+    with pytest.raises(EndpointConnectionError):
+        clients(S3_TABLES, wire).repeating.list_table_buckets()
+    assert len(wire.sent) == 3
+
+
+@pytest.mark.parametrize(("status", "code"), THROTTLES)
+def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
+    """A repetition would meet its own first attempt (rule 66)."""
+    wire = Wire(monkeypatch, answer(status, code))
+    with pytest.raises(Exception, match="UpdateTableMetadataLocation"):
+        clients(S3_TABLES, wire).once.update_table_metadata_location(
+            tableBucketARN=ARN, namespace="ns", name="t", versionToken="1", metadataLocation="s3://b/m.json"
+        )
+    assert wire.sent == ["UpdateTableMetadataLocation"]
+
+
+@pytest.mark.parametrize(("status", "code"), THROTTLES)
+def test_a_lasting_throttle_is_told_and_is_no_missing_table(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str
+) -> None:
+    """A table that is not there is skipped without a word; one that cannot be looked up is an error (rule 139)."""
+    wire = Wire(monkeypatch, answer(status, code))
+    tables = S3TablesCatalog("lake", {**PROPERTIES, "warehouse": ARN})
+    glue = GlueCatalog("glue", PROPERTIES)
+    for catalog in (tables, glue):
+        wire.plug(catalog._clients.repeating)
+        for act in (lambda catalog=catalog: catalog.load(TABLE), lambda catalog=catalog: list(catalog.list_tables())):
+            with pytest.raises(StorageError) as told:
+                act()
+            assert not isinstance(told.value, PolicyError)
+            assert code in str(told.value)
+
+
+def maintenance(wire: Wire) -> TableBucketMaintenance:
+    client = s3tables_client(PROPERTIES, aws_session(PROPERTIES, S3TABLES_PREFIXES), attempts=3)
+    return TableBucketMaintenance(ARN, lambda: wire.plug(client), PROPERTIES)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_who_maintains_a_table_is_an_error_while_the_bucket_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """It was taken for the bucket's work, so that a throttle let every operation be skipped, and the pass succeed."""
+    bucket = maintenance(Wire(monkeypatch, answer(status, "TooManyRequestsException")))
+    said = f"^what table bucket {ARN} maintains itself is not known: S3 Tables failed with TooManyRequestsException$"
+    with pytest.raises(StorageError, match=said):
+        bucket.read(TABLE)
+    with pytest.raises(StorageError, match=said):
+        bucket.jobs(TABLE)
+    with pytest.raises(StorageError, match=r"^its settings cannot be read: what table bucket "):
+        bucket.disable(TABLE, BuiltIn.COMPACTION)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "AccessDeniedException", "S3 Tables was refused by the store (AccessDeniedException)"),
+        (403, "ForbiddenException", "S3 Tables failed with ForbiddenException"),
+        (404, "NotFoundException", "S3 Tables failed with NotFoundException"),
+    ],
+)
+def test_what_waiting_would_not_change_is_told_with_the_answer(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str, words: str
+) -> None:
+    wire = Wire(monkeypatch, answer(status, code))
+    bucket = maintenance(wire)
+    assert (bucket.read(TABLE).states, bucket.read(TABLE).unreadable) == ({}, dict.fromkeys(BuiltIn, words))
+    assert (bucket.jobs(TABLE).jobs, bucket.jobs(TABLE).unreadable) == ({}, words)
+    assert wire.pauses_s == []

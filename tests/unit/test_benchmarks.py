@@ -1,0 +1,230 @@
+"""The benchmark suite reports proofs, targets and growth as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.__main__ import _held, main
+from benchmarks.chart import chart
+from benchmarks.contestants import CONTESTANTS
+from benchmarks.growth import growth, growth_lines
+from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.peers.environment import PeersEnvironment, wanted_packages
+from benchmarks.peers.rest_catalog import RestCatalogServer
+from benchmarks.proof import Expected, NotProven, expected_upserts, prove
+from benchmarks.report import as_json, beside_last, contest_table, target_lines
+from benchmarks.row import Row, Target
+from benchmarks.run_rows import RowFound, Ways, run_row
+from benchmarks.suite import ROWS
+from benchmarks.tables.datasets import DATASETS, WARM_UP, dataset
+from benchmarks.tables.deleted_rows import make_cdc
+from benchmarks.turns import Found, take_turns
+from icekeeper.policy.keys import POLICY_KEYS
+
+# Growth: the exponent between the two largest scales, and what machine said so.
+
+
+def _row(scale: float, cpu_s: float) -> dict[str, Any]:
+    return {
+        "title": "a table",
+        "scale": scale,
+        "rounds": 3,
+        "date": "2026-11-22",
+        "commit": "abc",
+        "machine": {"load": 1.5},
+        "entrants": {"icekeeper": {"title": "Icekeeper", "median": {"cpu_s": cpu_s, "peak_mb": 100.0}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("costs", "exponent", "verdict"), [((1.0, 2.0, 8.0), 1.0, "met"), ((1.0, 2.0, 16.0), 1.5, "missed")]
+)
+def test_four_times_the_table_may_cost_four_times_as_much(
+    costs: tuple[float, float, float], exponent: float, verdict: str
+) -> None:
+    found = growth([_row(scale, cost) for scale, cost in zip((1 / 16, 1 / 4, 1.0), costs, strict=True)])
+    assert found["found"]["icekeeper"]["exponent"] == exponent
+    line = list(growth_lines({"row": found}))[-1]
+    assert verdict in line
+    assert "2026-11-22, commit abc, load 1.5, medians of 3" in line
+
+
+# The benchmark suite tells what is so: proofs, targets, what could not be measured.  Never its times.
+
+ROW = Row(
+    "tiny",
+    "a tiny table",
+    WARM_UP,
+    "compact",
+    ("cat", "icekeeper", "polars"),
+    (Target("peak_mb", "icekeeper", 1e6), Target("wall_s", "icekeeper", 0.0, "polars")),
+    task={"target_bytes": 2**31},
+    settings={"rewrite_all": "true"},
+    most_files=1,
+)
+
+
+def test_a_row_is_run_proven_and_told_with_what_is_missing(tmp_path: Path) -> None:
+    rest = RestCatalogServer(tmp_path / "rest")
+    try:
+        peers = PeersEnvironment(Path(sys.executable), {"polars==2.1.0": "no such package"})
+        found = run_row(ROW, 1.0, Ways(tmp_path, peers, rest, 1, frozenset(), lambda line: None))
+    finally:
+        rest.close()
+
+    told = as_json(found, 1)
+    assert told["data"]["files"] == 4
+    assert told["data"]["rows"] == 8000
+    assert told["entrants"]["icekeeper"]["proof"] == "DuckDB: 8,000 rows, checksum as before; 1 data file(s)"
+    assert told["entrants"]["icekeeper"]["median"]["cpu_s"] > 0
+    assert told["entrants"]["polars"]["error"] == "polars==2.1.0 could not be installed: no such package"
+    assert [target["met"] for target in told["targets"]] == [True, None]
+    assert any("not measured: polars==2.1.0" in line for line in contest_table(told))
+
+
+def test_a_result_with_other_rows_or_too_many_files_does_not_count(tmp_path: Path) -> None:
+    """Rows of upserts are known from the files alone: DuckDB's join of them says what its Iceberg reader says."""
+    make_cdc(tmp_path, 2, 400, 3, 50)
+    files = [str(path) for path in (tmp_path / "data").iterdir()]
+    expected = Expected(expected_upserts(files), 100, most_files=1)
+
+    with pytest.raises(NotProven, match="5 data files are left, 1 are wanted"):  # the rows were right
+        prove("table", {"metadata_location": str(tmp_path / "metadata" / "v1.metadata.json")}, expected)
+    with pytest.raises(NotProven, match="DuckDB reads other rows: 400 instead of 800"):
+        prove("files", {"files": [str(tmp_path / "data" / "00000.parquet")]}, expected)
+    with pytest.raises(NotProven, match="DuckDB cannot read it"):
+        prove("files", {"files": [str(tmp_path / "nothing.parquet")]}, expected)
+    with pytest.raises(NotProven, match="1 bytes instead of 100"):
+        prove("bytes", {"bytes": 1}, expected)
+
+
+def test_a_table_is_set_back_to_what_it_was(tmp_path: Path) -> None:
+    table = dataset(tmp_path, WARM_UP, 1)
+    gone, new = table.data_files[0], table.folder / "data" / "new.parquet"
+    gone.unlink()
+    new.write_bytes(b"")
+    table.set_back()
+    assert gone.exists()
+    assert not new.exists()
+
+
+def test_rows_name_what_there_is() -> None:
+    for row in ROWS:
+        assert set(row.entrants) <= set(CONTESTANTS)
+        assert {row.dataset, row.warm_up[0]} <= set(DATASETS)
+        assert set(row.settings) <= set(POLICY_KEYS)
+        named = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
+        assert named <= set(row.entrants)
+    assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_two_measurements_never_share_a_folder(tmp_path: Path) -> None:
+    with _held(tmp_path), pytest.raises(SystemExit, match=r"another measurement uses .*--work"):
+        main(["sort", "--work", str(tmp_path)])
+
+
+def test_every_pin_is_exact() -> None:
+    pins = wanted_packages((Path(__file__).parents[2] / "benchmarks" / "peers.txt").read_text())
+    assert all(pin.count("==") == 1 for pin in pins)
+    needed = {package for entrant in CONTESTANTS.values() for package in entrant.packages}
+    assert needed <= {pin.partition("==")[0] for pin in pins}
+
+
+def test_a_chart_and_the_ratios_of_last_time() -> None:
+    ours, theirs = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right"), Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
+    row = dataclasses.replace(ROW, entrants=("icekeeper", "java"), targets=(Target("cpu_s", "icekeeper", 0.4, "java"),))
+    told = {
+        "tiny": as_json(RowFound(row, 1.0, {"files": 1, "bytes": 1, "rows": 1}, {"icekeeper": ours, "java": theirs}), 1)
+    }
+    before = {"tiny": {"targets": [told["tiny"]["targets"][0] | {"measured": 0.25}]}}
+
+    assert told["tiny"]["targets"][0]["measured"] == 0.5
+    assert any("| 0.5 | **missed** |" in line for line in target_lines(told))
+    (line,) = beside_last(told, before)
+    assert "then     0.25" in line
+    assert "2.00 × of then" in line
+    bars = ElementTree.fromstring(chart(told)).iter("{http://www.w3.org/2000/svg}rect")
+    assert len(list(bars)) == 1 + 4
+
+
+# Limits in seconds or requests are for the whole table: nothing is said to be met on a part of it.
+
+TARGETED = Row(
+    "tiny",
+    "a tiny table",
+    WARM_UP,
+    "compact",
+    ("icekeeper", "java"),
+    (
+        Target("wall_s", "icekeeper", 60),
+        Target("requests", "icekeeper", 101),
+        Target("peak_mb", "icekeeper", 400),
+        Target("wall_s", "icekeeper", 0.5, "java"),
+    ),
+)
+
+
+def _told(scale: float) -> dict[str, Any]:
+    ours = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right", {"requests": 29.0})
+    theirs = Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
+    data = {"files": 1, "bytes": 1, "rows": 1}
+    return as_json(RowFound(TARGETED, scale, data, {"icekeeper": ours, "java": theirs}), 1)
+
+
+@pytest.mark.parametrize(("scale", "met"), [(1.0, [True, True, True, True]), (0.05, [None, None, True, True])])
+def test_a_limit_that_grows_with_the_table_is_judged_at_full_size_only(scale: float, met: list[bool | None]) -> None:
+    told = _told(scale)
+    assert [target["met"] for target in told["targets"]] == met
+    assert [target["measured"] for target in told["targets"]] == [1.0, 29.0, 3.0, 0.25]
+
+
+def test_the_tables_say_so() -> None:
+    rows = {"tiny": _told(0.05)}
+    verdicts = [line.split("|")[-2].strip() for line in target_lines(rows)][2:]
+    assert verdicts == ["only at full size", "only at full size", "met", "met"]
+    assert [line.endswith("only at full size") for line in beside_last(rows, {})] == [True, True, False, False]
+
+
+# Contestants take turns; who fails once has no time at all, and the others go on.
+
+
+class _Scripted(Contestant):
+    """A contestant without a process, that only knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_contestants_take_turns_and_a_failure_costs_all_times_of_one_alone() -> None:
+    running: dict[str, Contestant] = {name: _Scripted() for name in ("icekeeper", "rust", "seaweedfs")}
+    everybody: dict[str, Any] = dict(running)
+    found = {name: Found() for name in running}
+    order: list[str] = []
+
+    def one_run(name: str, contestant: Contestant) -> tuple[Cost, str, dict[str, float]]:
+        assert contestant is everybody[name]
+        order.append(name)
+        if name == "rust":
+            raise ContestantFailed("it ended")
+        if name == "seaweedfs" and len(order) > 3:
+            raise NotProven("DuckDB reads other rows")
+        return Cost(1.0, 1.0, 1.0, 1.0, 1.0), "right", {"output_ratio": 0.5}
+
+    said: list[str] = []
+    take_turns(running, found, 3, one_run, said.append)
+
+    assert order == ["icekeeper", "rust", "seaweedfs", "icekeeper", "seaweedfs", "icekeeper"]
+    assert [len(entry.costs) for entry in found.values()] == [3, 0, 0]
+    assert found["seaweedfs"].error == "DuckDB reads other rows"
+    assert list(running) == ["icekeeper"]
+    assert [contestant.closed for contestant in everybody.values()] == [False, True, True]
+    assert said[-1].endswith("output_ratio 0.5")

@@ -1,0 +1,389 @@
+"""What an answer to a catalog's swap proves: conflict, refused, busy, or unknown."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
+from botocore.parsers import ResponseParserError
+from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
+
+from icekeeper.catalogs.aws_service import AwsService
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.commit_answer import CommitAnswer, ErrorDocument, answer_of_rest, error_of, read_error
+from icekeeper.catalogs.glue import GLUE
+from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
+from icekeeper.catalogs.s3tables import S3_TABLES
+from icekeeper.errors import (
+    CatalogBusy,
+    CommitConflict,
+    CommitRefused,
+    CommitStateUnknown,
+    MaintenanceError,
+    StorageError,
+)
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import render_document
+from icekeeper.model import TableName
+from icekeeper.storage.storage import Storage
+from support.maintained_table import NAME, new_table
+from support.tables import new_document
+
+# What a failed swap is told as: conflict, refused, busy, unknown, or never sent.
+
+TABLE = TableName(("ns",), "t")
+
+
+def told(service: AwsService, error: Exception) -> MaintenanceError:
+    return service.swap_error(error, TABLE, lambda cause: StorageError(f"unusable: {cause}"))
+
+
+@pytest.mark.parametrize(
+    ("service", "code", "status", "expected"),
+    [
+        (S3_TABLES, "ConflictException", 409, CommitConflict),
+        (S3_TABLES, "NotFoundException", 404, CommitRefused),
+        (S3_TABLES, "InternalServerErrorException", 500, CommitStateUnknown),
+        (S3_TABLES, "ThrottlingException", 503, CatalogBusy),
+        (S3_TABLES, "TooManyRequestsException", 429, CatalogBusy),
+        (S3_TABLES, "ForbiddenException", 403, CommitRefused),
+        *((S3_TABLES, str(status), status, CommitStateUnknown) for status in (301, 307, 403, 404, 408, 429)),
+        (S3_TABLES, "", 404, CommitStateUnknown),
+        (S3_TABLES, "RequestTimeoutException", 408, CommitStateUnknown),
+        (S3_TABLES, "RequestTimeout", 400, CommitStateUnknown),
+        (S3_TABLES, "SlowDown", 503, CatalogBusy),
+        (GLUE, "InternalServiceException", 400, CommitStateUnknown),
+        (GLUE, "PriorRequestNotComplete", 400, CommitStateUnknown),
+        (GLUE, "Throttling", 400, CatalogBusy),
+        (GLUE, "ConcurrentModificationException", 400, CommitConflict),
+        (GLUE, "VersionMismatchException", 400, CommitConflict),
+        (GLUE, "EntityNotFoundException", 400, CommitRefused),
+        (GLUE, "InternalServiceException", 500, CommitStateUnknown),
+        (GLUE, "503", 503, CommitStateUnknown),
+        (GLUE, "OperationTimeoutException", 400, CommitStateUnknown),
+        (GLUE, "FederationSourceException", 400, CommitStateUnknown),
+        (GLUE, "ThrottlingException", 400, CatalogBusy),
+        (GLUE, "AccessDeniedException", 400, CommitRefused),
+        (GLUE, "InvalidInputException", 400, CommitRefused),
+        (GLUE, "ResourceNumberLimitExceededException", 400, CommitRefused),
+    ],
+)
+def test_answers_are_told_apart_by_code_and_status(
+    service: AwsService, code: str, status: int, expected: type[MaintenanceError]
+) -> None:
+    answer = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert type(told(service, ClientError(answer, "Update"))) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ReadTimeoutError(endpoint_url="http://x"), CommitStateUnknown),
+        (ResponseParserError("garbage"), CommitStateUnknown),
+        (EndpointConnectionError(endpoint_url="http://x"), StorageError),
+        (ConnectTimeoutError(endpoint_url="http://x"), StorageError),
+        (NoCredentialsError(), StorageError),
+    ],
+)
+def test_without_an_answer_it_matters_whether_the_request_was_sent(
+    error: Exception, expected: type[MaintenanceError]
+) -> None:
+    assert type(told(GLUE, error)) is expected
+
+
+# What an answer to a commit proves: only the catalog's own words say no, and they say only that.
+
+OVERTAKEN = "can't add snapshot with sequence number 3, must be > than last sequence number 4"
+# Status, type of the error document (none: the body holds none), and what it says.
+ANSWERS: list[tuple[int, str | None, CommitAnswer]] = [
+    (200, None, CommitAnswer.LANDED),
+    (204, None, CommitAnswer.LANDED),
+    (200, "CommitStateUnknownException", CommitAnswer.UNKNOWN),
+    *((status, None, CommitAnswer.UNKNOWN) for status in (301, 302, 303, 304, 307, 308)),
+    (301, "MovedException", CommitAnswer.UNKNOWN),
+    *((status, None, CommitAnswer.UNKNOWN) for status in (400, 401, 403, 404, 408, 409, 412, 419, 429)),
+    *((status, "SomeException", CommitAnswer.REFUSED) for status in (400, 401, 403, 404, 405, 406, 412, 413, 419)),
+    (408, "RequestTimeoutException", CommitAnswer.UNKNOWN),
+    (409, "CommitFailedException", CommitAnswer.CONFLICT),
+    (429, "TooManyRequestsException", CommitAnswer.BUSY),
+    *((status, None, CommitAnswer.UNKNOWN) for status in (500, 501, 502, 503, 504, 507, 599)),
+    *((status, "ServiceFailureException", CommitAnswer.UNKNOWN) for status in (500, 501, 502, 503, 504)),
+    (501, "NotImplementedException", CommitAnswer.REFUSED),
+    (501, "UnsupportedOperationException", CommitAnswer.REFUSED),
+    *((status, "CommitStateUnknownException", CommitAnswer.UNKNOWN) for status in (400, 404, 409, 429, 500, 501)),
+    (100, "SomeException", CommitAnswer.UNKNOWN),
+    (600, "SomeException", CommitAnswer.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "expected"), ANSWERS)
+def test_what_a_rest_catalog_says(status: int, kind: str | None, expected: CommitAnswer) -> None:
+    error = None if kind is None else ErrorDocument("no", kind, status)
+    assert answer_of_rest(status, error) is expected
+
+
+def test_what_overtook_us_is_a_conflict_by_its_words() -> None:
+    assert answer_of_rest(400, ErrorDocument(OVERTAKEN, "BadRequestException", 400)) is CommitAnswer.CONFLICT
+    assert answer_of_rest(404, ErrorDocument(OVERTAKEN, "NotFoundException", 404)) is CommitAnswer.REFUSED
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 429, 501])
+def test_a_status_that_is_not_the_documents_own_proves_nothing(status: int) -> None:
+    """A gateway that puts its own status over a catalog's error."""
+    assert answer_of_rest(status, ErrorDocument("no", "UnsupportedException", 500)) is CommitAnswer.UNKNOWN
+    assert answer_of_rest(status, ErrorDocument("no", "UnsupportedException")) is not CommitAnswer.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"error": {"message": "m", "type": "T", "code": 404}}, ErrorDocument("m", "T", 404)),
+        ({"error": {"message": "m", "type": "T", "code": 404, "stack": ["a"]}}, ErrorDocument("m", "T", 404)),
+        ({"error": {"message": "m", "type": "T"}}, ErrorDocument("m", "T")),
+        ({"error": {"message": "m", "type": "T", "code": "500"}}, ErrorDocument("m", "T", 500)),
+        ({"error": {"message": "m", "type": "T", "code": "no"}}, ErrorDocument("m", "T")),
+        ({"error": {"message": "m", "code": 404}}, None),
+        ({"error": {"type": "T", "code": 404}}, None),
+        ({"error": "not found"}, None),
+        ({"error": {"message": {}, "type": "T"}}, None),
+        ({"message": "Too Many Requests"}, None),
+        ({}, None),
+        ([], None),
+        ("no", None),
+        (None, None),
+    ],
+)
+def test_what_is_an_error_document(body: Any, expected: ErrorDocument | None) -> None:
+    assert read_error(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (CommitAnswer.CONFLICT, CommitConflict),
+        (CommitAnswer.REFUSED, CommitRefused),
+        (CommitAnswer.BUSY, CatalogBusy),
+        (CommitAnswer.UNKNOWN, CommitStateUnknown),
+    ],
+)
+def test_each_answer_has_its_error_in_the_catalogs_words(
+    answer: CommitAnswer, expected: type[MaintenanceError]
+) -> None:
+    error = error_of(answer, TableName(("ns",), "t"), "catalog lake said so")
+    assert type(error) is expected
+    assert str(error).startswith("ns.t: ")
+    assert "catalog lake said so" in str(error)
+
+
+# What becomes of a staged document when a pointer catalog says no: it goes only when the pointer proves it.
+
+NOES = [CommitConflict("no"), CommitRefused("no")]
+
+
+@dataclass
+class Pointer:
+    """A catalog of one table; ``instead`` is what it does when it is asked to swap."""
+
+    folder: Path
+    at: str = ""
+    storage: Storage = field(default_factory=lambda: Storage({}))
+    loads: int = 0
+    broken: Exception | None = None
+    shown: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        location = self.folder.as_uri()
+        self.at = f"{location}/metadata/00000-first.metadata.json"
+        self.storage.write(self.at, render_document(TableMetadata(new_document(location, 2))))
+
+    def load(self, table: TableName) -> LoadedTable:
+        self.loads += 1
+        if self.broken is not None:
+            raise self.broken
+        at = self.shown.pop(0) if self.shown else self.at
+        return LoadedTable(table, load_document(self.storage, at), at, at, {})
+
+    def swap(self, location: str) -> str:
+        self.at = location
+        return location
+
+    def commit(self, base: LoadedTable, swap: Callable[[str], str], **more: Any) -> LoadedTable:
+        updates = [{"action": "set-properties", "updates": {"a": swap.__qualname__}}]
+        catalog = PointerCatalog(storage=self.storage, load=self.load, clock=lambda: 1, **more)
+        return commit_document(catalog, base, [], updates, swap=swap)
+
+    def documents(self) -> int:
+        return len(list(self.folder.rglob("*.metadata.json")))
+
+
+@pytest.fixture
+def pointer(tmp_path: Path) -> Pointer:
+    return Pointer(tmp_path)
+
+
+@pytest.mark.parametrize("no", NOES)
+def test_what_was_swapped_is_the_table_whatever_was_said(pointer: Pointer, no: MaintenanceError) -> None:
+    def swap_and_say_no(location: str) -> str:
+        pointer.swap(location)
+        raise no
+
+    after = pointer.commit(pointer.load(NAME), swap_and_say_no)
+    assert after.metadata_location == pointer.at
+    assert load_document(pointer.storage, pointer.at).document == after.metadata.document
+
+
+@pytest.mark.parametrize("no", NOES)
+def test_what_others_have_built_upon_already_was_swapped(pointer: Pointer, no: MaintenanceError) -> None:
+    def swap_be_overtaken_and_say_no(location: str) -> str:
+        pointer.swap(location)
+        pointer.commit(pointer.load(NAME), pointer.swap)
+        raise no
+
+    after = pointer.commit(pointer.load(NAME), swap_be_overtaken_and_say_no)
+    assert after.metadata_location == pointer.at
+    assert pointer.documents() == 3
+
+
+@pytest.mark.parametrize("no", NOES)
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_what_the_pointer_disproves_is_taken_away(pointer: Pointer, no: MaintenanceError, overtaken: bool) -> None:
+    def say_no(location: str) -> str:
+        if overtaken:
+            pointer.commit(pointer.load(NAME), pointer.swap)
+        raise no
+
+    with pytest.raises(type(no)) as raised:
+        pointer.commit(pointer.load(NAME), say_no)
+    # Where the pointer did not move, the document stays: who looks again decides about it.
+    assert pointer.documents() == 2
+    if isinstance(raised.value, CommitRefused):
+        assert len(raised.value.left) == 1 - overtaken
+        pointer.storage.delete(raised.value.left)
+        assert pointer.documents() == 1 + overtaken
+
+
+@pytest.mark.parametrize("no", NOES)
+def test_a_reader_that_lags_after_a_no_proves_nothing(pointer: Pointer, no: MaintenanceError) -> None:
+    """Our swap was repeated on its way, so that it met itself; or carried out, and answered with a refusal."""
+    before = pointer.at
+
+    def swap_and_lag(location: str) -> str:
+        pointer.swap(location)
+        pointer.shown = [before]
+        raise no
+
+    with pytest.raises(type(no)):
+        pointer.commit(pointer.load(NAME), swap_and_lag)
+    assert pointer.load(NAME).metadata_location != before
+
+
+@pytest.mark.parametrize("no", NOES)
+def test_in_doubt_the_document_stays(pointer: Pointer, no: MaintenanceError) -> None:
+    base = pointer.load(NAME)
+
+    def say_no_and_break(location: str) -> str:
+        pointer.broken = StorageError("down")
+        raise no
+
+    with pytest.raises(CommitStateUnknown, match="cannot be read to make sure of it: down"):
+        pointer.commit(base, say_no_and_break)
+    assert pointer.documents() == 2
+    pointer.broken = None
+
+    def be_overtaken_beyond_the_log(location: str) -> str:
+        location_of_table = pointer.folder.as_uri()
+        pointer.at = f"{location_of_table}/metadata/00009-other.metadata.json"
+        pointer.storage.write(pointer.at, render_document(TableMetadata(new_document(location_of_table, 2))))
+        raise no
+
+    with pytest.raises(CommitStateUnknown, match="log reaches back no further"):
+        pointer.commit(base, be_overtaken_beyond_the_log)
+    assert pointer.documents() == 4
+
+
+def test_a_conflict_that_is_a_proof_and_what_was_never_sent_need_no_look(pointer: Pointer) -> None:
+    base = pointer.load(NAME)
+    for error, more in ((CommitConflict("no"), {"conflict_is_proof": True}), (StorageError("never sent"), {})):
+
+        def fail(location: str, error: Exception = error) -> str:
+            raise error
+
+        with pytest.raises(type(error)):
+            pointer.commit(base, fail, **more)
+    assert (pointer.loads, pointer.documents()) == (1, 1)
+
+
+# A SQL catalog's swap when the database dies in the middle, or does not tell what it changed.
+
+UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
+
+
+def dies(*_: object) -> None:
+    raise sqlite3.OperationalError("connection lost")
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_there(
+    local_catalog: PyIcebergCatalog, tmp_path: Path, landed: bool
+) -> None:
+    """Neither statement nor rollback is confirmed, or not even the commit: that is no answer, and so no proof."""
+    table = new_table(local_catalog, tmp_path)
+    catalog: Any = table.catalog.inner
+    base, dialect = catalog.load(NAME), catalog._engine.dialect
+    execute: Callable[..., None] = dialect.do_execute
+
+    def execute_all_but_swaps(cursor: Any, statement: str, *more: Any) -> None:
+        if statement.startswith("UPDATE"):
+            dies()
+        execute(cursor, statement, *more)
+
+    commit: Callable[..., None] = dialect.do_commit
+
+    def commit_and_die(connection: Any) -> None:
+        commit(connection)
+        dies()
+
+    broken = {"do_commit": commit_and_die} if landed else {"do_execute": execute_all_but_swaps}
+    with (
+        mock.patch.multiple(dialect, do_rollback=dies, **broken),
+        pytest.raises(CommitStateUnknown, match="whether it landed is not known"),
+    ):
+        catalog.commit(base, [], UPDATES)
+    assert ("ours" in catalog.load(NAME).metadata.properties) is landed
+    assert len(list(tmp_path.rglob("*.metadata.json"))) == 2
+
+
+def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(
+    local_catalog: PyIcebergCatalog, tmp_path: Path
+) -> None:
+    """Where the database commits each statement by itself, the swap has happened: its document must stay."""
+    table = new_table(local_catalog, tmp_path)
+    catalog: Any = table.catalog.inner
+    engine = catalog._engine
+    catalog._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+    base = catalog.load(NAME)
+    with mock.patch("sqlalchemy.engine.cursor.CursorResult.rowcount", -1):
+        after = catalog.commit(base, [], UPDATES)
+    assert after.metadata.properties["ours"] == "yes"
+    assert catalog.load(NAME).metadata_location == after.metadata_location
+
+    catalog._engine = engine
+    with (
+        mock.patch("sqlalchemy.engine.cursor.CursorResult.rowcount", -1),
+        pytest.raises(CommitRefused, match="does not say which rows") as raised,
+    ):
+        catalog.commit(after, [], [{"action": "set-properties", "updates": {"ours": "no"}}])
+    assert len(raised.value.left) == 1
+    assert catalog.load(NAME).metadata_location == after.metadata_location

@@ -1,0 +1,278 @@
+"""Addresses of catalogs and identity of tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from icekeeper.catalogs.addresses import (
+    CATALOGS,
+    TABLE_BUCKETS,
+    CatalogAddress,
+    TableBucketArn,
+    add_found,
+    address_from_json,
+    find_address,
+    is_table_bucket,
+    named_addresses,
+    wants_all_buckets,
+)
+from icekeeper.catalogs.bucket_maintenance import maintenance_behind
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from support.scans import PreparedCatalog
+from support.source_tree import SOURCES
+
+# The settings of a deployment name its catalogs; two names for the same tables are an error.
+
+ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/sales"
+OTHER = "arn:aws:s3tables:us-east-1:111122223333:bucket/logs"
+BUCKET = {"type": "s3tables", "warehouse": ARN, "s3tables.endpoint": "http://e", "s3.secret-access-key": "hidden"}
+LAKE = {"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"}
+GLUE = {"type": "glue", "glue.region": "eu-west-1"}
+REST = {"uri": "http://rest/", "warehouse": "w", "credential": "id:secret"}
+
+
+def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str | None]]:
+    environment = {CATALOGS: names, TABLE_BUCKETS: buckets}
+    return [(a.name, a.warehouse) for a in named_addresses(environment, catalogs)]
+
+
+def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_order_given() -> None:
+    catalogs = {"lake": LAKE, "g": GLUE, "unused": REST}
+    assert named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}") == [
+        ("g", None),
+        ("lake", "file:///lake"),
+        ("logs", OTHER),
+        ("sales", ARN),
+    ]
+    assert named(catalogs) == []
+
+
+def test_without_names_all_of_the_catalog_file_is_served() -> None:
+    catalogs = {"lake": LAKE, "g": GLUE}
+    assert [a.name for a in named_addresses({}, catalogs, unless_named=["lake"])] == ["lake"]
+    assert [a.name for a in named_addresses({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
+
+
+def test_names_are_found_and_spelled_whatever_their_case() -> None:
+    """One catalog is one identity; but a SQL catalog's rows carry the name as it is spelled."""
+    assert named({"g": GLUE, "lake": LAKE}, names="G,Lake") == [("g", None), ("Lake", "file:///lake")]
+
+
+def test_a_table_bucket_is_opened_with_what_its_configured_catalog_has() -> None:
+    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"other": BUCKET})
+    assert (address.name, address.properties) == ("sales", BUCKET)
+    rest = {**REST, "type": "rest", "warehouse": ARN, "client.region": "r", "rest.sigv4-enabled": "true"}
+    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"other": rest})
+    assert address.properties == {"type": "s3tables", "warehouse": ARN, "client.region": "r"}
+
+
+def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_must_agree() -> None:
+    differs = {**BUCKET, "s3tables.endpoint": "http://f"}
+    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"a": differs, "sales": BUCKET})
+    assert address.properties == BUCKET
+    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": BUCKET})
+    assert address.properties == BUCKET
+    with pytest.raises(PolicyError, match=f"catalogs a, b are all about table bucket {ARN} and differ"):
+        named_addresses({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": differs})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        (CATALOGS, "lake,nope", r"^ICEKEEPER_CATALOGS has 'nope', but there is no such catalog \(configured: lake\)$"),
+        (CATALOGS, ARN, f"^ICEKEEPER_CATALOGS has '{ARN}'; table buckets belong into ICEKEEPER_TABLE_BUCKETS$"),
+        (TABLE_BUCKETS, "sales", r"^ICEKEEPER_TABLE_BUCKETS has 'sales', but must be the ARN of a table bucket, for"),
+        (TABLE_BUCKETS, "arn:aws:s3:::sales", "^ICEKEEPER_TABLE_BUCKETS has 'arn:aws:s3:::sales', but must be"),
+        (
+            TABLE_BUCKETS,
+            "arn:aws:s3tables:eu-west-1:111122223333:bucket/*",
+            "^ICEKEEPER_TABLE_BUCKETS has .*, but must be",
+        ),
+        (TABLE_BUCKETS, f"{ARN}/table/t", "^ICEKEEPER_TABLE_BUCKETS has '.*', but must be"),
+        (TABLE_BUCKETS, f"all,{ARN}", f"^ICEKEEPER_TABLE_BUCKETS is 'all,{ARN}'; set it to ARNs or to 'all', not both"),
+    ],
+)
+def test_a_malformed_value_names_its_variable(variable: str, value: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        named_addresses({variable: value}, {"lake": LAKE})
+
+
+@pytest.mark.parametrize(
+    ("catalogs", "names", "buckets"),
+    [
+        ({"a": BUCKET, "b": BUCKET}, "a,b", ""),
+        ({"a": BUCKET}, "a", ARN),
+        ({"a": {"type": "rest", "uri": "http://x", "warehouse": ARN}}, "a", ARN),
+        ({"a": REST, "b": {**REST, "uri": "http://rest"}}, "a,b", ""),
+        ({"a": GLUE, "b": {**GLUE, "warehouse": "s3://x"}}, "a,b", ""),
+    ],
+)
+def test_two_names_for_the_same_tables_are_an_error(
+    catalogs: dict[str, dict[str, str]], names: str, buckets: str
+) -> None:
+    with pytest.raises(PolicyError, match=r"reach the same tables as catalog 'a' and as catalog '(b|sales)'"):
+        named(catalogs, names=names, buckets=buckets)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (LAKE, LAKE),  # one database, but each name has its own rows
+        (GLUE, {**GLUE, "glue.id": "111122223333"}),
+        (GLUE, {"type": "glue", "client.region": "us-east-1"}),
+        (REST, {**REST, "warehouse": "v"}),
+    ],
+)
+def test_catalogs_that_differ_are_both_served(first: dict[str, str], second: dict[str, str]) -> None:
+    assert [name for name, _ in named({"a": first, "b": second}, names="a,b")] == ["a", "b"]
+
+
+def test_two_catalogs_of_one_name_are_an_error() -> None:
+    twin = OTHER.replace("logs", "sales")
+    with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
+        named({}, buckets=f"{ARN},{twin}")
+    with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
+        add_found(named_addresses({TABLE_BUCKETS: ARN}, {}), [twin], {})
+
+
+def test_a_bucket_that_was_only_found_gives_way_to_the_catalog_configured_for_it() -> None:
+    catalogs = {"mine": BUCKET}
+    addresses = named_addresses({CATALOGS: "mine", TABLE_BUCKETS: "all"}, catalogs)
+    assert wants_all_buckets({TABLE_BUCKETS: " all "})
+    assert not wants_all_buckets({TABLE_BUCKETS: ARN})
+    assert [a.name for a in add_found(addresses, [ARN, OTHER], catalogs)] == ["mine", "logs"]
+
+
+def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> None:
+    addresses = named_addresses({TABLE_BUCKETS: f"{ARN},{OTHER}"}, {})
+    assert find_address(addresses, "sales").warehouse == ARN
+    assert find_address(addresses, OTHER).name == "logs"
+    assert find_address(addresses[:1], None).name == "sales"
+    with pytest.raises(PolicyError, match=r"^name the catalog: this deployment serves logs, sales$"):
+        find_address(addresses, None)
+    with pytest.raises(PolicyError, match=r"^this deployment has no catalog 'x'; it has: logs, sales$"):
+        find_address(addresses, "x")
+
+
+def test_what_is_written_down_holds_no_secret_and_is_found_again() -> None:
+    catalogs = {"sales": BUCKET, "g": GLUE, "lake": LAKE}
+    addresses = named_addresses({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
+    for address in addresses:
+        written = json.dumps(address.to_json())
+        assert "hidden" not in written + repr(address)
+        assert address_from_json(json.loads(written), catalogs) == address
+
+
+def test_what_is_configured_otherwise_by_now_is_not_taken_for_what_was_written_down() -> None:
+    for document in (
+        CatalogAddress("lake", "file:///lake", LAKE).to_json(),
+        CatalogAddress("sales", OTHER, {}).to_json(),
+        {"catalog": "gone", "warehouse": None},
+    ):
+        with pytest.raises(PolicyError, match="is not configured any more"):
+            address_from_json(document, {"lake": {**LAKE, "warehouse": "file:///moved"}})
+
+
+# What a table bucket's ARN is, stands in one place: who asks for its maintenance agrees with who opens its catalog.
+
+LAKE_ARN = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/lake"
+
+
+@pytest.mark.parametrize("arn", [LAKE_ARN, "arn:aws:s3tables:::bucket/lake"])
+def test_a_table_bucket_is_one_to_everybody(arn: str) -> None:
+    assert is_table_bucket(arn)
+    assert TableBucketArn.parse(arn).name == "lake"
+    assert maintenance_behind({"warehouse": arn}) is not None
+
+
+@pytest.mark.parametrize(
+    "arn", ["", f"{LAKE_ARN}/table/t", f"{LAKE_ARN},{LAKE_ARN}", f"{LAKE_ARN}*", f"{LAKE_ARN} ", "arn:aws:s3:::lake"]
+)
+def test_what_is_none_is_none_to_everybody(arn: str) -> None:
+    assert not is_table_bucket(arn)
+    assert maintenance_behind({"warehouse": arn}) is None
+
+
+def test_no_other_module_has_a_pattern_of_its_own() -> None:
+    pattern = re.compile(r"re\.compile\(.*:s3tables:")
+    found = [path.name for path in SOURCES if pattern.search(path.read_text())]
+
+    assert found == ["table_bucket_arn.py"]
+
+
+# Which table it is: by its UUID, without one by its location; copies are told apart, spellings are not.
+
+
+def identity(
+    location: str, uuid: str | None = "0E5F", name: str = "ns.t", catalog: str = "C", warehouse: str = "w"
+) -> TableIdentity:
+    metadata = TableMetadata(
+        {"format-version": 2, "location": location, **({} if uuid is None else {"table-uuid": uuid})}
+    )
+    loaded = LoadedTable(TableName.parse(name), metadata, "m", "m", {})
+    return identity_of(PreparedCatalog({}, name=catalog, warehouse=warehouse), loaded)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://b/ns/t", "s3a://b/ns/t/"),
+        ("s3://b/ns/t", "s3://b//ns/t"),
+        ("/w/ns/t", "file:///w/ns/t/"),
+        ("file:/w/ns/t", "file:///w//ns/t"),
+    ],
+)
+def test_spellings_of_a_location_are_one_place(one: str, other: str) -> None:
+    assert identity(one).place == identity(other).place
+    assert identity(one, None).key == identity(other, None, "ns.other", "D", "x").key
+
+
+def test_a_symbolic_link_is_the_place_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert identity(f"file://{tmp_path}/link/ns/t").place == identity(f"{tmp_path}/real/ns/t").place
+
+
+def test_a_uuid_is_the_same_in_every_case_and_under_every_name() -> None:
+    one, other = identity("s3://b/t"), identity("s3://elsewhere/t", "0e5f", "NS.T", "D", "x")
+    assert (one.key, one.is_same_table(other)) == (other.key, True)
+    assert one.place != other.place
+    assert not one.is_same_table(identity("s3://b/t", "other"))
+    assert not one.is_same_table(identity("s3://b/t", None))
+
+
+NAMES = [
+    TableName(("a", "b"), "c"),
+    TableName(("a.b",), "c"),
+    TableName(("a",), "b.c"),
+    TableName((), "a.b.c"),
+    TableName(("a", ""), "c"),
+    TableName(("a.",), "c"),
+    TableName((), "c"),
+    TableName(("",), ""),
+    TableName(('["a',), 'b", "c"]'),
+    TableName(("[",), "["),
+    TableName((), "[]"),
+    TableName(("[a]",), "b"),
+    TableName(("a\ud800.",), "b"),
+]
+
+
+def test_no_two_names_share_a_key() -> None:
+    """Whatever catalogs call tables: records of one are found by that name alone (rule 294)."""
+    assert [TableName.recorded(name.key) for name in NAMES] == NAMES
+    assert len({name.key for name in NAMES}) == len(NAMES)
+    assert TableName(("a", "b"), "c").key == "a.b.c"
+
+
+@pytest.mark.parametrize("text", ["", "a", "[", "[]", "[1]", '["a", 1]', f"{'[' * 100_000}", "{}.x"])
+def test_any_text_is_a_recorded_name(text: str) -> None:
+    assert str(TableName.recorded(text)) == text

@@ -1,0 +1,123 @@
+"""The command on narrow terminals, with closed pipes, and its sentences about mistakes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
+
+from icekeeper.catalogs.load import open_catalog
+from icekeeper.cli import main
+from icekeeper.cli.arguments import EXAMPLES
+from icekeeper.cli.reports import _write
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.state.open import open_state
+from icekeeper.storage.failures import describe_failure
+
+# Whoever closes the pipe has read enough: the exit code stays that of what was done (rule 120).
+
+_TELL = """
+import sys
+from icekeeper.cli.console import people, print_json
+if sys.argv[1] == "text":
+    for _ in range(3):
+        people(as_json=False).print("told")
+else:
+    print_json({"status": "succeeded"})
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("form", "code"), [("text", 0), ("text", 1), ("json", 0)])
+def test_a_closed_pipe_changes_no_exit_code(form: str, code: int) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", _TELL, form, str(code)], stdout=write_end, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write_end)
+    assert (told.returncode, told.stderr) == (code, b"")
+
+
+# Help pages on terminals of 60 columns.
+
+NARROW, WIDE = 60, 300
+
+
+def words(page: str) -> set[str]:
+    return set(page.split())
+
+
+@pytest.mark.parametrize("name", ["", *EXAMPLES])
+def test_narrow_help_breaks_no_word_and_no_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typer cuts a word that is longer than its column, and wraps no exit code; examples are there to be copied."""
+    shown = {}
+    for width in (NARROW, WIDE):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERMINAL_WIDTH", str(width))
+        assert main([*name.split(), "--help"]) == 0
+        shown[width] = capsys.readouterr().out
+    assert words(shown[NARROW]) - words(shown[WIDE]) == set()
+    lines = shown[NARROW].splitlines()
+    assert [line for line in lines if len(line) > NARROW and not line.startswith("    icekeeper ")] == []
+
+
+# Sentences about mistakes of a set-up say what to do next (rule 120).
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (".", "; it is a folder, so name a file in it with ICEKEEPER_STATE"),
+        ("text", "file is not a database; it is another program's, or damaged: put a copy of it"),
+        ("/dev/full", "database or disk is full; free space there, or name another file with"),
+    ],
+    ids=["folder", "another file", "full disk"],
+)
+def test_a_state_file_that_cannot_be_used(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(StorageError) as caught:
+        open_state({"ICEKEEPER_STATE": str(tmp_path / name)}).require_writable()
+    assert sentence in str(caught.value)
+
+
+def test_credentials_and_profiles_that_are_not_there() -> None:
+    assert "; set them as for the AWS CLI" in describe_failure(NoCredentialsError(), None)
+    told = describe_failure(ProfileNotFound(profile="nix"), None)
+    assert "(nix)" in told
+    assert "correct AWS_PROFILE or client.profile-name" in told
+
+
+def test_a_region_that_does_not_exist_is_named() -> None:
+    error = EndpointConnectionError(endpoint_url="https://lake.s3.eu-nowhere-9.amazonaws.com/k?list-type=2")
+    told = describe_failure(error, None)
+    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of that name" in told
+    assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
+
+
+def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    (tmp_path / ".pyiceberg.yaml").write_text("catalog:\n  lake: {type: sql, uri: x}\n")
+    with pytest.raises(PolicyError, match="write each property on a line of its own, without braces"):
+        open_catalog("lake")
+
+
+def test_a_catalog_without_uri() -> None:
+    with pytest.raises(PolicyError, match="set it beside the catalog's type"):
+        open_catalog("lake", {"type": "sql"})
+
+
+def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PolicyError, match="it is no ordinary file; choose another file"):
+        _write(pipe, "page")
+    assert pipe.is_fifo()

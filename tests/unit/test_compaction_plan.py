@@ -1,0 +1,666 @@
+"""What the planner of compaction picks, leaves alone, and announces."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.cli.passes import plan_lines
+from icekeeper.metadata.delete_scope import DeleteIndexBuilder
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
+from icekeeper.operations.compaction import run_groups as group_batches
+from icekeeper.operations.compaction.bins import Reason
+from icekeeper.operations.compaction.candidates import (
+    AS_THEY_ARE,
+    SIZES_KEY,
+    OutputSizes,
+    TableState,
+    pieces,
+    recorded_sizes,
+)
+from icekeeper.operations.compaction.output_partition import target_fields
+from icekeeper.operations.compaction.plan_groups import (
+    Clustering,
+    CompactionPlan,
+    FileGroup,
+    NothingToCompact,
+    plan_compaction,
+)
+from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
+from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.run_groups import RewriteBatch, TimeLeft, in_batches, rewrite_batch
+from icekeeper.policy import Operation, Strategy
+from icekeeper.report.outcome import skipped, succeeded
+from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
+from support.examples import examples
+from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.settings import policy as resolved_policy
+from support.tables import snapshot
+
+# Why sorted files are sorted together: a lookup opens too many of them, or they are small.
+
+TABLE = table()
+BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min_input_files": 5}
+
+
+@pytest.mark.parametrize(("runs", "size", "reason"), [(5, 10.0, "depth"), (16, 0.1, "small")])
+def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float, reason: str) -> None:
+    """Each file is a run of its own over the same keys."""
+    settings = policy(**BY_ID)
+    recipe = choose_recipe(TABLE, settings)
+    assert recipe is not None
+    low, high = {1: struct.pack("<q", 0)}, {1: struct.pack("<q", 300)}
+    files = [
+        live_file(
+            replace(data_file(f"f{n}", int(size * MB)), lower_bounds=low, upper_bounds=high), age=n, snapshot_id=n
+        )
+        for n in range(1, runs + 1)
+    ]
+    plan = plan_compaction(
+        TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files),
+        settings,
+        now_ms=HEAD_MS,
+        clustering=Clustering(recipe, range(1, runs + 1)),
+    )
+    assert isinstance(plan, CompactionPlan)
+    assert {tuple(group["reasons"]) for group in plan_document(plan, TABLE)["groups"]} == {(reason,)}
+
+
+# Which groups one worker rewrites together, and that a batch is rewritten as its groups would be.
+
+MIB = 1 << 20
+
+
+def group(number: int, *sizes: int) -> RewriteTask:
+    return RewriteTask(
+        inputs=tuple(InputFile(f"s3://b/t/{number}-{i}.parquet", 1, size) for i, size in enumerate(sizes)),
+        schema={"fields": []},
+        io_properties={},
+        group_id=number,
+        partition=(),
+        outputs=OutputNames("s3://b/t", f"compact-{number}"),
+        table_properties={},
+    )
+
+
+def lengths(tasks: list[RewriteTask]) -> list[int]:
+    return [len(batch.tasks) for batch in in_batches(tasks)]
+
+
+def test_tiny_groups_share_batches() -> None:
+    """Two tiny files count as half a megabyte, for opening them; a batch has 32."""
+    assert lengths([group(number, 0, 0) for number in range(130)]) == [64, 64, 2]
+
+
+def test_a_large_group_has_a_batch_of_its_own() -> None:
+    tiny, large = group(0, 0), group(1, 4 * MIB)
+    assert lengths([tiny, tiny, large, tiny, large, large, tiny]) == [2, 1, 1, 1, 1, 1]
+    assert lengths([large]) == [1]
+    assert lengths([]) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 6 * MIB), min_size=1, max_size=4), max_size=60))
+def test_batches_hold_every_group_once_in_order_and_not_too_much(sizes: list[list[int]]) -> None:
+    tasks = [group(number, *some) for number, some in enumerate(sizes)]
+    batches = in_batches(tasks)
+    assert [task for batch in batches for task in batch.tasks] == tasks
+    for batch in batches:
+        assert batch.tasks
+        if len(batch.tasks) > 1:
+            assert batch.input_bytes <= 32 * MIB
+            assert all(task.input_bytes <= 4 * MIB for task in batch.tasks)
+
+
+def test_an_attempt_at_a_batch_is_one_at_each_group() -> None:
+    """No two attempts write the same file (rule 33)."""
+    batch = RewriteBatch((group(0, 0), group(1, 0)))
+    again = batch.in_attempt(3)
+    assert [task.outputs.attempt for task in again.tasks] == [3, 3]
+    assert [task.outputs.attempt for task in batch.tasks] == [0, 0]
+    assert again.input_bytes == batch.input_bytes == 2 * OPEN_FILE_BYTES
+
+
+def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone would wait for its own requests, with a client and connections of its own."""
+    together, storages = threading.Barrier(4), set()
+
+    def rewritten(task: RewriteTask, storage: Any) -> int:
+        together.wait(20)
+        storages.add(storage)
+        return task.group_id
+
+    monkeypatch.setattr(group_batches, "rewrite_group", rewritten)
+    found: list[Any] = list(rewrite_batch(RewriteBatch(tuple(group(number, 0) for number in range(4)))))
+    assert found == [0, 1, 2, 3]
+    assert len(storages) == 1
+
+
+def test_groups_on_this_machine_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_batches, "rewrite_group", lambda task, storage: threading.get_ident())
+    local = [
+        replace(
+            group(number), inputs=(InputFile("/t/a.parquet", 1, 0),), outputs=OutputNames("/t", f"compact-{number}")
+        )
+        for number in range(3)
+    ]
+    found: list[Any] = list(rewrite_batch(RewriteBatch(tuple(local))))
+    assert found == [threading.get_ident()] * 3
+
+
+def test_an_input_that_is_missing_fails_its_own_group_alone(tmp_path: Any) -> None:
+    tasks = [
+        replace(group(number), inputs=(InputFile(str(tmp_path / f"{number}.parquet"), 1, 0),)) for number in range(2)
+    ]
+    first, second = rewrite_batch(RewriteBatch(tuple(tasks)))
+    assert (first.group_id, second.group_id) == (0, 1)
+    for number, result in enumerate((first, second)):
+        assert result.written == ()
+        assert result.error is not None
+        assert f"{number}.parquet" in result.error
+
+
+@pytest.mark.parametrize(("size", "at_once"), [(0, 8), (MIB, 8), (3 * MIB, 2), (9 * MIB, 1)])
+def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has its limit whatever the groups (rule 171): eight of 3 MB would be some hundred MB of rows."""
+    threads = []
+
+    def pool(count: int, **names: str) -> Any:
+        threads.append(count)
+        return ThreadPoolExecutor(count)
+
+    monkeypatch.setattr(group_batches, "WorkThreads", pool)
+    monkeypatch.setattr(group_batches, "rewrite_group", lambda task, storage: task.group_id)
+    rewrite_batch(RewriteBatch((group(0, 0), group(1, size // 2, size // 2))))
+    assert threads == [at_once]
+
+
+# Which files count as clustered when the state is lost and the snapshot that says so has expired (rule 53).
+
+ORDER: dict[str, Any] = {
+    "order-id": 3,
+    "fields": [{"source-id": 1, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}],
+}
+ORDERED = TableMetadata({**table().document, "sort-orders": [ORDER], "default-sort-order-id": 3})
+EXPIRED = 5
+
+
+def taken(order_id: int | None, added_by: int, **settings: object) -> int:
+    """How many of five large files a plan takes that has no memory of what was clustered."""
+    chosen = policy(**settings)
+    recipe = choose_recipe(ORDERED, chosen)
+    assert recipe is not None
+    files = [
+        live_file(data_file(f"f{n}", 300 * MB, sort_order_id=order_id), age=n, snapshot_id=added_by) for n in range(5)
+    ]
+    state = TableState(ORDERED, ORDERED.snapshots[HEAD], [manifest()], files)
+    planned = plan_compaction(state, chosen, now_ms=HEAD_MS, clustering=Clustering(recipe))
+    return 0 if isinstance(planned, Nothing) else len(planned.input_files)
+
+
+def test_files_of_expired_snapshots_that_claim_the_tables_order_are_clustered() -> None:
+    """Without them the whole table would be sorted once more (rule 53)."""
+    assert taken(3, EXPIRED) == 0
+    assert taken(None, EXPIRED) == taken(2, EXPIRED) == 5
+
+
+def test_a_snapshot_that_is_there_says_itself_whether_it_clustered() -> None:
+    """Writers that do not sort claim the table's order too."""
+    assert taken(3, HEAD) == 5
+
+
+def test_another_order_than_the_tables_is_claimed_by_no_file() -> None:
+    assert taken(3, EXPIRED, sort_order="id desc") == 5
+
+
+# Files much larger than the target are cut between row groups, where somebody set the target (rule 235).
+
+
+def file_of(sizes: Sequence[int], path: str = "f", **more: Any) -> DataFile:
+    """A file with row groups of these sizes, and nothing else."""
+    return data_file(path, sum(sizes), split_offsets=tuple(accumulate(sizes, initial=0))[:-1], **more)
+
+
+def planned(
+    *files: DataFile, cuts: bool = True, deletes_of: Sequence[str] = (), **more: object
+) -> CompactionPlan | Nothing:
+    """The plan at a target of 2 MB; three position deletes are of one row of each file in ``deletes_of``."""
+    metadata, builder = table(), DeleteIndexBuilder()
+    for path in deletes_of:
+        for number in range(3):
+            delete = replace(data_file(f"{path}-{number}", 1000, records=1), content=FileContent.POSITION_DELETES)
+            entry = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, replace(delete, referenced_data_file=path))
+            builder.add(0, entry, is_unpartitioned=True)
+    live = [live_file(file) for file in files]
+    state = TableState(metadata, metadata.snapshots[HEAD], [manifest()], live, builder.build())
+    return plan_compaction(state, policy(target_file_size_mb=2, **more), now_ms=HEAD_MS, cuts=cuts)
+
+
+@given(st.lists(st.integers(1, 8 * MB), min_size=2, max_size=60), st.sampled_from(["0.1", "0.75", 1]))
+def test_pieces_are_not_small_and_not_cut_again(sizes: list[int], ratio: object) -> None:
+    chosen = policy(target_file_size_mb=2, min_file_size_ratio=ratio)
+    counts = pieces(file_of(sizes), chosen)
+    assert sum(counts) == (len(sizes) if counts else 0)
+    for start, end in pairwise(accumulate(counts, initial=0)):
+        part = sizes[start:end]
+        assert sum(part) >= chosen.min_file_size_bytes
+        assert pieces(file_of(part), chosen) == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([MB] * 12, (2, 2, 2, 2, 2, 2)),
+        ([MB // 4] * 48, (10, 10, 10, 10, 8)),
+        ([4 * MB, 4 * MB], (1, 1)),
+        ([MB] * 3, ()),  # 1.5 times the target
+        ([12 * MB], ()),
+        ([11 * MB, MB], ()),  # one piece would be small
+        ([MB, 11 * MB, MB], ()),
+        ([2 * MB, 8 * MB, 2 * MB], (1, 1, 1)),
+    ],
+)
+def test_files_are_cut_where_it_comes_nearest_to_even_shares(sizes: list[int], expected: tuple[int, ...]) -> None:
+    assert pieces(file_of(sizes), policy(target_file_size_mb=2)) == expected
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(st.lists(st.integers(1, 3 * MB), min_size=1, max_size=30), max_size=12), st.integers(2, 6))
+def test_a_plan_applied_leaves_nothing_to_plan(drawn: list[list[int]], least: int) -> None:
+    """Large files, which are cut, beside small ones, which are merged (rule 49)."""
+    files = [file_of(sizes, f"f{number}") for number, sizes in enumerate(drawn)]
+    plan = planned(*files, min_input_files=least)
+    if isinstance(plan, Nothing):
+        return
+    kept = [file for file in files if file.file_path not in plan.input_files]
+    after = [file for group in plan.groups for file in outputs_of(group)]
+    assert isinstance(planned(*kept, *after, min_input_files=least), Nothing)
+
+
+def outputs_of(group: FileGroup) -> list[DataFile]:
+    (first, *_), count = group.files, group.output_count
+    names = [f"out-{group.group_id}-{number}" for number in range(count)]
+    if group.reason is not Reason.LARGE:
+        return [data_file(name, group.total_bytes // count) for name in names]
+    offsets = [*(first.file.split_offsets or ()), first.file.file_size_in_bytes]
+    sizes = [end - start for start, end in pairwise(offsets)]
+    bounds = pairwise(accumulate(pieces(first.file, policy(target_file_size_mb=2)), initial=0))
+    return [file_of(sizes[start:end], name) for name, (start, end) in zip(names, bounds, strict=True)]
+
+
+def test_what_lies_behind_the_row_groups_is_none_of_their_bytes() -> None:
+    """Bloom filters of all of them, for example: as part of the last one they would make a small piece look large."""
+    sizes, settings_of = [2 * MB, 2 * MB, MB, 3 * MB], policy(target_file_size_mb=2)
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 5 * MB // 2}), settings_of) == (1, 3)
+    sizes = [2 * MB, 2 * MB, 2 * MB, 2 * MB]
+    assert pieces(file_of(sizes), settings_of) == (1, 1, 1, 1)
+    assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 7 * MB // 2}), settings_of) == (1, 1, 2)
+    assert pieces(file_of(sizes, column_sizes={1: MB}), settings_of) == (1, 1, 1, 1)  # of some columns only
+
+
+def test_what_no_entry_allows_to_cut_is_left_alone() -> None:
+    sizes = [MB] * 12
+    for more in ({"file_format": "ORC"}, {"key_metadata": b"k"}):
+        assert pieces(file_of(sizes, **more), policy(target_file_size_mb=2)) == ()
+    assert pieces(data_file("f", 12 * MB), policy(target_file_size_mb=2)) == ()
+    assert pieces(data_file("f", 12 * MB, split_offsets=(4 * MB, 4)), policy(target_file_size_mb=2)) == ()
+
+
+def test_a_plan_cuts_each_large_file_alone() -> None:
+    large = [file_of([MB] * 12, f"f{number}") for number in range(3)]
+    small = data_file("small", MB)
+    plan = planned(*large, small)
+    assert isinstance(plan, CompactionPlan)
+    assert [(group.reason, len(group.files), group.output_count) for group in plan.groups] == [(Reason.LARGE, 1, 6)] * 3
+    assert all(group.worth is not None and group.worth.opens_saved == 0 for group in plan.groups)
+    for nothing in (
+        planned(*large, small, cuts=False),
+        planned(*large, rewrite_enabled=False),
+        planned(*large, min_row_group_copy_bytes=None),
+        planned(*large, price_per_gb_copied=2),  # above 200 scans of it
+        planned(file_of([12 * MB])),
+    ):
+        assert isinstance(nothing, Nothing)
+    assert isinstance(planned(*large, price_per_gb_copied=2, expected_scans=None), CompactionPlan)
+
+
+def test_that_a_large_file_cannot_be_cut_is_said() -> None:
+    nothing = planned(file_of([12 * MB], "f"), file_of([12 * MB], "g"))
+    assert isinstance(nothing, NothingToCompact)
+    assert nothing.reason == (
+        "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
+    )
+    reason = "they are far above the target, and their row groups leave no place to cut them"
+    assert [(part.reason, part.files, part.bytes) for part in nothing.left] == [(reason, 2, 24 * MB)]
+
+
+def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
+    """Until then it stays: cut, its row groups would be copied with the deleted rows in them."""
+    large = file_of([MB] * 12, records=100)
+    waiting = planned(large, deletes_of=["f"], delete_compaction_min_deletes=4)
+    assert isinstance(waiting, Nothing)
+    plan = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3)
+    assert isinstance(plan, CompactionPlan)
+    assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 6)]
+    whole = planned(data_file("f", 12 * MB, records=100), deletes_of=["f"], delete_compaction_min_deletes=3)
+    assert isinstance(whole, CompactionPlan)
+    assert [group.output_count for group in whole.groups] == [1]  # nothing says where it could be cut
+    whole = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3, cuts=False)
+    assert isinstance(whole, CompactionPlan)
+    assert [group.output_count for group in whole.groups] == [1]
+
+
+def test_a_file_as_large_is_looked_at_as_soon_as_it_comes() -> None:
+    """The slack of a table whose target is set says so; without, the bytes of one file are no reason."""
+    with_cuts, without = planned(data_file("f", 2 * MB)), planned(data_file("f", 2 * MB), cuts=False)
+    assert isinstance(with_cuts, NothingToCompact)
+    assert isinstance(without, NothingToCompact)
+    assert with_cuts.slack is not None
+    assert without.slack is not None
+    assert with_cuts.slack.data_files[0] == (1, 2 * MB * 9 // 5 + 1)
+    assert without.slack.data_files[0][0] > 1
+
+
+# A file that a snapshot lists twice is left alone by compaction.
+
+
+def test_a_file_listed_twice_is_left_alone() -> None:
+    """The specification forbids it, some writers do it, and readers then read it twice: replacing one of the entries
+    would add its rows once more (rule 24)."""
+    files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
+    twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
+    metadata = table()
+    manifests = [files[0].manifest, twin.manifest]
+    state = TableState(metadata, metadata.snapshots[HEAD], manifests, [*files, twin])
+    plan = plan_compaction(state, policy(min_input_files=2), now_ms=HEAD_MS)
+    assert isinstance(plan, CompactionPlan)
+    assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 6)]
+
+
+OLD = 7
+"""A snapshot that is long gone, so that its files are old."""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"file": data_file("s3://b/t/data/0.parquet", 900 * MB)},
+        {"file": data_file("s3://b/t/data/0.parquet", 10, file_format="LANCE")},
+        {"file": data_file("s3://b/t/data/0.parquet", 10, records=1)},
+        {"snapshot_id": HEAD},
+    ],
+    ids=["size", "format", "scope", "age"],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: bool) -> None:
+    """Whatever keeps one entry from being a candidate: replacing the one would take the other along."""
+    files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10), snapshot_id=OLD) for n in range(4)]
+    twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
+    metadata = table()
+    plan = plan_compaction(
+        TableState(
+            metadata,
+            metadata.snapshots[HEAD],
+            [files[0].manifest],
+            [twin, *files] if first else [*files, twin],
+        ),
+        policy(min_input_files=2, min_data_age_hours=1),
+        now_ms=HEAD_MS,
+        in_scope=lambda file, spec_id: file.record_count != 1,
+    )
+    assert isinstance(plan, CompactionPlan)
+    assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 4)]
+
+
+# What merges have shown of sizes, recorded in snapshots and read again (rule 236).
+
+KB = 1024
+
+
+def known(*records: str | None, version: int = 2) -> OutputSizes:
+    """Of a branch whose snapshots, the oldest first, record this."""
+    metadata = table(version)
+    raw = [
+        snapshot(number, format_version=version, sequence_number=number, timestamp_ms=number)
+        | {"parent-snapshot-id": number - 1, "summary": {} if text is None else {SIZES_KEY: text}}
+        for number, text in enumerate(records, start=1)
+    ]
+    document = dict(metadata.document) | {"snapshots": raw}
+    changed = type(metadata)(document)
+    return OutputSizes.of(changed, changed.snapshots[len(records)])
+
+
+def rewritten(size: int, snapshot_id: int) -> ManifestEntry:
+    return ManifestEntry(EntryStatus.EXISTING, snapshot_id, 5, 9, data_file("f", size))
+
+
+def test_the_newest_record_counts_and_each_snapshot_tells_how_much_less_came_out() -> None:
+    found = known("0.500 planned 1.000 of 1000", "0.450 planned 0.500 of 2000", None)
+    assert (found.ratio, found.file_bytes) == (0.45, 2000)
+    assert found.shrank == {1: 0.5, 2: pytest.approx(0.9)}
+    assert known(None, None) == known("0.500 planned 1.000 of 1000", version=1) == AS_THEY_ARE
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0.5", "nan", "7.000 planned 1.000 of 9", "0.000 planned 0.000 of 0", "0.100 planned 1.000 of 9"]
+)
+def test_what_is_no_record_tells_nothing(text: str) -> None:
+    assert known(text) == AS_THEY_ARE
+
+
+def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
+    sizes = OutputSizes(0.5, 100 * KB)
+    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=False) == 40 * KB
+    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=True, is_copied=False) == 80 * KB
+    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=True) == 80 * KB
+    assert sizes.expected(data_file("f", 401 * KB), is_rewritten=False, is_copied=False) == 401 * KB
+    assert AS_THEY_ARE.expected(data_file("f", 7), is_rewritten=False, is_copied=False) == 7
+
+
+def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None:
+    sizes = replace(AS_THEY_ARE, shrank={HEAD: 0.5, 7: 0.2})
+    assert not sizes.is_small(rewritten(450 * KB, HEAD), 768 * KB)
+    assert sizes.is_small(rewritten(350 * KB, HEAD), 768 * KB)  # it was planned with 700 KB
+    assert sizes.is_small(rewritten(450 * KB, 8), 768 * KB)  # nothing is known of its snapshot
+    assert sizes.is_small(rewritten(300 * KB, 7), 768 * KB)  # two fill one that is not small
+    fresh = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, data_file("f", 450 * KB))
+    assert sizes.is_small(fresh, 768 * KB)
+
+
+def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
+    assert recorded_sizes(AS_THEY_ARE, []) is None
+    text = recorded_sizes(AS_THEY_ARE, [(4, 4 * MB, MB), (6, 6 * MB, 4 * MB)])
+    assert text == f"0.500 planned 1.000 of {MB}"
+    assert recorded_sizes(known(text), []) == f"0.500 planned 0.500 of {MB}"
+    assert recorded_sizes(known(text), [(2, 2000, 2400)]) == "1.000 planned 0.500 of 1000"
+    assert recorded_sizes(AS_THEY_ARE, [(2, 2000, 20)]) == "0.250 planned 1.000 of 1000"
+
+
+# What ``icekeeper plan`` tells of a compaction: reasons, outputs, bytes, requests, money, and what is left alone.
+
+SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000}]}
+
+
+def previewed(files: list[LiveEntry], deleted: dict[str, int], clustering: Clustering | None = None) -> CompactionPlan:
+    builder = DeleteIndexBuilder()
+    for path, rows in deleted.items():
+        file = data_file(f"d-{path}", 1000, (), records=rows)
+        delete = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
+        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
+    state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files, builder.build())
+    plan = plan_compaction(state, policy(), now_ms=HEAD_MS, clustering=clustering)
+    assert isinstance(plan, CompactionPlan)
+    return plan
+
+
+def files(*sizes: int, name: str = "f") -> list[LiveEntry]:
+    return [live_file(data_file(f"{name}{i}", size * MB), age=i) for i, size in enumerate(sizes)]
+
+
+def test_every_group_says_why_and_what_it_becomes() -> None:
+    """Two full files of 12 times 40 MB, one large file a third of whose rows are deleted."""
+    document = plan_document(previewed([*files(*[40] * 12), *files(200, name="g")], {"g0": 4}), TABLE)
+    shown = [{k: g[k] for k in ("reasons", "files", "outputs", "bytes_in", "bytes_out")} for g in document["groups"]]
+    small = {"reasons": ["small"], "files": 6, "outputs": 1, "bytes_in": 240 * MB, "bytes_out": 240 * MB}
+    large = {"reasons": ["deletes"], "files": 1, "outputs": 1, "bytes_in": 200 * MB, "bytes_out": 120 * MB}
+    assert sorted(shown, key=lambda g: g["files"]) == [large, small, small]
+    assert document["totals"]["files"] == 13
+    assert document["totals"]["outputs"] == 3
+    assert document["totals"]["bytes_in"] == 680 * MB
+    assert document["totals"]["requests"] == sum(group["requests"] for group in document["groups"])
+    assert document["left"] == []
+
+
+def test_a_group_of_small_files_with_deletes_names_both() -> None:
+    document = plan_document(previewed(files(1, 1, 1, 1, 1), {"f0": 9}), TABLE)
+    assert [group["reasons"] for group in document["groups"]] == [["small", "deletes"]]
+    assert [group["delete_files"] for group in document["groups"]] == [1]
+
+
+def test_sorted_groups_say_how_many_files_they_become() -> None:
+    recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
+    document = plan_document(previewed(files(*[100] * 10), {}, Clustering(recipe)), TABLE)
+    assert [(group["reasons"], group["outputs"]) for group in document["groups"]] == [(["clustering"], 4)]
+
+
+def test_people_read_the_same() -> None:
+    document = plan_document(previewed(files(*[40] * 12), {}), TABLE)
+    assert list(plan_lines(document))[:3] == [
+        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
+        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
+        "in all: 12 file(s) into 2, 480 MB in, 480 MB out in 2 group(s)",
+    ]
+    assert list(plan_lines({})) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {},
+            " in 200 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
+            "price_per_… say others",
+        ),
+        (
+            {"expected_scans": "7", "price_per_1000_gets": "0"},
+            " in 7 scan(s) (expected_scans), both by the prices of the settings (price_per_1000_gets)",
+        ),
+        (
+            {"expected_scans": "none"},
+            " in 1 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
+            "price_per_… say others",
+        ),
+    ],
+)
+def test_money_says_what_it_is_reckoned_by(settings: dict[str, str], told: str) -> None:
+    document = plan_document(previewed(files(*[40] * 12), {}), TABLE) | assumptions(resolved_policy(**settings))
+    (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
+    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told.strip())
+
+
+def test_the_contract_only_gets_a_field_more() -> None:
+    def no_listing(name: str, paths: object) -> str:
+        raise AssertionError
+
+    plain = succeeded(Operation.COMPACT, "done").to_json("r", no_listing)
+    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document(())).to_json("r", no_listing)
+    assert "plan" not in plain
+    assert told.keys() - plain.keys() == {"plan"}
+
+
+# Partition values at the ends of what a type holds.
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        # As Java's TruncateUtil: value - (((value % width) + width) % width), which overflows.
+        ("int", -(2**31), 2**31 - 2),
+        ("int", -(2**31) + 8, -(2**31) + 8),
+        ("int", 2**31 - 1, 2**31 - 8),
+        ("long", -(2**63), 2**63 - 2),
+        ("long", -(2**63) + 8, -(2**63) + 8),
+        ("long", -1, -10),
+    ],
+)
+def test_the_lowest_numbers_truncate_as_in_java(kind: str, value: int, expected: int) -> None:
+    """What does not fit the type's Avro number makes a manifest that Java cannot read."""
+    spec = {"fields": [{"source-id": 1, "field-id": 1000, "transform": "truncate[10]", "name": "p"}]}
+    fields = target_fields(spec, {1: kind})
+    assert fields is not None
+    assert [field.apply(value) for field in fields] == [expected]
+
+
+# Whether another group fits into the time that is left (rule 147).
+
+
+def times(*seconds: float) -> TimeLeft:
+    answers: Iterator[float] = iter(seconds)
+    return TimeLeft(lambda: next(answers))
+
+
+def test_the_first_group_always_begins() -> None:
+    """Else a process that is started with little time would never do anything."""
+    assert times(1).is_enough_for(10**15)
+
+
+@pytest.mark.parametrize(("left_s", "fits"), [(261, True), (260, True), (259, False)])
+def test_a_group_begins_with_twice_its_time_and_that_of_a_commit(left_s: float, fits: bool) -> None:
+    """100 bytes took as long as from the start until now: another 100 twice that, and a minute."""
+    time_left = times(left_s + 100, left_s)
+    time_left.note(100)
+    assert time_left.is_enough_for(100) is fits
+
+
+def test_what_was_measured_counts_for_groups_of_any_size() -> None:
+    time_left = times(1000, 800, 600, 600)
+    time_left.note(100)
+    assert time_left.is_enough_for(100)
+    time_left.note(100)
+    assert not time_left.is_enough_for(200)
+    assert time_left.is_enough_for(100)
+
+
+def test_groups_without_bytes_take_time_too() -> None:
+    time_left = times(900, 100)
+    time_left.note(0)
+    assert not time_left.is_enough_for(1)
+
+
+# ``delete_compaction_enabled`` means what it says: without it no file that deletes may reach is rewritten.
+
+
+def rewritten_under_deletes(**settings: object) -> set[str]:
+    """Of twelve small files, two of which have a delete file each."""
+    builder = DeleteIndexBuilder()
+    for path in ("f0", "f7"):
+        delete = replace(data_file(f"d-{path}", 1000), content=FileContent.POSITION_DELETES, referenced_data_file=path)
+        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
+    files = [live_file(data_file(f"f{i}", MB), age=i) for i in range(12)]
+    state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
+    plan = plan_compaction(state, policy(**settings), now_ms=HEAD_MS)
+    assert isinstance(plan, CompactionPlan)
+    left = [(part.reason, part.files) for part in plan.left]
+    expected = [("deletes apply to them, and delete_compaction_enabled is false", 2)]
+    assert left == ([] if len(plan.input_files) == 12 else expected)
+    return set(plan.input_files)
+
+
+def test_small_files_under_deletes_are_left_alone_when_that_is_switched_off() -> None:
+    assert len(rewritten_under_deletes()) == 12
+    assert {f"f{i}" for i in range(12)} - rewritten_under_deletes(delete_compaction_enabled=False) == {"f0", "f7"}
+
+
+def test_rewrite_all_means_all() -> None:
+    assert len(rewritten_under_deletes(delete_compaction_enabled=False, rewrite_all=True)) == 12

@@ -1,0 +1,339 @@
+"""What a deletion asks of other tables and newer heads before files go."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion import other_tables as limited_looks
+from icekeeper.deletion import referenced_paths
+from icekeeper.deletion.neighbours import StrayMetadata, is_past, refuse_other_head, without_authority
+from icekeeper.deletion.other_tables import LimitedLooks
+from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.machine.clock import in_limited_time
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document_files import render_document
+from icekeeper.model import TableName
+from icekeeper.pass_context.metadata_listing import newer_metadata
+from icekeeper.state.claims import CutOff
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.paths import authority, merged_spelling, normalise
+from icekeeper.storage.storage import Storage
+from support.scans import PreparedCatalog
+from support.tables import new_document
+
+# How long a pass may read other tables, also where many of them hang (rule 271).
+
+CATALOG = PreparedCatalog({})
+NOW_MS = 1_000_000_000_000
+
+
+class Looks:
+    """Looks under a limit; every one hangs until the time is said to be over."""
+
+    def __init__(self, folder: Path, limit_s: int, patch: pytest.MonkeyPatch) -> None:
+        self.state = SqliteStateStore(folder / "state.db")
+        self.limits: list[float] = []
+        policy = SimpleNamespace(detection_timeout_s=limit_s)
+        self.context = cast("Any", SimpleNamespace(state=self.state, policy=policy, clock=lambda: NOW_MS))
+        self.looks = LimitedLooks(self.context, CATALOG)
+        self.patch = patch
+
+    def hang(self, name: str) -> str:
+        def over(work: Callable[[], object], limit_s: float, name: str) -> None:
+            self.limits.append(limit_s)
+            raise TimeoutError
+
+        with self.patch.context() as patch:
+            patch.setattr(limited_looks, "in_limited_time", over)
+            with pytest.raises(StorageError) as caught:
+                self.looks.look(TableName(("ns",), name), lambda: None)
+        return str(caught.value)
+
+    def cuts(self) -> list[CutOff]:
+        return list(self.state.cut_offs.of_catalog(CATALOG.name, CATALOG.warehouse))
+
+
+def test_beside_many_tables_that_hang_the_others_have_a_short_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function ends after 15 minutes; who was given a short time is not taken for one that hangs."""
+    looks = Looks(tmp_path, 300, monkeypatch)
+    for number in range(20):
+        told = looks.hang(f"t{number}")
+    assert looks.limits == [300.0] * 16 + [5.0] * 4
+    assert told == "ns.t19 is not read: 19 others took too long"
+    assert len(looks.cuts()) == 16
+
+
+def test_a_short_limit_is_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(tmp_path, 59, monkeypatch)
+    assert looks.hang("t") == "ns.t is not read: looking at it did not end within detection_timeout_s 59"
+    assert looks.cuts() == []
+
+
+def test_a_table_that_waits_is_not_read_and_one_that_ends_in_time_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(tmp_path, 300, monkeypatch)
+    name = TableName(("ns",), "t")
+    looks.hang("t")
+    again = LimitedLooks(looks.context, CATALOG)
+    with pytest.raises(StorageError, match=r"^ns\.t is not read: looking at it .*; it is tried again after "):
+        again.look(name, lambda: pytest.fail("it waits"))
+    looks.context.clock = lambda: NOW_MS + 3 * 3_600_000
+    assert LimitedLooks(looks.context, CATALOG).look(name, lambda: 7) == 7
+    assert looks.cuts() == []
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("of the store")])
+def test_what_the_work_raises_is_raised(error: Exception) -> None:
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        in_limited_time(fails, 30, "t")
+    assert caught.value is error
+
+
+# Metadata files that the store holds and the catalog does not show.
+
+STORAGE = Storage({})
+
+
+def write(folder: Path, name: str, at_s: int) -> str:
+    """A metadata file that says its own name, as old as told."""
+    path = folder / "metadata" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(render_document(TableMetadata(new_document(folder.as_uri(), 2, properties={"name": name}))))
+    os.utime(path, (at_s, at_s))
+    return path.as_uri()
+
+
+def table(folder: Path, current: str, *log: str) -> LoadedTable:
+    entries = [{"timestamp-ms": 1, "metadata-file": path} for path in log]
+    document = new_document(folder.as_uri(), 2, **{"metadata-log": entries})
+    return LoadedTable(TableName(("ns",), "t"), TableMetadata(document), current, current, {})
+
+
+def names(found: LoadedTable) -> set[str]:
+    return {metadata.properties["name"] for metadata in newer_metadata(STORAGE, found)}
+
+
+def test_what_is_unknown_and_not_older_than_the_current_file_is_read(tmp_path: Path) -> None:
+    logged = write(tmp_path, "00001-b.metadata.json", 2_000)
+    current = write(tmp_path, "00002-c.metadata.json", 3_000)
+    write(tmp_path, "00000-a.metadata.json", 1_000)
+    write(tmp_path, "00003-d.metadata.json", 3_000)
+    write(tmp_path, "00004-e.metadata.json", 4_000)
+    (tmp_path / "metadata" / "00005-f.metadata.json").write_bytes(b"{torn")
+    (tmp_path / "metadata" / "00005-f.avro").write_bytes(b"no metadata file")
+    assert names(table(tmp_path, current, logged)) == {"00003-d.metadata.json", "00004-e.metadata.json"}
+
+
+def test_where_the_current_file_lies_elsewhere_only_the_youngest_are_read(tmp_path: Path) -> None:
+    for number in range(40):
+        write(tmp_path, f"{number:05d}-a.metadata.json", 1_000 + number)
+    found = names(table(tmp_path, "file:///elsewhere/00040-x.metadata.json"))
+    assert found == {f"{number:05d}-a.metadata.json" for number in range(24, 40)}
+
+
+def test_a_table_without_a_metadata_folder_has_none(tmp_path: Path) -> None:
+    assert names(table(tmp_path, (tmp_path / "metadata/00000-a.metadata.json").as_uri())) == set()
+
+
+# Which metadata files beside a table's own show that its catalog entry is not the newest one.
+
+FOLDER = "s3://b/t/metadata"
+HOUR_MS = 3_600_000
+
+
+def path(number: int, name: str = "x") -> str:
+    return f"{FOLDER}/{number:05d}-{name}.metadata.json"
+
+
+def document(number: int, log: list[str], snapshots: list[int]) -> TableMetadata:
+    """A state of the table; state ``n`` was made at hour ``n``."""
+    raw: dict[str, Any] = {
+        "format-version": 2,
+        "location": "s3://b/t",
+        "table-uuid": "u",
+        "last-updated-ms": number * HOUR_MS,
+        "metadata-log": [
+            {"metadata-file": file, "timestamp-ms": (number - len(log) + place) * HOUR_MS}
+            for place, file in enumerate(log)
+        ],
+        "snapshots": [{"snapshot-id": i, "timestamp-ms": i * HOUR_MS, "sequence-number": i} for i in snapshots],
+    }
+    return TableMetadata(raw)
+
+
+def table_at(number: int = 5, log: list[int] | None = None, snapshots: list[int] | None = None) -> LoadedTable:
+    known = [path(i) for i in (range(number) if log is None else log)]
+    metadata = document(number, known, [1, 2, 3, 4, 5] if snapshots is None else snapshots)
+    return LoadedTable(TableName(("ns",), "t"), metadata, path(number), "token", {})
+
+
+def stray(number: int, log: list[str], snapshots: list[int], name: str = "x") -> StrayMetadata:
+    return StrayMetadata(path(number, name), document(number, log, snapshots))
+
+
+def test_one_file_that_follows_on_the_entry_is_spared() -> None:
+    crashed = stray(6, [path(i) for i in range(6)], [1, 2, 3, 4, 5, 6])
+    assert refuse_other_head(table_at(), [crashed]) == [crashed]
+
+
+def test_swaps_that_crashed_one_after_the_other_are_spared() -> None:
+    """Each began where the entry was."""
+    crashed = [stray(6, [path(5)], [5, 6], name) for name in ("a", "b", "c")]
+    assert refuse_other_head(table_at(), crashed) == crashed
+
+
+@pytest.mark.parametrize("log", [[path(5), path(6)], [path(6)], [path(7, "other")]])
+def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[str]) -> None:
+    with pytest.raises(OperationRefused, match=r"00007-x.*metadata of ns\.t that follows on metadata which its"):
+        refuse_other_head(table_at(), [stray(7, log, [5, 6, 7])])
+
+
+def test_a_head_that_went_its_own_way_is_seen_beside_commits_of_the_entry() -> None:
+    """The entry, which was stale at 5, has been moved on by maintenance since."""
+    with pytest.raises(OperationRefused):
+        refuse_other_head(table_at(8), [stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs")])
+
+
+def test_a_swap_that_lost_against_later_commits_needs_nothing() -> None:
+    """What a crash left behind goes once the table has moved on."""
+    lost = stray(6, [path(5)], [5, 61], "lost")
+    assert refuse_other_head(table_at(8), [lost]) == []
+
+
+def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> None:
+    assert refuse_other_head(table_at(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
+
+
+def test_what_lost_a_swap_before_the_log_begins_is_past() -> None:
+    entry = table_at(6, log=[3, 4, 5])
+    assert refuse_other_head(entry, [stray(3, [path(2)], [2, 31], "lost")]) == []
+
+
+def test_a_head_that_shows_less_but_follows_on_another_unknown_one_is_another_head() -> None:
+    """It has only set properties: expiry would take all that it has."""
+    with pytest.raises(OperationRefused):
+        refuse_other_head(table_at(8), [stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs")])
+
+
+def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
+    """Its snapshots have expired, so the table does not know them any more."""
+    own_past = stray(3, [path(2)], [1, 2, 3])
+    entry = table_at(6, log=[0, 1, 4, 5], snapshots=[6])
+    assert refuse_other_head(entry, [own_past]) == []
+
+
+def test_numbers_that_begin_anew_tell_the_past_too() -> None:
+    """Of a table that another catalog has taken over, which names its files otherwise."""
+    taken_over = [f"{FOLDER}/v{number}.metadata.json" for number in (4, 6, 8)]
+    metadata = document(9, taken_over, [9])
+    entry = LoadedTable(TableName(("ns",), "t"), metadata, path(0), "token", {})
+    omitted = StrayMetadata(f"{FOLDER}/v7.metadata.json", document(7, [f"{FOLDER}/v5.metadata.json"], [7]))
+    assert refuse_other_head(entry, [omitted]) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "modified_hour", "past"),
+    [(1, 1, True), (1, 9, False), (1, None, False), (3, 1, False), (6, 1, False), (4, 4, False)],
+    ids=["old", "young", "of unknown age", "in the log", "newer", "beside the log"],
+)
+def test_only_what_is_older_than_the_whole_log_is_surely_past(
+    number: int, modified_hour: int | None, *, past: bool
+) -> None:
+    entry = table_at(5, log=[3, 4])
+    modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
+    assert is_past(entry, path(number), modified_ms) is past
+
+
+def test_without_a_number_in_its_name_the_age_decides() -> None:
+    entry = table_at(5, log=[3, 4])
+    assert is_past(entry, f"{FOLDER}/0b9e3b1c.gz.metadata.json", 1 * HOUR_MS)
+    assert not is_past(entry, f"{FOLDER}/{'0b9e3b1c-x'}.gz.metadata.json", 4 * HOUR_MS)
+
+
+def test_a_head_that_diverged_before_the_log_begins_and_goes_on_is_another_head() -> None:
+    """Its numbers are smaller than all that the log still knows, but it was moved since."""
+    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
+    theirs = document(201, [path(51, "theirs")], [1, 51])
+    with pytest.raises(OperationRefused, match="00052-theirs"):
+        refuse_other_head(entry, [StrayMetadata(path(52, "theirs"), theirs)])
+
+
+def test_a_head_that_diverged_just_before_the_log_begins_is_another_head() -> None:
+    """Its base has fallen off the log; what lost a swap there would be as old as the log's beginning."""
+    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
+    theirs = document(201, [path(99, "theirs")], [1, 51])
+    with pytest.raises(OperationRefused, match="00100-theirs"):
+        refuse_other_head(entry, [StrayMetadata(path(100, "theirs"), theirs)])
+
+
+def test_writers_whose_clocks_differ_a_little_make_no_other_head() -> None:
+    """Iceberg allows a minute between one state and the next."""
+    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
+    lost = TableMetadata({**document(100, [path(99)], [99]).document, "last-updated-ms": 100 * HOUR_MS + 59_000})
+    assert refuse_other_head(entry, [StrayMetadata(path(100, "lost"), lost)]) == []
+
+
+# A set of hashed paths: it never misses a referenced path, whatever its spelling.
+
+HOME = "s3://b/t"
+SEGMENTS = st.sampled_from(["data", "a b", "a%20b", "%41", "A", "..", ".", "", "é", "\udcff"])
+PATHS = st.builds(
+    str.__add__,
+    st.sampled_from(["s3://b/t/", "s3a://b/t/", "s3://other/t/", "hdfs://h:1/t/", "/t/", "file:///t/"]),
+    st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join),
+)
+
+
+@given(st.lists(PATHS, max_size=30), st.lists(PATHS, max_size=10))
+def test_it_holds_what_a_set_of_normalised_paths_holds(added: list[str], asked: list[str]) -> None:
+    kept = ReferencedPaths(HOME, added)
+    keys = set(map(_key, added))
+    elsewhere = {without_authority(key) for key in keys if authority(key) != authority(HOME)}
+    for path in [*added, *asked]:
+        assert (path in kept) == (_key(path) in keys)
+        assert kept.has_prefix_mismatch(path) == (without_authority(_key(path)) in elsewhere)
+    assert len(kept) == len(keys)
+
+
+def _key(path: str) -> str:
+    return merged_spelling(normalise(path))
+
+
+def test_it_stays_right_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorted again and again, asked in between, repetitions dropped."""
+    monkeypatch.setattr(referenced_paths, "_UNSORTED", 10)
+    order, kept, added = random.Random(1), ReferencedPaths(HOME), set[str]()
+    for _ in range(50):
+        some = [f"{HOME}/data/{order.randrange(200)}" for _ in range(7)]
+        kept.update(some)
+        added.update(some)
+        assert len(kept) == len(added)
+        assert all((f"{HOME}/data/{n}" in kept) == (f"{HOME}/data/{n}" in added) for n in range(200))
+
+
+@pytest.mark.parametrize("reference", ["s3://b/t/%41", "s3://b/t/A", "s3://b/t/%2541"])
+@pytest.mark.parametrize("key", ["%41", "A", "%2541"])
+def test_a_key_that_is_really_percent_encoded_is_kept_by_either_spelling(reference: str, key: str) -> None:
+    """``%41`` and ``A`` are two objects; a writer who names one of them may mean the other."""
+    assert f"s3://b/t/{key}" in ReferencedPaths(HOME, [reference])
+
+
+def test_a_path_has_the_same_hash_in_every_process() -> None:
+    assert path_hash("s3://b/t/data/f.parquet") == 6152792432115594036

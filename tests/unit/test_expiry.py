@@ -1,0 +1,645 @@
+"""Which files, snapshots, specs and schemas an expiry frees."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.errors import CommitConflict, MetadataUnreadable, OperationRefused
+from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
+from icekeeper.operations.expiry.commit_expiry import removal_of
+from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
+from icekeeper.operations.expiry.retention import ExpiryPlan
+from icekeeper.operations.expiry.unreferenced import (
+    Candidates,
+    Unreferenced,
+    UnusedMetadata,
+    still_unreferenced,
+    unreferenced_files,
+    unused_metadata,
+)
+from support.listed_manifests import FILE_BYTES, LOCATION, ListedManifests, path_of
+from support.tables import new_document, snapshot
+
+# What an expiry of some snapshots frees, by names below the location of the table.
+
+
+def freed(table: ListedManifests, *expired: int) -> set[str]:
+    """Names of what goes, below the location."""
+    return names(found(table, *expired))
+
+
+def found(table: ListedManifests, *expired: int, **more: Any) -> Unreferenced:
+    return unreferenced_files(table.reader, set(expired), [LOCATION], **more)
+
+
+def names(freed_now: Unreferenced) -> set[str]:
+    return {path.removeprefix(f"{LOCATION}/") for path in freed_now.candidates}
+
+
+# Which manifests are opened to find out what an expiry frees, in which order, and what a candidate costs.
+
+
+def test_appends_need_no_manifest_but_that_of_the_first_one_that_stays() -> None:
+    """Rules 1 and 5."""
+    table = ListedManifests()
+    a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
+    table.snapshot(1, a)
+    table.snapshot(2, a, b)
+    table.snapshot(3, a, b, table.manifest("c", ["data/3"]))
+    assert freed(table, 1) == {"metadata/snap-1.avro"}
+    assert table.read_manifests() == {"b": 1}
+    assert {table.reads[path_of(f"metadata/snap-{number}.avro")] for number in (1, 2, 3)} == {1}
+
+
+def test_a_dropped_manifest_without_live_entries_is_not_opened() -> None:
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
+    table.snapshot(2, kept)
+    assert freed(table, 1) == {"metadata/snap-1.avro", "metadata/history.avro"}
+    assert table.read_manifests() == {}
+
+
+def test_what_was_listed_beside_a_dropped_manifest_is_opened_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 3: most likely "rewritten" holds what the dropped one held."""
+    monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
+    table = ListedManifests()
+    beside, dead = table.manifest("beside", ["data/b"]), table.manifest("dead", dead=["data/0"])
+    table.snapshot(1, beside, table.manifest("gone", ["data/1"]))
+    table.snapshot(2, beside, table.manifest("rewritten", ["data/1"]))
+    assert freed(table, 1) == {"metadata/gone.avro", "metadata/snap-1.avro"}
+    assert table.read_manifests() == {"gone": 1, "rewritten": 1}
+    table.snapshot(3, beside, dead)
+    table.snapshot(4, beside)
+    assert freed(table, 3) == {"metadata/dead.avro", "metadata/snap-3.avro"}
+    assert "beside" not in table.read_manifests()
+
+
+def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 4."""
+    monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["data/1"]))
+    later = [table.manifest(f"n{number}", ["data/1"] if number == 0 else [f"data/n{number}"]) for number in range(9)]
+    table.snapshot(2, *later)
+    table.snapshot(3, later[0])
+    assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
+    assert table.read_manifests().keys() == {"old", "n0"}
+
+
+def test_two_manifests_that_could_be_one_are_both_opened() -> None:
+    """An object store may hold "m 1" and "m%201" side by side: only what is spelled alike is surely the same."""
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["data/1", "data/2"]))
+    first, second = table.manifest("m 1", ["data/3"]), table.manifest("m%201", ["data/1"])
+    table.snapshot(2, first, second)
+    assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
+
+
+def test_the_guard_does_not_ask_again_what_is_proven_and_asks_what_is_new() -> None:
+    table = ListedManifests()
+    kept, gone = table.manifest("kept", ["data/k"]), table.manifest("gone", ["data/1", "data/2"])
+    table.snapshot(1, kept, gone)
+    table.snapshot(2, kept)
+    freed_now = found(table, 1)
+    assert table.read_manifests() == {"gone": 1, "kept": 1}
+    table.snapshot(3, kept, table.manifest("adopted", ["data/1"]))
+    table.snapshot(4, kept, gone, table.manifest("adopted", ["data/1"]))
+    told = set(freed_now.references.follow(table.reader, table.metadata.snapshots.values()))
+    assert {path_of("data/1"), path_of("data/2"), path_of("metadata/gone.avro")} < told
+    assert table.read_manifests() == {"gone": 2, "kept": 1, "adopted": 1}
+
+
+def test_after_a_lost_swap_only_what_is_new_is_read() -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("gone", ["data/1", "data/2"]))
+    table.snapshot(2, table.manifest("kept", ["data/k"]))
+    freed_now = found(table, 1)
+    before = table.reads.copy()
+    table.snapshot(3, table.manifest("adopted", ["data/1"]))
+    still_unreferenced(table.reader, {1}, freed_now)
+    assert names(freed_now) == {"data/2", "metadata/gone.avro", "metadata/snap-1.avro"}
+    assert (table.reads - before).keys() == {path_of("metadata/adopted.avro"), path_of("metadata/snap-3.avro")}
+
+
+def test_manifests_that_v1_lists_inline_are_read_once() -> None:
+    table = ListedManifests(1)
+    gone, kept = table.manifest("gone", ["data/1"]), table.manifest("kept", ["data/2"])
+    for number, listed in ((1, [gone]), (2, [kept])):
+        table.snapshot(number, manifests=[manifest.manifest_path for manifest in listed])
+        del table.document["snapshots"][-1]["manifest-list"]
+    assert freed(table, 1) == {"data/1", "metadata/gone.avro"}
+    assert table.reads == {path_of("metadata/gone.avro"): 1, path_of("metadata/kept.avro"): 1}
+
+
+def test_a_candidate_costs_little_more_than_its_path() -> None:
+    """A million of them fit beside everything else: no second copy of a path, no object per file."""
+    count = 20_000
+    paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
+    candidates = Candidates(["file:///warehouse/ns/t"])
+    tracemalloc.start()
+    try:
+        for path in paths:
+            candidates.add(path, 10, holds_rows=True)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (candidates.files_left, candidates.size) == (count, 10 * count)
+    assert used / count < 200
+    for path in paths:
+        candidates.spare(path.replace("file:///", "file:/"))
+    assert (candidates.files_left, candidates.size, candidates.paths()) == (0, 0, ())
+
+
+def test_candidates_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icekeeper.operations.expiry.unreferenced.hash", lambda text: 7, raising=False)
+    candidates = Candidates([LOCATION])
+    for name in ("a", "b", "c", "b", "d"):
+        candidates.add(path_of(name), 10)
+    candidates.spare(path_of("b"))
+    candidates.spare(path_of("e"))
+    assert candidates.paths() == tuple(map(path_of, "acd"))
+    assert candidates.size == 30
+
+
+# What each branch, tag and snapshot holds alone: counted once per object, each manifest read once.
+
+
+def sizes(table: ListedManifests, *names: str) -> int:
+    """Bytes of manifests and manifest lists."""
+    return sum(len(table.objects[path_of(f"metadata/{name}.avro")]) for name in names)
+
+
+def by_ref(costs: TableCosts) -> dict[str, tuple[int, int, int]]:
+    return {ref.name: (ref.snapshots, ref.files_only_here, ref.bytes_only_here) for ref in costs.refs}
+
+
+def by_snapshot(costs: TableCosts) -> dict[int, tuple[tuple[str, ...], int, int]]:
+    return {s.snapshot_id: (s.refs, s.files_only_here, s.bytes_only_here) for s in costs.snapshots}
+
+
+@pytest.fixture
+def table() -> ListedManifests:
+    """1 ← 2 ← 3 (main), 4 of a branch off 2, the tag on 1, and 5 that no ref names."""
+    made = ListedManifests()
+    base = made.manifest("base", ["data/1", "data/2"])
+    made.snapshot(1, base)
+    made.snapshot(2, made.manifest("rest", ["data/2", "data/3"]))
+    made.snapshot(3, made.manifest("merged", ["data/4"], dead=["data/2", "data/3"]))
+    made.snapshot(4, made.manifest("audit", ["data/5", "data/3"]))
+    made.snapshot(5, made.manifest("staged", ["data/6", "data/1"]))
+    _, second, third, fourth, fifth = made.document["snapshots"]
+    for raw, parent in ((second, None), (third, 2), (fourth, 2), (fifth, 3)):
+        raw["parent-snapshot-id"] = parent
+    made.document["refs"] = {
+        "main": {"type": "branch", "snapshot-id": 3},
+        "audit": {"type": "branch", "snapshot-id": 4},
+        "first": {"type": "tag", "snapshot-id": 1},
+    }
+    made.document["current-snapshot-id"] = 3
+    return made
+
+
+def test_a_ref_is_charged_what_no_other_ref_reaches(table: ListedManifests) -> None:
+    costs = cost_of_refs(table.reader)
+    assert by_ref(costs) == {
+        "main": (2, 3, FILE_BYTES + sizes(table, "merged", "snap-3")),
+        "audit": (2, 3, FILE_BYTES + sizes(table, "audit", "snap-4")),
+        "first": (1, 3, FILE_BYTES + sizes(table, "base", "snap-1")),
+    }
+    assert [ref.bytes_only_here for ref in costs.refs] == sorted((r.bytes_only_here for r in costs.refs), reverse=True)
+    assert costs.bytes_without_ref == FILE_BYTES + sizes(table, "staged", "snap-5")
+    assert (costs.files, costs.bytes) == (16, 6 * FILE_BYTES + sum(map(len, table.objects.values())))
+
+
+def test_a_snapshot_is_charged_what_no_other_snapshot_reaches(table: ListedManifests) -> None:
+    assert by_snapshot(cost_of_refs(table.reader)) == {
+        1: (("first",), 2, sizes(table, "base", "snap-1")),
+        2: (("audit", "main"), 2, sizes(table, "rest", "snap-2")),
+        3: (("main",), 3, FILE_BYTES + sizes(table, "merged", "snap-3")),
+        4: (("audit",), 3, FILE_BYTES + sizes(table, "audit", "snap-4")),
+        5: ((), 3, FILE_BYTES + sizes(table, "staged", "snap-5")),
+    }
+
+
+def test_a_tag_holds_its_snapshot_and_not_what_came_before() -> None:
+    """Dropping the tag on 2 gives back what 2 holds; 1 has a tag of its own."""
+    table = ListedManifests()
+    for number in (1, 2, 3):
+        table.snapshot(number, table.manifest(f"m{number}", [f"data/{number}"]))
+    del table.document["snapshots"][2]["parent-snapshot-id"]
+    for name, number in (("one", 1), ("two", 2)):
+        table.document["refs"][name] = {"type": "tag", "snapshot-id": number}
+    costs = by_ref(cost_of_refs(table.reader))
+    assert costs["one"] == (1, 3, FILE_BYTES + sizes(table, "m1", "snap-1"))
+    assert costs["two"] == (1, 3, FILE_BYTES + sizes(table, "m2", "snap-2"))
+
+
+def test_each_manifest_is_read_once_for_all_that_list_it() -> None:
+    table = ListedManifests()
+    manifests = [table.manifest(f"m{number}", [f"data/{number}"]) for number in range(5)]
+    for number in range(1, 6):
+        table.snapshot(number, *manifests[:number])
+    costs = cost_of_refs(table.reader)
+    assert set(table.reads.values()) == {1}
+    assert by_snapshot(costs)[5] == (("main",), 3, FILE_BYTES + sizes(table, "m4", "snap-5"))
+
+
+def test_a_puffin_file_counts_once_however_many_vectors_it_holds() -> None:
+    table = ListedManifests(3)
+    vectors = table.manifest("dv", [("data/v.puffin", 4), ("data/v.puffin", 44)], deletes=True)
+    other = table.manifest("dv2", [("data/v.puffin", 84)], deletes=True)
+    table.snapshot(1, vectors)
+    table.snapshot(2, vectors, other)
+    costs = cost_of_refs(table.reader)
+    assert costs.bytes == FILE_BYTES + sizes(table, "dv", "dv2", "snap-1", "snap-2")
+    assert by_snapshot(costs)[2] == (("main",), 2, sizes(table, "dv2", "snap-2"))
+
+
+def test_spellings_are_one_file_and_statistics_count() -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("a", ["s3a://b/t/data/1"]))
+    table.snapshot(2, table.manifest("b", ["s3://b/t//data/1"]))
+    table.document["statistics"] = [
+        {"snapshot-id": 1, "statistics-path": path_of("metadata/1.stats"), "file-size-in-bytes": 77}
+    ]
+    costs = by_snapshot(cost_of_refs(table.reader))
+    assert costs[1][1:] == (3, 77 + sizes(table, "a", "snap-1"))
+    assert costs[2][1:] == (2, sizes(table, "b", "snap-2"))
+
+
+def test_it_is_json_and_a_table_without_snapshots_costs_nothing(table: ListedManifests) -> None:
+    told = json.loads(json.dumps(cost_of_refs(table.reader).to_json()))
+    assert {ref["name"] for ref in told["refs"]} == {"main", "audit", "first"}
+    assert told["snapshots"][0]["refs"] == ["first"]
+    assert cost_of_refs(ListedManifests().reader) == TableCosts((), (), 0, 0, 0)
+
+
+def test_what_cannot_be_read_is_not_guessed(table: ListedManifests) -> None:
+    del table.objects[path_of("metadata/staged.avro")]
+    with pytest.raises(MetadataUnreadable, match="staged"):
+        cost_of_refs(table.reader)
+
+
+# The commit that removes snapshots: what it asks of the table, and what it takes out.
+
+REFS = {
+    "main": {"type": "branch", "snapshot-id": 3},
+    "audit": {"type": "branch", "snapshot-id": 2},
+    "release": {"type": "tag", "snapshot-id": 2},
+    "old": {"type": "tag", "snapshot-id": 1, "max-ref-age-ms": 1},
+}
+PLAN = ExpiryPlan((1,), ("old",))
+
+
+def table_with_refs(refs: dict[str, dict[str, object]]) -> TableMetadata:
+    document = new_document("s3://b/t", 2, **{"table-uuid": "u", "refs": refs, "last-sequence-number": 3})
+    document["snapshots"] = [snapshot(i, format_version=2, sequence_number=i) for i in (1, 2, 3)]
+    document |= {
+        "current-snapshot-id": 3,
+        "statistics": [{"snapshot-id": i, "statistics-path": f"s3://b/t/metadata/{i}.stats"} for i in (1, 3)],
+    }
+    return TableMetadata(document)
+
+
+@pytest.mark.parametrize("name", REFS)
+def test_every_ref_that_is_known_must_be_where_it_was(name: str) -> None:
+    """Some catalogs drop a ref together with its snapshot: one that moved meanwhile may need what goes (rule 77)."""
+    commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
+    check_requirements(table_with_refs(REFS), commit.requirements)
+    moved = REFS | {name: REFS[name] | {"snapshot-id": 1 if name != "old" else 2}}
+    with pytest.raises(CommitConflict, match=f"ref '{name}' is at snapshot"):
+        check_requirements(table_with_refs(moved), commit.requirements)
+
+
+def test_it_must_be_the_same_table() -> None:
+    commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
+    other = TableMetadata({**table_with_refs(REFS).document, "table-uuid": "another"})
+    with pytest.raises(CommitConflict, match="the table was replaced"):
+        check_requirements(other, commit.requirements)
+
+
+def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
+    """Said by updates of their own: a catalog need not know what goes with a snapshot (rule 43)."""
+    commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
+    assert [update["action"] for update in commit.updates] == [
+        "remove-snapshot-ref",
+        "remove-statistics",
+        "remove-snapshots",
+    ]
+    after = apply_updates(table_with_refs(REFS), commit.updates, metadata_location=None, now_ms=0)
+    assert commit.landed(after)
+    assert not commit.landed(table_with_refs(REFS))
+    assert (set(after.snapshots), set(after.refs)) == ({2, 3}, {"main", "audit", "release"})
+    assert [entry["snapshot-id"] for entry in after.statistics] == [3]
+
+
+# Which files an expiry frees: what no kept snapshot holds, and what saves a file.
+
+
+def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:
+    """Rule 5: the manifest decides nothing, but every snapshot that would stay needs it."""
+    table = ListedManifests()
+    a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
+    table.snapshot(1, a)
+    table.snapshot(2, a, b)
+    del table.objects[path_of("metadata/b.avro")]
+    with pytest.raises(MetadataUnreadable, match=r"metadata/b\.avro"):
+        freed(table, 1)
+
+
+def test_only_live_entries_of_dropped_manifests_are_candidates() -> None:
+    """Rule 2: the DELETED entries of m2 name what a snapshot before lost, and another one may hold again."""
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("m1", ["data/1"]))
+    table.snapshot(2, table.manifest("m2", ["data/2"], dead=["data/1", "data/9"]))
+    table.snapshot(3, table.manifest("m3", ["data/3"]))
+    assert freed(table, 2) == {"data/2", "metadata/m2.avro", "metadata/snap-2.avro"}
+
+
+def test_a_file_listed_twice_stays_with_either_manifest() -> None:
+    """Rule 3: snapshot 2 publishes the file again in a manifest of its own, and a tag keeps snapshot 1."""
+    table = ListedManifests()
+    first, again = table.manifest("first", ["data/1"]), table.manifest("again", ["data/1", "data/2"])
+    table.snapshot(1, first)
+    table.snapshot(2, first, again)
+    table.snapshot(3, table.manifest("rest", ["data/3"]))
+    assert freed(table, 2) == {"data/2", "metadata/again.avro", "metadata/snap-2.avro"}
+
+
+def test_only_expired_snapshots_prove_anything_about_a_pair() -> None:
+    """A kept manifest that rewrote the dropped one holds its files; it was never listed beside it."""
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["data/1", "data/2"]))
+    table.snapshot(2, table.manifest("rewritten", ["data/1"]))
+    assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
+
+
+def test_a_dropped_manifest_without_live_entries_proves_nothing_about_others() -> None:
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
+    table.snapshot(2, table.manifest("gone", ["data/1", "data/2"]))
+    table.snapshot(3, kept)
+    assert {"data/1", "data/2"} & freed(table, 1, 2) == {"data/2"}
+
+
+def test_a_puffin_file_lives_as_long_as_one_of_its_vectors() -> None:
+    """Both manifests are listed by one snapshot, with vectors at other offsets of one file."""
+    table = ListedManifests(3)
+    data = table.manifest("data", ["data/x.parquet"])
+    kept = table.manifest("kept", [("data/dv.puffin", 4)], deletes=True)
+    gone = table.manifest("gone", [("data/dv.puffin", 44), ("data/old.puffin", 4)], deletes=True)
+    table.snapshot(1, data, kept, gone)
+    table.snapshot(2, data, kept)
+    assert freed(table, 1) == {"data/old.puffin", "metadata/gone.avro", "metadata/snap-1.avro"}
+
+
+@pytest.mark.parametrize("spelling", ["s3a://b/t/data/k=a b", "s3n://b/t/data/k=a%20b", "s3://b/t//data/k=a%20b"])
+def test_another_spelling_of_a_path_saves_the_file(spelling: str) -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["data/k=a%20b"]))
+    table.snapshot(2, table.manifest("new", [spelling]))
+    assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
+
+
+@pytest.mark.parametrize(
+    ("dropped", "kept"),
+    [
+        ("data/k=\u00e9/f", "data/k=e\u0301/f"),
+        ("data/k=e\u0301/f", "data/k=%C3%A9/f"),
+        ("data/a/b", "data/a\\b"),
+        ("data/f", "./data/f"),
+        ("data/f", "data/../data/f"),
+    ],
+)
+def test_what_a_store_or_client_takes_for_the_file_saves_it(dropped: str, kept: str) -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", [dropped, "data/other"]))
+    table.snapshot(2, table.manifest("new", [kept]))
+    assert freed(table, 1) == {"data/other", "metadata/old.avro", "metadata/snap-1.avro"}
+
+
+@pytest.mark.parametrize("kept", ["./m", "a/../m"])
+def test_a_manifest_that_a_kept_snapshot_lists_in_another_spelling_stays(kept: str) -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("m", ["data/1"]))
+    table.snapshot(2, table.manifest(kept, ["data/1"]))
+    assert freed(table, 1) == {"metadata/snap-1.avro"}
+
+
+def test_two_dropped_manifests_that_could_be_one_stand_for_themselves() -> None:
+    """ "kept" was listed beside "d 1" only."""
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, table.manifest("d%201", ["data/1"]))
+    table.snapshot(2, kept, table.manifest("d 1", ["data/2"]))
+    table.snapshot(3, kept)
+    assert "data/1" not in freed(table, 1, 2)
+
+
+def test_the_same_path_under_another_bucket_is_refused() -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["data/1"]))
+    table.snapshot(2, table.manifest("new", ["s3://alias/t/data/1"]))
+    with pytest.raises(OperationRefused, match="under s3://alias instead of s3://b"):
+        freed(table, 1)
+
+
+@pytest.mark.parametrize("lost", ["snap-1", "snap-2", "gone", "late", "beside"])
+def test_what_decides_must_be_readable(lost: str) -> None:
+    table = ListedManifests()
+    beside = table.manifest("beside", ["data/b"])
+    table.snapshot(1, beside, table.manifest("gone", ["data/1"]))
+    table.snapshot(2, beside, table.manifest("late", ["data/2"]))
+    assert "data/1" in freed(table, 1)
+    del table.objects[path_of(f"metadata/{lost}.avro")]
+    with pytest.raises(MetadataUnreadable, match=lost):
+        freed(table, 1)
+
+
+def test_files_elsewhere_and_held_ones_are_nobody_s_to_delete() -> None:
+    table = ListedManifests()
+    table.snapshot(1, table.manifest("old", ["s3://b/t2/data/1", "s3://b/t/../u/data/2", "data/staged", "data/3"]))
+    table.snapshot(2, table.manifest("new", ["data/4"]))
+    freed_now = found(table, 1, is_held=lambda path: path.endswith("staged"))
+    assert names(freed_now) == {"data/3", "metadata/old.avro", "metadata/snap-1.avro"}
+
+
+def test_statistics_go_unless_another_snapshot_names_their_file() -> None:
+    table = ListedManifests()
+    kept = table.manifest("kept", ["data/1"])
+    table.snapshot(1, kept)
+    table.snapshot(2, kept)
+    table.document["statistics"] = [
+        {"snapshot-id": 1, "statistics-path": path_of("metadata/own.stats"), "file-size-in-bytes": 70},
+        {"snapshot-id": 1, "statistics-path": path_of("metadata/shared.stats"), "file-size-in-bytes": 80},
+    ]
+    table.document["partition-statistics"] = [
+        {"snapshot-id": 1, "statistics-path": path_of("metadata/p.parquet"), "file-size-in-bytes": 5},
+        {"snapshot-id": 2, "statistics-path": path_of("metadata/shared.stats"), "file-size-in-bytes": 80},
+    ]
+    freed_now = found(table, 1)
+    assert names(freed_now) == {"metadata/own.stats", "metadata/p.parquet", "metadata/snap-1.avro"}
+    assert freed_now.candidates.size == 75 + len(table.objects[path_of("metadata/snap-1.avro")])
+
+
+def test_bytes_are_those_of_objects_each_counted_once() -> None:
+    table = ListedManifests(3)
+    old = table.manifest("old", [("data/dv.puffin", 4), ("data/dv.puffin", 44)], deletes=True)
+    data = table.manifest("data", ["data/1", "data/x.parquet"])
+    table.snapshot(1, data, old)
+    table.snapshot(2, table.manifest("rest", ["data/x.parquet"]))
+    metadata = ("old", "data", "snap-1")
+    assert found(table, 1).candidates.size == 2 * FILE_BYTES + sum(
+        len(table.objects[path_of(f"metadata/{name}.avro")]) for name in metadata
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[dict[str, set[int]]], set[int]]:
+    """Snapshots as manifests by name with the files they hold, a file perhaps twice; and which of them expire."""
+    snapshots: list[dict[str, set[int]]] = []
+    manifests, head = 0, dict[str, set[int]]()
+    for _ in range(draw(st.integers(1, 7))):
+        forks = bool(snapshots) and draw(st.booleans())
+        parent = dict(snapshots[draw(st.integers(0, len(snapshots) - 1))] if forks else head)
+        for name in draw(st.lists(st.sampled_from(sorted(parent)), unique=True)) if parent else []:
+            files = parent.pop(name)
+            kept = {file for file in sorted(files) if draw(st.booleans())}
+            if kept:
+                manifests += 1
+                parent[f"m{manifests}"] = kept
+        added = set(draw(st.lists(st.integers(0, 11), max_size=3)))
+        if added:
+            manifests += 1
+            parent[f"m{manifests}"] = added
+        snapshots.append(parent)
+        head = parent
+    return snapshots, set(draw(st.lists(st.integers(1, len(snapshots)), max_size=5)))
+
+
+@given(histories(), st.sampled_from([2, 3]))
+def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
+    history: tuple[list[dict[str, set[int]]], set[int]], version: int
+) -> None:
+    """Branches, rewrites of manifests, files that come back: the shortcuts change nothing."""
+    snapshots, expired = history
+    table, made = ListedManifests(version), {}
+    for number, manifests in enumerate(snapshots, start=1):
+        for name, files in manifests.items():
+            if name not in made:
+                made[name] = table.manifest(name, [f"data/{file}" for file in sorted(files)])
+        table.snapshot(number, *(made[name] for name in manifests))
+
+    def held(numbers: set[int]) -> set[str]:
+        some = [snapshots[number - 1] for number in numbers]
+        files = {f"data/{file}" for manifests in some for held_files in manifests.values() for file in held_files}
+        return files | {f"metadata/{name}.avro" for manifests in some for name in manifests}
+
+    staying = set(range(1, len(snapshots) + 1)) - expired
+    lists = {f"metadata/snap-{number}.avro" for number in expired}
+    assert freed(table, *expired) == (held(expired) - held(staying)) | lists
+    assert set(table.reads.values()) <= {1}
+
+
+# Partition specs and schemas go when nothing uses them, and stay when something may.
+
+
+def schema(schema_id: int, *columns: int) -> dict[str, Any]:
+    fields = [{"id": i, "name": f"c{i}", "required": False, "type": "long"} for i in columns]
+    return {"type": "struct", "schema-id": schema_id, "fields": fields}
+
+
+def spec(spec_id: int, *sources: int) -> dict[str, Any]:
+    fields = [{"source-id": i, "field-id": 1000 + i, "name": f"p{i}", "transform": "bucket[4]"} for i in sources]
+    return {"spec-id": spec_id, "fields": fields}
+
+
+@pytest.fixture
+def table_of_versions() -> ListedManifests:
+    """Three schemas and specs, one for each of three snapshots; the last ones are current."""
+    made = ListedManifests()
+    made.document |= {
+        "schemas": [schema(0, 1), schema(1, 1, 2), schema(2, 1, 2, 3)],
+        "partition-specs": [spec(0), spec(1), spec(2)],
+        "current-schema-id": 2,
+        "default-spec-id": 2,
+    }
+    for number in (1, 2, 3):
+        manifest = made.manifest(f"m{number}", [f"data/{number}"], spec_id=number - 1)
+        made.snapshot(number, manifest, **{"schema-id": number - 1})
+    return made
+
+
+def unused(table_of_versions: ListedManifests, *expired: int) -> UnusedMetadata:
+    found = unreferenced_files(table_of_versions.reader, set(expired), [LOCATION])
+    return unused_metadata(table_of_versions.metadata, set(expired), found.kept_specs, found.keeps_deletes)
+
+
+def test_what_only_expired_snapshots_used_goes(table_of_versions: ListedManifests) -> None:
+    assert unused(table_of_versions, 1) == UnusedMetadata((0,), (0,))
+    assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), (0, 1))
+
+
+def test_a_spec_of_any_kept_manifest_stays(table_of_versions: ListedManifests) -> None:
+    table_of_versions.snapshot(4, table_of_versions.manifest("m4", ["data/4"], spec_id=0), **{"schema-id": 2})
+    assert unused(table_of_versions, 1, 2) == UnusedMetadata((1,), (0, 1))
+
+
+def test_schemas_stay_while_deletes_may_mean_dropped_columns(table_of_versions: ListedManifests) -> None:
+    table_of_versions.snapshot(
+        4, table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2), **{"schema-id": 2}
+    )
+    assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), ())
+
+
+@pytest.mark.parametrize("meaning", ["partition-specs", "sort-orders"])
+def test_schemas_stay_while_a_spec_or_order_means_a_dropped_column(
+    table_of_versions: ListedManifests, meaning: str
+) -> None:
+    table_of_versions.document["schemas"][0] = schema(0, 1, 9)
+    made = spec(2, 9) if meaning == "partition-specs" else {"order-id": 1, "fields": [{"source-id": 9}]}
+    table_of_versions.document[meaning] = [*table_of_versions.document[meaning][:2], made]
+    assert unused(table_of_versions, 1).schema_ids == ()
+
+
+def test_what_is_not_known_is_in_use(table_of_versions: ListedManifests) -> None:
+    raw = table_of_versions.document["snapshots"][1]
+    del raw["schema-id"]
+    assert unused(table_of_versions, 1) == UnusedMetadata((0,), ())
+    assert unused_metadata(table_of_versions.metadata, {1}, None, has_deletes=False) == UnusedMetadata()
+
+
+def test_nested_columns_are_columns(table_of_versions: ListedManifests) -> None:
+    inner = {"type": "struct", "fields": [{"id": 9, "name": "x", "required": False, "type": "long"}]}
+    nested = {"type": "map", "key-id": 5, "key": "string", "value-id": 6, "value": inner, "value-required": False}
+    current = schema(2, 1, 2)
+    current["fields"].append({"id": 3, "name": "m", "required": False, "type": nested})
+    table_of_versions.document["schemas"][2] = current
+    table_of_versions.document["sort-orders"] = [{"order-id": 1, "fields": [{"source-id": 9}]}]
+    assert unused(table_of_versions, 1, 2).schema_ids == (0, 1)
+
+
+def test_the_document_loses_them_unless_they_are_in_use_again(table_of_versions: ListedManifests) -> None:
+    found = unused(table_of_versions, 1, 2)
+    requirements = found.requirements(table_of_versions.metadata)
+    assert requirements == [
+        {"type": "assert-default-spec-id", "default-spec-id": 2},
+        {"type": "assert-current-schema-id", "current-schema-id": 2},
+    ]
+    check_requirements(table_of_versions.metadata, requirements)
+    after = apply_updates(table_of_versions.metadata, found.updates, metadata_location=None, now_ms=0)
+    assert (list(after.schemas), list(after.specs)) == ([2], [2])
+    for key in ("default-spec-id", "current-schema-id"):
+        moved = TableMetadata({**table_of_versions.document, key: 1})
+        with pytest.raises(CommitConflict):
+            check_requirements(moved, requirements)
+        with pytest.raises(CommitConflict):
+            apply_updates(moved, found.updates, metadata_location=None, now_ms=0)

@@ -1,0 +1,73 @@
+"""What functions and workers import before their first work, in a fresh interpreter (platform 56)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What a function imports before its first call, in a fresh interpreter: every cold start pays for it (platform 56).
+
+FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
+IMPORTS = "import sys; sys.path.insert(0, {path!r}); import {role}.handler; print(*sorted(sys.modules), sep='\\n')"
+FILES = ("pyiceberg.io.pyarrow", "icekeeper.storage.file_systems")
+TABLES = ("fastavro", "icekeeper.metadata.manifest_read", "icekeeper.operations", "pyiceberg.schema", "pyiceberg.table")
+OF_PEOPLE = ("typer", "rich", "sqlalchemy", "pandas", "pyspark", "pydantic.v1", "sqlite3")
+WORK = tuple(
+    f"icekeeper.operations.{module}"
+    for module in (
+        *("compaction.compact", "compaction.writing", "expiry.expire_snapshots", "manifests.rewrite_manifests"),
+        *("orphans.remove_orphans", "position_deletes.merge", "statistics.compute_statistics"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("role", "most", "needless", "ahead"),
+    [
+        ("lease", 736, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
+        ("report", 984, (*WORK, "icekeeper.detection"), FILES),
+        ("remove_orphans", 1007, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
+    ],
+)
+def test_a_function_imports_what_its_work_needs(
+    role: str, most: int, needless: tuple[str, ...], ahead: tuple[str, ...]
+) -> None:
+    words = [sys.executable, "-c", IMPORTS.format(path=str(FUNCTIONS), role=role)]
+    modules = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    unwanted = (*needless, *OF_PEOPLE)
+    assert [name for name in modules if name in unwanted or name.startswith(tuple(f"{one}." for one in unwanted))] == []
+    assert set(ahead) <= set(modules), "its first call would import them, with less of a processor"
+    assert len(modules) <= most
+
+
+# What a worker imports before its first task, in a fresh interpreter: each of them pays for it, or their server.
+
+WORKER_IMPORTS = "import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+# Of pyiceberg a worker needs types, transforms and expressions: a fifth of its modules.
+HEAVY = (
+    *("boto3", "pandas", "pyarrow.dataset", "pydantic.v1", "pyspark", "rich", "sqlalchemy", "typer"),
+    *("pyiceberg.catalog", "pyiceberg.io.pyarrow", "pyiceberg.manifest", "pyiceberg.table"),
+    *("icekeeper.catalogs", "icekeeper.commit", "icekeeper.pass_context", "icekeeper.runtime", "icekeeper.state"),
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "most"),
+    [
+        ("icekeeper.operations.compaction.rewrite", 454),
+        ("icekeeper.operations.compaction.clustering.work", 444),
+        ("icekeeper.operations.statistics.sketch_task", 392),
+        ("icekeeper.operations.position_deletes.merge", 378),
+        ("icekeeper.engines.worker_processes", 170),
+    ],
+)
+def test_a_worker_imports_what_its_work_needs(module: str, most: int) -> None:
+    words = [sys.executable, "-c", WORKER_IMPORTS.format(module=module)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout)
+    assert [name for name in modules if name.startswith(tuple(f"{one}." for one in HEAVY)) or name in HEAVY] == []
+    assert len(modules) <= most

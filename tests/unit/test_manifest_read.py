@@ -1,0 +1,268 @@
+"""Entries as manifests store them: late fields, unusual encodings, damage."""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import fastavro
+import pytest
+
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_schemas import manifest_schema
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.entry_columns import StoredFile
+from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, entry_status
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from support.manifests import drawn_table
+
+# An entry of a status that does not exist makes its manifest unreadable, for everyone who reads entries.
+
+
+def test_the_statuses_of_the_specification_are_known() -> None:
+    assert [entry_status(code, "m.avro") for code in (0, 1, 2)] == [
+        EntryStatus.EXISTING,
+        EntryStatus.ADDED,
+        EntryStatus.DELETED,
+    ]
+
+
+@pytest.mark.parametrize("code", [-1, 3, 2**40])
+def test_another_one_is_told_with_the_manifest(code: int) -> None:
+    told = re.escape(f"manifest m.avro holds an entry of status {code}, which does not exist")
+    with pytest.raises(MetadataUnreadable, match=f"^{told}$"):
+        entry_status(code, "m.avro")
+
+
+# A manifest that is shorter than its manifest list says is never read as one that names fewer files.
+
+
+@pytest.mark.parametrize(("promised", "is_read"), [(0, True), (3, True), (4, True), (5, False)])
+def test_a_short_manifest_is_an_error(promised: int, is_read: bool) -> None:
+    """Of inline manifests (v1) no length is known; a list that says too little harms nobody."""
+    manifest = ManifestFile(manifest_path="m", manifest_length=promised, partition_spec_id=0, added_snapshot_id=1)
+    contents = TableReader(TableMetadata({"format-version": 2, "location": "t"}), lambda path: b"data").contents(
+        [manifest]
+    )
+    if is_read:
+        assert list(contents) == [(manifest, b"data")]
+    else:
+        with pytest.raises(MetadataUnreadable, match="manifest m has 4 bytes, its manifest list says 5"):
+            list(contents)
+
+
+AvroSchema = dict[str, Any]
+FIELDS = [{"id": 1, "name": "d", "required": False, "type": "double"}]
+SPEC = [{"name": "d", "transform": "identity", "source-id": 1, "field-id": 1000}]
+TABLE = drawn_table(2, FIELDS, SPEC)
+MANIFEST = ManifestFile(
+    manifest_path="s3://b/m.avro", manifest_length=1, partition_spec_id=0, sequence_number=7, added_snapshot_id=42
+)
+METRICS: dict[str, Any] = {
+    "column_sizes": {1: 900, 70: 2**40},
+    "value_counts": {1: 10},
+    "null_value_counts": {},
+    "nan_value_counts": None,
+    "lower_bounds": {1: b"low", 70: b""},
+    "upper_bounds": {1: b"x" * 200},
+}
+FILE: dict[str, Any] = {
+    "content": 0,
+    "file_path": "s3://b/f.parquet",
+    "file_format": "PARQUET",
+    "partition": {"d": 1.5},
+    "record_count": 10,
+    "file_size_in_bytes": 1000,
+    "split_offsets": [4, 2**40],
+}
+EXPECTED = DataFile(
+    content=FileContent.DATA,
+    file_path="s3://b/f.parquet",
+    file_format="PARQUET",
+    partition=(1.5,),
+    record_count=10,
+    file_size_in_bytes=1000,
+    split_offsets=(4, 2**40),
+    **METRICS,
+)
+
+
+def pairs(metric: dict[int, Any] | None) -> list[dict[str, Any]] | None:
+    return None if metric is None else [{"key": key, "value": value} for key, value in metric.items()]
+
+
+def written(
+    files: Sequence[dict[str, Any] | None], change: Callable[[AvroSchema], object] = lambda schema: None
+) -> bytes:
+    """A manifest with these files; ``change`` alters the schema of a data file."""
+    schema = manifest_schema(2, TABLE.schemas_current_first, TABLE.specs[0])
+    data_file = next(field for field in schema["fields"] if field["name"] == "data_file")
+    change(data_file)
+    sink = io.BytesIO()
+    entries = [{"status": 1, "data_file": file} for file in files]
+    fastavro.writer(sink, fastavro.parse_schema(schema), entries, metadata={"format-version": "2"})
+    return sink.getvalue()
+
+
+def read(data: bytes) -> list[ManifestEntry]:
+    return list(decode_manifest(data, MANIFEST, TABLE.specs[0]))
+
+
+STORED = FILE | {name: pairs(metric) for name, metric in METRICS.items()}
+
+
+def test_a_stored_file_is_what_a_file_of_the_same_fields_is() -> None:
+    (found,) = (entry.file for entry in read(written([STORED])))
+    assert isinstance(found, StoredFile)
+    assert found == EXPECTED
+    assert operator.eq(EXPECTED, found)
+    assert found == next(entry.file for entry in read(written([STORED])))
+    assert found != replace(EXPECTED, upper_bounds=None)
+    assert repr(found).partition("(")[2] == repr(EXPECTED).partition("(")[2]
+    for copied in (pickle.loads(pickle.dumps(found)), replace(found, record_count=11)):
+        assert type(copied) is DataFile
+        assert replace(copied, record_count=10) == EXPECTED
+    (bare,) = (entry.file for entry in read(written([FILE | {"split_offsets": None}])))
+    assert (bare.lower_bounds, bare.split_offsets) == (None, None)
+    assert hash(bare) == hash(pickle.loads(pickle.dumps(bare)))
+
+
+def nullable(data_file: AvroSchema) -> None:
+    """As BigQuery does."""
+    data_file["type"] = ["null", data_file["type"]]
+
+
+def with_a_tree(data_file: AvroSchema) -> None:
+    """An unknown field whose type contains itself, before all others."""
+    tree = {"type": "record", "name": "tree", "fields": [{"name": "sub", "type": {"type": "array", "items": "tree"}}]}
+    default = {"sub": [{"sub": []}, {"sub": [{"sub": []}]}]}
+    data_file["type"]["fields"].insert(0, {"name": "tree", "type": tree, "default": default})
+
+
+def without_ids(data_file: AvroSchema) -> None:
+    for field in data_file["type"]["fields"]:
+        del field["field-id"]
+
+
+@pytest.mark.parametrize("change", [nullable, with_a_tree, without_ids])
+def test_what_other_writers_do_is_read(change: Callable[[AvroSchema], object]) -> None:
+    data = written([STORED], change)
+    assert [entry.file for entry in read(data)] == [EXPECTED]
+    assert [file.path for file in decode_live_files(data, "m")] == [EXPECTED.file_path]
+
+
+def narrow(data_file: AvroSchema) -> None:
+    """Counts as ints, which are encoded as longs are."""
+    counts = next(field for field in data_file["type"]["fields"] if field["name"] == "value_counts")
+    counts["type"][1]["items"]["fields"][1]["type"] = "int"
+
+
+def with_another_metric(data_file: AvroSchema) -> None:
+    """As early versions of Java write (``distinct_counts``, field 111)."""
+    fields = data_file["type"]["fields"]
+    between = next(number for number, field in enumerate(fields) if field["name"] == "nan_value_counts")
+    fields.insert(between, {"name": "other", "field-id": 999, "type": ["null", "string"], "default": None})
+
+
+def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
+    """As a commit writes entries that it deletes."""
+    gone = [replace(entry, status=EntryStatus.DELETED, snapshot_id=43) for entry in entries]
+    made = encode_manifest(
+        TABLE, spec_id=0, content=ManifestContent.DATA, entries=gone, path="m", snapshot=NewSnapshot(43, 8)
+    )
+    found = list(decode_manifest(made.data, made.manifest, TABLE.specs[0]))
+    assert [replace(entry, file=EXPECTED) for entry in found] == [replace(entry, file=EXPECTED) for entry in gone]
+    return found
+
+
+def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
+    """In the order of their manifest: whoever decodes and encodes them sorts them (rule 193)."""
+    turned = dict(reversed(METRICS["lower_bounds"].items()))
+    (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
+    assert found.file == EXPECTED
+    assert found.file.lower_bounds is not None
+    assert list(found.file.lower_bounds) == [70, 1]
+    (changed,) = rewritten([replace(found, file=replace(found.file, sort_order_id=1))])
+    assert changed.file == replace(EXPECTED, sort_order_id=1)
+
+
+@pytest.mark.parametrize("change", [narrow, with_another_metric, without_ids, with_a_tree, nullable])
+def test_what_is_laid_out_otherwise_is_encoded_anew(change: Callable[[AvroSchema], object]) -> None:
+    entries = read(written([STORED, STORED], change))
+    assert [type(entry.file) for entry in entries] == [StoredFile, StoredFile]
+    assert [entry.file for entry in rewritten(entries)] == [EXPECTED, EXPECTED]
+
+
+def test_metrics_as_maps_of_avro_are_read() -> None:
+    def as_maps(data_file: AvroSchema) -> None:
+        for field in data_file["type"]["fields"]:
+            if field["name"] in METRICS:
+                value = "bytes" if "bounds" in field["name"] else "long"
+                field["type"] = ["null", {"type": "map", "values": value}]
+
+    as_text = {name: m and {str(key): value for key, value in m.items()} for name, m in METRICS.items()}
+    (found,) = read(written([FILE | as_text], as_maps))
+    assert type(found.file) is DataFile
+    assert found.file == EXPECTED
+
+
+def test_an_entry_without_a_file_is_refused() -> None:
+    data = written([STORED, None], nullable)
+    with pytest.raises(MetadataUnreadable, match=r"m\.avro.*an entry has no data file"):
+        read(data)
+
+
+def test_partitions_of_equal_numbers_stay_apart() -> None:
+    """0.0 and -0.0 are two partitions, though Python finds them equal (rule 7)."""
+    found = read(written([STORED | {"partition": {"d": value}} for value in (0.0, -0.0, 0.0, None)]))
+    assert [repr(entry.file.partition) for entry in found] == ["(0.0,)", "(-0.0,)", "(0.0,)", "(None,)"]
+    assert found[0].file.partition is found[2].file.partition
+
+
+def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
+    """As writers encode them that do not know the number of items before (rule 132)."""
+    schema = fastavro.parse_schema(json.loads(fastavro.reader(io.BytesIO(written([STORED]))).metadata["avro.schema"]))
+    record = io.BytesIO()
+    fastavro.schemaless_writer(record, schema, {"status": 1, "data_file": STORED})
+    encoded = record.getvalue()
+    one, many = pairs(METRICS["column_sizes"]), io.BytesIO()
+    assert one is not None
+    whole = io.BytesIO()
+    items = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}],
+    }
+    fastavro.schemaless_writer(whole, fastavro.parse_schema({"type": "array", "items": items}), one)
+    for item in one:
+        single = io.BytesIO()
+        fastavro.schemaless_writer(single, fastavro.parse_schema(items), item)
+        many.write(
+            b"\x01" + bytes([2 * len(single.getvalue())]) + single.getvalue()
+        )  # minus one item, of so many bytes
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, [], metadata={"format-version": "2"}, codec="null")
+    header, marker = sink.getvalue(), sink.getvalue()[-16:]
+    changed = encoded.replace(whole.getvalue(), many.getvalue() + b"\x00")
+    assert len(changed) > len(encoded)
+    assert [e.file for e in read(container(header, changed, marker))] == [EXPECTED]
+    assert [f.size for f in decode_live_files(container(header, changed, marker), "m")] == [1000]
+    with pytest.raises(MetadataUnreadable, match="more than its records"):
+        read(container(header, changed + b"\x00", marker))
+    with pytest.raises(MetadataUnreadable, match=r"ends behind its block|IndexError"):
+        read(container(header, changed[:-1], marker))
+
+
+def container(header: bytes, block: bytes, marker: bytes) -> bytes:
+    """A container file with one block of one record."""
+    size = io.BytesIO()
+    fastavro.schemaless_writer(size, "long", len(block))
+    return header + b"\x02" + size.getvalue() + block + marker

@@ -1,0 +1,433 @@
+"""Manifests as we write them: copied entries, explicit fields, sizes, and order."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import fastavro
+import pytest
+from deflate import deflate_compress
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icekeeper.commit.snapshot import portions
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.machine.resources import on_cores
+from icekeeper.metadata import manifest_write as manifest_copy
+from icekeeper.metadata.avro_files import open_avro, structure, write_avro
+from icekeeper.metadata.avro_schemas import avro_name, manifest_schema
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_read import decode_identities, decode_manifest, decode_manifest_list
+from icekeeper.metadata.manifest_write import (
+    EncodedManifest,
+    EntryCopier,
+    ManifestAssembler,
+    NewSnapshot,
+    avro_long,
+    encode_manifest,
+    encode_manifest_list,
+    entry_blocks,
+)
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.operations.manifests.lanes import ManifestsOfTable, SplitTask, split_entries
+from support.manifests import drawn_table, encoded
+from support.plans import data_file, table
+
+# Entries are copied as bytes where they may be, and come out as if they had been decoded and encoded.
+
+SPEC = {
+    "spec-id": 0,
+    "fields": [
+        {"field-id": 1000, "source-id": 1, "name": "price", "transform": "identity"},
+        {"field-id": 1001, "source-id": 2, "name": "we ird", "transform": "identity"},
+        {"field-id": 1002, "source-id": 3, "name": "gone", "transform": "void"},
+        {"field-id": 1003, "source-id": 4, "name": "x", "transform": "identity"},
+    ],
+}
+FIELDS = [
+    {"id": 1, "name": "price", "required": False, "type": "decimal(9, 2)"},
+    {"id": 2, "name": "s", "required": False, "type": "string"},
+    {"id": 3, "name": "gone", "required": False, "type": "string"},
+    {"id": 4, "name": "x", "required": False, "type": "double"},
+]
+
+
+def table_of(version: int, **changes: str) -> TableMetadata:
+    fields = [{**field, "type": changes.get(str(field["name"]), field["type"])} for field in FIELDS]
+    return table(version, schemas=[{"type": "struct", "schema-id": 0, "fields": fields}], **{"partition-specs": [SPEC]})
+
+
+partitions = st.tuples(
+    st.sampled_from([None, b"\x00", b"\x01\x00", b"\xff"]),
+    st.sampled_from([None, "", "eu", "é"]),
+    st.none(),
+    st.sampled_from([None, -0.0, 0.0, float("nan"), 2.5]),
+)
+longs = st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**31, 2**62])
+# A row id is a first one and the records before it: their sum is a long, too.
+row_counts = st.integers(0, 2**55)
+maps = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), longs, max_size=4))
+bounds = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), st.binary(max_size=70), max_size=4))
+
+
+@st.composite
+def entries(draw: st.DrawFn, version: int) -> ManifestEntry:
+    status = draw(st.sampled_from(EntryStatus))
+    explicit = status is not EntryStatus.ADDED or draw(st.booleans())
+    numbers = longs.map(lambda number: number or 1) if version > 1 else st.just(0)
+    more: dict[str, Any] = {}
+    if version >= 3:
+        more |= {"content_offset": draw(st.none() | longs), "content_size_in_bytes": draw(st.none() | longs)}
+        if status is not EntryStatus.ADDED:
+            more["first_row_id"] = draw(st.none() | row_counts)
+    if version >= 2:
+        more |= {
+            "equality_ids": draw(st.sampled_from([None, (), (1, 2)])),
+            "referenced_data_file": draw(st.sampled_from([None, "", "s3://b/ü.parquet"])),
+        }
+    file = data_file(
+        draw(st.text(min_size=1, max_size=90)),
+        draw(longs),
+        draw(partitions),
+        records=draw(row_counts),
+        column_sizes=draw(maps),
+        value_counts=draw(maps),
+        null_value_counts=draw(maps),
+        nan_value_counts=draw(maps),
+        lower_bounds=draw(bounds),
+        upper_bounds=draw(bounds),
+        key_metadata=draw(st.sampled_from([None, b"", b"key"])),
+        split_offsets=draw(st.sampled_from([None, (), (4, 2**33)])),
+        sort_order_id=draw(st.none() | st.integers(0, 3)),
+        **more,
+    )
+    return ManifestEntry(
+        status,
+        draw(longs) if explicit or version == 1 else None,
+        draw(numbers) if explicit else None,
+        draw(numbers) if explicit else None,
+        file,
+    )
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
+    """A manifest of one format version, listed in a table of that or a later one."""
+    version = draw(st.integers(1, 3))
+    writer = table_of(version)
+    content = draw(st.sampled_from(ManifestContent)) if version > 1 else ManifestContent.DATA
+    encoded = encode_manifest(
+        writer,
+        spec_id=0,
+        content=content,
+        entries=draw(st.lists(entries(version), min_size=1, max_size=6)),
+        path="m.avro",
+        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
+    )
+    reader = table_of(draw(st.integers(version, 3)), **draw(st.sampled_from([{}, {"price": "decimal(20, 2)"}])))
+    first_row_id = (
+        draw(st.none() | row_counts) if reader.format_version >= 3 and content is ManifestContent.DATA else None
+    )
+    return reader, replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
+
+
+def expected(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
+    """Read, and written as an EXISTING entry of the table's version, and read again."""
+    live = [e for e in decode_manifest(manifest.data, manifest.manifest, SPEC) if e.is_live]
+    return [_in_version(replace(entry, status=EntryStatus.EXISTING), metadata.format_version) for entry in live]
+
+
+def _in_version(entry: ManifestEntry, version: int) -> ManifestEntry:
+    if version > 1:
+        return entry
+    return replace(entry, sequence_number=0, file_sequence_number=0)
+
+
+def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
+    assembler = ManifestAssembler(metadata, 0, manifest.manifest.content)
+    blocks = entry_blocks(EntryCopier(metadata, 0).copy(manifest.data, manifest.manifest), 200)
+    with on_cores(2):
+        assert entry_blocks(EntryCopier(metadata, 0).copy(manifest.data, manifest.manifest), 200) == blocks
+    if not blocks:
+        return []
+    put = assembler.assemble(blocks, "new.avro")
+    assert put.manifest.existing_files_count == sum(block.files for block in blocks)
+    return list(decode_manifest(put.data, put.manifest, SPEC))
+
+
+@settings(max_examples=150)
+@given(stored())
+def test_a_copied_entry_is_the_entry_with_all_that_it_inherited(found: tuple[TableMetadata, EncodedManifest]) -> None:
+    """Of every version into every later one; repr, because NaN is not itself."""
+    metadata, manifest = found
+    assert repr(copied(metadata, manifest)) == repr(expected(metadata, manifest))
+
+
+def one(version: int = 3, *, first_row_id: int | None = 100, count: int = 3) -> EncodedManifest:
+    files = [data_file(f"f{i}", 10, (b"\x01", "eu", None, 1.5), records=70) for i in range(count)]
+    made = [ManifestEntry(EntryStatus.ADDED, None if version > 1 else 5, None, None, file) for file in files]
+    encoded = encode_manifest(
+        table_of(version),
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=made,
+        path="m.avro",
+        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
+    )
+    return replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_what_we_and_java_write_is_copied_without_being_decoded(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decoded(*arguments: object) -> None:
+        raise AssertionError("decoded")
+
+    expected_entries = expected(table_of(version), one(version, first_row_id=None))
+    monkeypatch.setattr(manifest_copy, "decode_manifest", decoded)
+    assert repr(copied(table_of(version), one(version, first_row_id=None))) == repr(expected_entries)
+
+
+def test_row_ids_that_were_inherited_become_explicit() -> None:
+    assert [e.file.first_row_id for e in copied(table_of(3), one())] == [100, 170, 240]
+    assert [e.file.first_row_id for e in copied(table_of(3), one(first_row_id=None))] == [None] * 3
+    deletes = one()
+    deletes = replace(deletes, manifest=replace(deletes.manifest, content=ManifestContent.DELETES))
+    assert [e.file.first_row_id for e in copied(table_of(3), deletes)] == [None] * 3
+
+
+def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
+    """Legal Avro: the entry is then decoded."""
+    manifest = one(2, first_row_id=None, count=1)
+    header = open_avro(manifest.data, "m").header
+    (entry,) = decode_manifest(manifest.data, manifest.manifest, SPEC)
+    block: Any = next(iter(fastavro.block_reader(io.BytesIO(manifest.data))))
+    payload = block.bytes_.getvalue()
+    assert payload[:2] == b"\x02\x00"  # status ADDED, no snapshot id
+    empty = write_avro(json.loads(header["avro.schema"]), (), {k: v for k, v in header.items() if k[:5] != "avro."})
+    padded = deflate_compress(b"\x82\x00" + payload[1:])
+    data = empty + avro_long(1) + avro_long(len(padded)) + padded + empty[-16:]
+    again = EncodedManifest(data, manifest.manifest)
+    assert list(decode_manifest(data, manifest.manifest, SPEC)) == [entry]
+    assert copied(table_of(2), again) == [replace(entry, status=EntryStatus.EXISTING)]
+
+
+def test_an_entry_without_snapshot_is_no_entry() -> None:
+    manifest = one()
+    orphaned = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=None)
+    with pytest.raises(MetadataUnreadable, match=r"m\.avro holds an entry without snapshot id"):
+        list(EntryCopier(table_of(3), 0).copy(manifest.data, replace(orphaned, sequence_number=9)))
+
+
+def test_structure_is_what_decides_the_bytes() -> None:
+    """Names, documentation and logical types do not; ids, order and widths do."""
+    schema = manifest_schema(2, table_of(2).schemas_current_first, SPEC)
+    renamed = json.loads(json.dumps(schema).replace('"we_x20ird"', '"other"').replace('"record_count"', '"rows"'))
+    assert structure(renamed) == structure(schema)
+    wider = manifest_schema(2, table_of(2, price="decimal(20, 2)").schemas_current_first, SPEC)
+    assert structure(wider) != structure(schema)
+    swapped = {**schema, "fields": [schema["fields"][1], schema["fields"][0], *schema["fields"][2:]]}
+    assert structure(swapped) != structure(schema)
+    assert structure(json.loads(json.dumps(schema).replace('"field-id": 103', '"field-id": 104'))) != structure(schema)
+    twice = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "a", "type": {"type": "fixed", "name": "f", "size": 3}}, {"name": "b", "type": "f"}],
+    }
+    spelled = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "a", "type": {"type": "fixed", "name": "f", "size": 3}},
+            {"name": "b", "type": {"type": "fixed", "name": "g", "size": 3}},
+        ],
+    }
+    assert structure(twice) == structure(spelled)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1, 63, -64, 64, 2**62, -(2**63), 2**63 - 1])
+def test_longs_are_encoded_as_avro_does(value: int) -> None:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, "long", value)
+    assert avro_long(value) == sink.getvalue()
+
+
+# Entries of one partition share its place; partitions that Python takes for equal have places of their own.
+
+PLACED_SPEC = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "x", "transform": "identity"}]}
+FIELD = {"id": 1, "name": "x", "required": False, "type": "double"}
+
+
+def test_zero_and_minus_zero_are_two_places() -> None:
+    schema = {"type": "struct", "schema-id": 0, "fields": [FIELD]}
+    metadata = table(2, schemas=[schema], **{"partition-specs": [PLACED_SPEC]})
+    values = (0.0, -0.0, 0.0, None)
+    stored = encode_manifest(
+        metadata,
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=[
+            ManifestEntry(EntryStatus.EXISTING, 7, 1, 1, data_file(f"{number}", 1, (value,)))
+            for number, value in enumerate(values)
+        ],
+        path="m.avro",
+        snapshot=NewSnapshot(77, 9),
+    )
+    task = SplitTask(ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {}), (stored.manifest,), (), 0)
+    ((_, part),) = split_entries(task, lambda path: stored.data)
+    places = [place for place, _ in part.entries()]
+    order = sorted(range(len(values)), key=lambda number: (places[number], number))
+    assert [values[number] for number in order] == [None, -0.0, 0.0, 0.0]
+    assert order == [3, 1, 0, 2]
+    assert places[0] is places[2]
+
+
+# Manifests and manifest lists: entries say everything explicitly, and damage is named.
+
+
+def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file_number: int | None) -> ManifestEntry:
+    file = DataFile(
+        content=FileContent.DATA,
+        file_path="s3://b/f.parquet",
+        file_format="PARQUET",
+        partition=(),
+        record_count=1,
+        file_size_in_bytes=1,
+    )
+    return ManifestEntry(status, snapshot_id, number, file_number, file)
+
+
+@pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
+@pytest.mark.parametrize(("snapshot_id", "number"), [(None, 1), (1, None)])
+def test_existing_and_deleted_entries_must_say_it_all(
+    status: EntryStatus, snapshot_id: int | None, number: int | None
+) -> None:
+    """Written null, they would inherit the numbers of the wrong snapshot (rule 3)."""
+    with pytest.raises(ValueError, match="must carry its ids explicitly"):
+        encoded(drawn_table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
+
+
+@pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
+def test_a_file_sequence_number_that_was_lost_is_carried_over_as_lost(status: EntryStatus) -> None:
+    """Writers of v2's early days lost it; Java and PyIceberg read such entries, and nobody needs the number."""
+    metadata = drawn_table(2, spec=[])
+    lost = entry(status, 1, 1, None)
+    written = encoded(metadata, [lost], ManifestContent.DATA)
+    assert list(decode_manifest(written.data, written.manifest, metadata.specs[0])) == [lost]
+    copied = list(EntryCopier(metadata, 0).copy(written.data, written.manifest))
+    assert len(copied) == (status is EntryStatus.EXISTING)
+    identities = dict(decode_identities(written.data, written.manifest))
+    assert identities == ({lost.file.key: lost.identity} if status is EntryStatus.EXISTING else {})
+
+
+def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifest_from_v1() -> None:
+    metadata = drawn_table(2, spec=[])
+    schema = manifest_schema(2, metadata.schemas_current_first, metadata.specs[0])
+    sink = io.BytesIO()
+    file = {"content": 0, "file_path": "f", "file_format": "PARQUET", "partition": {}, "record_count": 1}
+    record = {"status": 0, "snapshot_id": 1, "data_file": {**file, "file_size_in_bytes": 1}}
+    fastavro.writer(sink, fastavro.parse_schema(schema), [record])
+    manifest = encoded(metadata, [], ManifestContent.DATA).manifest
+    with pytest.raises(MetadataUnreadable, match="EXISTING entry without sequence number"):
+        list(decode_manifest(sink.getvalue(), manifest, metadata.specs[0]))
+    from_v1 = replace(manifest, sequence_number=0)
+    (found,) = decode_manifest(sink.getvalue(), from_v1, metadata.specs[0])
+    assert (found.sequence_number, found.file_sequence_number) == (0, 0)
+    assert list(decode_identities(sink.getvalue(), from_v1)) == [(found.file.key, found.identity)]
+
+
+def test_v1_entries_have_the_block_size_that_v1_readers_require() -> None:
+    written = encoded(drawn_table(1, spec=[]), [entry(EntryStatus.ADDED, 1, None, None)], ManifestContent.DATA)
+    record: Any = next(fastavro.reader(io.BytesIO(written.data)))
+    assert record["data_file"]["block_size_in_bytes"] == 64 * 1024 * 1024
+    assert not {"sequence_number", "file_sequence_number"} & record.keys()
+    assert not {"content", "equality_ids"} & record["data_file"].keys()
+
+
+def test_decimals_of_a_narrower_type_are_widened() -> None:
+    """The column was promoted from decimal(4,2); older entries hold two bytes."""
+    fields = [{"id": 1, "name": "d", "required": False, "type": "decimal(20,2)"}]
+    spec = [{"name": "d", "transform": "identity", "source-id": 1, "field-id": 1000}]
+    metadata = drawn_table(2, fields, spec)
+    narrow = entry(EntryStatus.ADDED, 1, None, None)
+    narrow = replace(narrow, file=replace(narrow.file, partition=(b"\xff\x38",)))
+    written = encoded(metadata, [narrow], ManifestContent.DATA)
+    (found,) = decode_manifest(written.data, written.manifest, metadata.specs[0])
+    assert found.file.partition == (b"\xff\x38",)
+    assert written.manifest.partitions is not None
+    assert written.manifest.partitions[0].lower_bound == b"\xff\x38"
+
+
+def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
+    """Its decimal is stored wider then.  Told apart, a newer delete would miss the older file (rule 7, rule 10)."""
+    read = []
+    for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):
+        fields = [{"id": i, "name": f"d{i}", "required": False, "type": kind} for i in (1, 2)]
+        spec = [{"name": f"d{i}", "transform": "identity", "source-id": i, "field-id": 999 + i} for i in (1, 2)]
+        metadata = drawn_table(2, fields, spec)
+        made = entry(EntryStatus.ADDED, 1, None, None)
+        made = replace(made, file=replace(made.file, partition=(b"\x01", b"\xff")))
+        written = encoded(metadata, [made], ManifestContent.DATA)
+        (found,) = decode_manifest(written.data, written.manifest, metadata.specs[0])
+        read.append(found.file.partition)
+    assert read == [(b"\x01", b"\xff")] * 3
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data[:50], lambda data: b"", lambda _: b"{}"])
+def test_damaged_files_name_themselves(damage: Any) -> None:
+    metadata = drawn_table(2, spec=[])
+    made = [entry(EntryStatus.ADDED, 1, None, None)] * 100
+    written = encoded(metadata, made, ManifestContent.DATA)
+    with pytest.raises(MetadataUnreadable, match=r"s3://b/m\.avro"):
+        list(decode_manifest(damage(written.data), written.manifest, metadata.specs[0]))
+    listed = encode_manifest_list(
+        2, [written.manifest] * 100, snapshot_id=1, parent_snapshot_id=None, sequence_number=7
+    )
+    with pytest.raises(MetadataUnreadable, match=r"s3://b/list\.avro"):
+        decode_manifest_list(damage(listed), "s3://b/list.avro")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("plain", "plain"), ("we ird", "we_x20ird"), ("1x", "_1x"), ("a.b", "a_x2Eb")]
+)
+def test_names_as_java_makes_them(name: str, wanted: str) -> None:
+    assert avro_name(name) == wanted
+
+
+# Which entries share a manifest.
+
+SIZED_FIELDS = [
+    {"id": 1, "name": "day", "required": False, "type": "date"},
+    {"id": 2, "name": "key", "required": False, "type": "uuid"},
+]
+PARTS = [
+    {"field-id": 1000 + i, "source-id": f["id"], "name": f"p{i}", "transform": "identity"}
+    for i, f in enumerate(SIZED_FIELDS)
+]
+MORE: dict[str, Any] = {
+    "schemas": [{"type": "struct", "schema-id": 0, "fields": SIZED_FIELDS}],
+    "partition-specs": [{"spec-id": 0, "fields": PARTS}, {"spec-id": 1, "fields": PARTS[:1]}],
+    "properties": {"commit.manifest.target-size-bytes": "2000"},
+}
+LOW, HIGH = bytes(16), b"\xff" * 16
+
+
+def cut(spec_id: int, *partitions: tuple[Any, ...]) -> list[list[str]]:
+    """Files by manifest; an entry takes 1,000 bytes."""
+    entries = [
+        ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file(str(number), 1, partition))
+        for number, partition in enumerate(partitions)
+    ]
+    return [[entry.file.file_path for entry in part] for part in portions(table(**MORE), spec_id, entries, 1000.0)]
+
+
+def test_manifests_hold_what_fits_the_target() -> None:
+    assert cut(1, (1,), (2,), (None,), (1,), (1,)) == [["0", "1"], ["2", "3"], ["4"]]
+    assert cut(1) == []
+
+
+def test_uuids_of_both_signs_never_share_a_manifest() -> None:
+    """No bounds of both would hold in the order of Iceberg-Java and in that of all others."""
+    assert cut(0, (1, LOW), (1, HIGH), (2, LOW), (2, HIGH), (3, None)) == [["0", "2"], ["4"], ["1", "3"]]

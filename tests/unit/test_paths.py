@@ -1,0 +1,336 @@
+"""Paths: spellings, folders, and which table a file lies under."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import TableName
+from icekeeper.operations.expiry.unreferenced import Candidates
+from icekeeper.operations.orphans.orphan_rules import TableLocations
+from icekeeper.pass_context.stores import Footprint, data_folders, data_root
+from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import (
+    FolderNames,
+    PathSet,
+    authority,
+    compared,
+    is_under,
+    may_be_under,
+    merged_spelling,
+    merged_spellings,
+    normalise,
+    real_path,
+)
+
+# A path is looked at once for all questions about it, and answers as its text does.
+
+PATHS = st.one_of(
+    st.text(st.sampled_from("/.:%2Ffiles3a\\x"), max_size=20),
+    st.lists(st.sampled_from(["a", "b", "..", ".", "%41", ".h", ""]), max_size=4).map("/".join),
+    st.lists(st.sampled_from(["a", "b", "..", ".", "%41", ".h", ""]), max_size=4).map(lambda p: "/" + "/".join(p)),
+    st.lists(st.sampled_from(["a", "b", "..", "%41"]), max_size=4).map(lambda parts: "s3://b/" + "/".join(parts)),
+)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the file system was asked whether a path is a link."""
+    counted, lstat = Counter[str](), os.lstat
+
+    def counting(path: Any, **more: Any) -> os.stat_result:
+        counted[str(path)] += 1
+        return lstat(path, **more)
+
+    monkeypatch.setattr(os, "lstat", counting)
+    return counted
+
+
+@given(PATHS, PATHS)
+def test_a_compared_path_answers_as_its_text_does(path: str, location: str) -> None:
+    now, place = compared(path), compared(location)
+    assert now == path
+    assert normalise(now) == normalise(path)
+    assert authority(now) == authority(path)
+    assert is_under(now, place) == is_under(path, location)
+    assert may_be_under(now, place) == may_be_under(path, location)
+    assert PathSet([location]).may_contain(now) == PathSet([location]).may_contain(path)
+    again = compared(path, is_plain=now.is_plain)
+    assert (again.key, again.normal, again.is_plain) == (now.key, now.normal, now.is_plain)
+
+
+def test_questions_about_a_compared_path_look_at_nothing(tmp_path: Path, looks: Counter[str]) -> None:
+    now, place = compared(str(tmp_path / "t/f")), compared(str(tmp_path / "t"))
+    looks.clear()
+    assert is_under(now, place)
+    assert may_be_under(now, place)
+    assert normalise(now) == str(tmp_path / "t/f")
+    assert not PathSet([str(tmp_path)]).may_contain(compared("s3://b/x"))
+    assert looks[str(tmp_path / "t/f")] == 0
+
+
+def test_each_comparison_sees_the_links_of_its_moment(tmp_path: Path) -> None:
+    """(rule 87)"""
+    (tmp_path / "target").write_text("")
+    path = str(tmp_path / "f")
+    before = compared(path)
+    (tmp_path / "f").symlink_to("target")
+    after = compared(path)
+    assert (before.normal, before.is_plain) == (path, True)
+    assert (after.normal, after.is_plain) == (str(tmp_path / "target"), False)
+
+
+def test_an_expiry_plans_with_one_look_at_each_file(tmp_path: Path, looks: Counter[str]) -> None:
+    (tmp_path / "data").mkdir()
+    paths = [str(tmp_path / "data" / f"{number}.parquet") for number in range(20)]
+    (tmp_path / "data" / "7.parquet").symlink_to("nothing")
+    candidates = Candidates([str(tmp_path)], lambda path: is_under(path, "/elsewhere"))
+    for path in paths:
+        candidates.add(path, 1, holds_rows=True)
+    candidates.leave_out(lambda path: normalise(path) == paths[3])
+    assert set(candidates.paths()) == {*paths} - {paths[3]}
+    assert {looks[path] for path in paths if path != paths[7]} == {1}
+    asked = [*candidates.of_each_folder()]
+    assert paths[7] in asked  # a link may lead anywhere
+    assert len(asked) <= 2
+
+
+# Paths of a folder of many files get the names that each would get by itself (rule 87).
+
+OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
+LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]
+FOLDERS = st.sampled_from([*OBJECTS, *LOCAL])
+NAMES = st.sampled_from(["f", "a b", "a%20b", "%41", "..", ".", ".f", "", "é", "\udcff", "a:b", "s3:"])
+
+
+@given(st.lists(st.tuples(FOLDERS, NAMES), max_size=5))
+def test_many_paths_of_a_folder_are_named_as_each_by_itself(drawn: list[tuple[str, str]]) -> None:
+    names, paths = FolderNames(), [f"{folder}/{name}" for folder, name in drawn] + [name for _, name in drawn]
+    for _ in range(10):
+        assert [names.normal(path) for path in paths] == [normalise(path) for path in paths]
+
+
+def test_a_link_among_many_files_leads_to_its_target(tmp_path: Path) -> None:
+    """Of the folder of a table that is itself reached by a link, and holds a link to a file elsewhere."""
+    real, other = tmp_path / "real", tmp_path / "other.parquet"
+    real.mkdir()
+    other.touch()
+    (tmp_path / "t").symlink_to(real)
+    (real / "link.parquet").symlink_to(other)
+    paths = [f"{tmp_path}/t/{number}.parquet" for number in range(20)] + [f"{tmp_path}/t/link.parquet"]
+    names = FolderNames()
+    assert [names.normal(path) for path in paths] == [*(f"{real}/{n}.parquet" for n in range(20)), str(other)]
+    listed = [ListedObject(path, 1, 1) for path in (str(other), f"{real}/3.parquet", f"{real}/orphan.parquet")]
+    kept = ReferencedPaths(str(real), paths)
+    assert [found.path for found in kept.unreferenced(listed, FolderNames())] == [f"{real}/orphan.parquet"]
+
+
+def test_of_a_folder_that_cannot_be_listed_each_file_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
+    names, paths = FolderNames(), [f"{tmp_path}/{number}" for number in range(20)]
+    assert [names.normal(path) for path in paths] == paths
+    assert names.normal(f"{tmp_path}/link") == f"{tmp_path}/other"
+
+
+# The roots in which a table's data files lie, less the folders of partition and hash.
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://b/t/data/f.parquet",
+        "s3a://b/t/data/f.parquet",
+        "s3://b/t/data/day=2026-01-01/f.parquet",
+        "s3://b/t/data/day=2026-01-01/region=eu%2Fwest/f.parquet",
+        "s3://b/t/data/0110/1010/0011/10010110/f.parquet",
+        "s3://b/t/data/0110/1010/0011/10010110/day=1/f.parquet",
+        "s3://b/t/data/0110/1010/0011/10010110-f.parquet",
+        "s3://b/t/data/day=/f.parquet",
+    ],
+)
+def test_every_layout_of_one_folder_has_it_as_its_root(path: str) -> None:
+    assert data_root(path) == "s3://b/t/data"
+
+
+@pytest.mark.parametrize(
+    "folder", ["0110", "0110/1010/0011", "year-2026", "1f3a99c0", "1f3a99c0d", "20260101", "zZ3_-a"]
+)
+def test_other_folders_are_roots_themselves(folder: str) -> None:
+    assert data_root(f"s3://b/t/{folder}/f.parquet") == f"s3://b/t/{folder}"
+
+
+def test_local_files_too() -> None:
+    assert data_root("file:///wh/t/data/p=1/f") == data_root("/wh/t/data/f") == "/wh/t/data"
+
+
+def test_roots_are_told_once() -> None:
+    footprint = Footprint()
+    for number in range(3):
+        footprint.see(f"s3://b/t/data/p={number}/f")
+    assert footprint.news() == {"s3://b/t/data"}
+    footprint.see("s3://b/t/data/p=7/f")
+    assert footprint.news() == set()
+    footprint.see("s3://c/x/f")
+    assert footprint.news() == {"s3://c/x"}
+    assert footprint.roots() == {"s3://b/t/data", "s3://c/x"}
+
+
+def test_hashes_of_earlier_versions_are_known_where_the_table_keeps_its_data() -> None:
+    footprint = Footprint()
+    for folder in ("1f3a99c0", "12345678/day=1", "zZ3_-a", "2026/01"):
+        footprint.see(f"s3a://b/t/data/{folder}/f", ("s3://b/t/data",))
+    assert footprint.roots() == {"s3://b/t/data"}
+    footprint.see("s3://b/t/database/1f3a99c0/f", ("s3://b/t/data",))
+    assert footprint.roots() == {"s3://b/t/data", "s3://b/t/database/1f3a99c0"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "folders"),
+    [
+        ({}, ["s3://b/t/data"]),
+        ({"write.data.path": "s3a://c/x/"}, ["s3://b/t/data", "s3://c/x"]),
+        ({"write.data.path": "s3://b/t"}, ["s3://b/t/data"]),
+        ({"write.data.path": "s3://b"}, ["s3://b/t/data"]),
+        ({"write.metadata.path": "s3://b/t/data/m"}, []),
+    ],
+)
+def test_a_folder_that_holds_more_than_data_is_no_root_of_all_below_it(
+    properties: dict[str, str], folders: list[str]
+) -> None:
+    table = TableMetadata({"format-version": 2, "location": "s3://b/t", "properties": properties})
+    assert list(data_folders(table)) == folders
+
+
+def test_of_too_many_roots_the_store_is_told_so_that_nothing_is_missed() -> None:
+    footprint = Footprint()
+    for number in range(1_500):
+        footprint.see(f"s3://b/t/{number}x/f")
+    assert "s3://b" in footprint.roots()
+    assert len(footprint.roots()) <= 1_001
+
+
+# A reference protects the object that some store or client takes for it (rule 85).
+
+HOME = "s3://b/t"
+COMPOSED, DECOMPOSED = "k=\u00e9", "k=e\u0301"
+
+
+@pytest.mark.parametrize(
+    ("referenced", "listed"),
+    [
+        (f"s3a://b/t/data/{COMPOSED}/f", f"s3://b/t/data/{DECOMPOSED}/f"),
+        (f"s3://b/t/data/{DECOMPOSED}/f", f"s3://b/t/data/{COMPOSED}/f"),
+        ("s3://b/t/data/k=%C3%A9/f", f"s3://b/t/data/{DECOMPOSED}/f"),
+        ("s3://b/t/data/a\\b", "s3://b/t/data/a/b"),
+        ("s3a://b/t/./data/f", "s3://b/t/data/f"),
+        ("s3a://b/t/data/../data//f", "s3://b/t/data/f"),
+        ("s3a://b/../t/data/f", "s3://b/t/data/f"),
+    ],
+)
+def test_a_reference_in_another_spelling_protects_the_object(referenced: str, listed: str) -> None:
+    here, there = ReferencedPaths(HOME, [referenced]), ReferencedPaths(HOME, hash_of=path_hash)
+    there.add_hashes([ReferencedPaths(HOME, hash_of=path_hash).hashes(referenced)])
+    other = f"{listed}.other"
+    objects = [ListedObject(path, 1, 1) for path in (listed, other)]
+    for known in (here, there):
+        assert [found.path for found in known.unreferenced(objects, FolderNames())] == [other]
+        assert (listed in known, other in known) == (True, False)
+    elsewhere = ReferencedPaths(HOME, [referenced.replace("//b/", "//c/")])
+    assert (elsewhere.has_prefix_mismatch(listed), elsewhere.has_prefix_mismatch(other)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("protected", "listed"),
+    [
+        (f"s3://b/t/{COMPOSED}", f"s3://b/t/{DECOMPOSED}/f"),
+        (f"s3://b/t/{DECOMPOSED}", f"s3a://b/t/{COMPOSED}"),
+        ("s3://b/t/a\\b", "s3://b/t/a/b/f"),
+        ("s3://b/t/a/b", "s3://b/t/a\\b"),
+        ("s3a://b/u/../t/a", "s3://b/t/a/f"),
+        ("s3://b/t", "s3://b/t/../u/f"),
+        ("s3://b/u", "s3://b/t/../u/f"),
+    ],
+)
+def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, listed: str) -> None:
+    assert may_be_under(listed, protected)
+    assert PathSet([protected]).may_contain(listed)
+    assert not PathSet([f"{protected}2"]).may_contain(listed)
+
+
+def test_only_the_folder_that_was_named_is_swept() -> None:
+    named = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)
+    assert (named.may_contain(f"s3a://b/t/{COMPOSED}/f"), named.may_contain(f"s3://b/t/{DECOMPOSED}/f")) == (
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize("path", ["s3://b/t/f", "s3://b/t/.f", "s3://b", "/w/t/.f", "/w/a\\b", "gs://b/t/a..b"])
+def test_what_has_one_spelling_stays_as_it_is(path: str) -> None:
+    assert (merged_spelling(path), merged_spellings([path])) == (path, [path])
+
+
+# Real paths of local files: what is remembered of folders.
+
+
+def test_a_relative_folder_is_that_of_the_working_folder_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another working folder had below the same name is not remembered."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert real_path("./f") == str(tmp_path / name / "f")
+        assert real_path("wh/f") == str(tmp_path / name / "wh" / "f")
+
+
+# Which table a file lies under.
+
+OUTER, INNER, TWIN, OTHER = (TableName(("ns",), name) for name in ("outer", "inner", "twin", "other"))
+TERRITORY = TableLocations(
+    [
+        (OUTER, "s3://b/w/outer"),
+        (INNER, "s3a://b/w/outer/data/inner/"),
+        (TWIN, "s3://b/w/outer/data/inner"),
+        (OTHER, "s3://b/w/other"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "owners"),
+    [
+        ("s3://b/w/outer/data/f", (OUTER,)),
+        ("s3a://b/w/outer/data/f", (OUTER,)),
+        ("s3://b/w/outer/data/inner/data/f", (INNER, TWIN)),
+        ("s3://b/w/outer/data/inner2/f", (OUTER,)),
+        ("s3://b/w/other/f", (OTHER,)),
+        ("s3://b/w/f", ()),
+        ("s3://b/w/outer", ()),
+        ("s3://c/w/outer/f", ()),
+        ("/b/w/outer/f", ()),
+        # Somebody could take these for files in there; what would be deleted is something else.
+        ("s3://b/w/outer%2Ff", ()),
+        ("s3://b/w//other/f", ()),
+        ("s3://b/w/other/../f", ()),
+    ],
+)
+def test_a_file_belongs_to_the_innermost_table_around_it(path: str, owners: tuple[TableName, ...]) -> None:
+    assert TERRITORY.tables_around(path) == owners
+
+
+def test_a_warehouse_without_tables_owns_nothing() -> None:
+    assert TableLocations([]).tables_around("/w/t/f") == ()
+    assert TableLocations([(OTHER, "file:///w/t")]).tables_around("/w/t/f") == (OTHER,)

@@ -1,0 +1,585 @@
+"""What people and programs read of an outcome: JSON, tables, words, and the page."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from icekeeper.errors import StorageError
+from icekeeper.maintenance.begin_and_end_pass import with_warnings
+from icekeeper.policy import Layer, Operation, resolve
+from icekeeper.report.outcome import (
+    BucketOutcome,
+    OperationOutcome,
+    Outside,
+    PassOutcome,
+    Status,
+    failed,
+    listing_in,
+    order_json,
+    refused,
+    skipped,
+    succeeded,
+    told_anew,
+)
+from icekeeper.report.page import LastPass, Page, TableOnPage, render_page
+from icekeeper.report.terminal import (
+    print_bucket,
+    print_detection,
+    print_loads,
+    print_outcome,
+    print_passes,
+    print_pins,
+    print_policy,
+    print_problems,
+    print_rows,
+    trouble,
+)
+
+# What people read of a sweep over a bucket: a sentence is not repeated table by table.
+
+
+def test_a_sentence_is_not_repeated_table_by_table() -> None:
+    removed = {"ns.a": 0, "ns.b": 0, "ns.c": 2}
+    tables = {
+        name: succeeded(Operation.REMOVE_ORPHANS, f"removed {count} orphan file(s)") for name, count in removed.items()
+    }
+    outcome = BucketOutcome(
+        catalog="C", bucket="b", run_id="r", dry_run=False, tables=tables, outside=Outside(), foreign=()
+    )
+    stream = io.StringIO()
+    print_bucket(Console(file=stream, width=200), outcome)
+    assert stream.getvalue().splitlines() == [
+        "b: succeeded",
+        "ns.a  succeeded  removed 0 orphan file(s)",
+        "ns.b  succeeded  as above",
+        "ns.c  succeeded  removed 2 orphan file(s)",
+    ]
+
+
+# The vocabulary of outcomes, and the exact JSON that programs read.
+
+COMPACTED = succeeded(
+    Operation.COMPACT,
+    "compacted 15 files into 3 (across 3 bins)",
+    snapshot_ids=[11, 12],
+    metrics={"compact.files_merged": 15, "compact.files_written": 3, "compact.bins": 3},
+    files_planned=["s3://b/data/1.parquet", "s3://b/data/2.parquet"],
+)
+EXPIRED = succeeded(
+    Operation.EXPIRE_SNAPSHOTS,
+    "expired 2 snapshot(s), deleted 1 unreferenced file(s)",
+    metrics={"expire_snapshots.snapshots_expired": 2},
+    files_planned=["s3://b/data/0.parquet"],
+    files_deleted=["s3://b/data/0.parquet"],
+)
+SKIPPED = skipped(Operation.REWRITE_MANIFESTS, "only 1 data manifests, below threshold of 5")
+SWEPT = succeeded(Operation.REMOVE_ORPHANS, "removed 0 orphan file(s)", metrics={"remove_orphans.orphans_removed": 0})
+FAILED = failed(Operation.COMPACT, "the bucket did not answer")
+REFUSED = refused(Operation.COMPACT, "the table has delete files")
+
+
+def make_pass(*operations: OperationOutcome, dry_run: bool = False) -> PassOutcome:
+    return PassOutcome(table="ns.t", catalog="C", run_id="run-1", dry_run=dry_run, operations=operations)
+
+
+def no_listing(name: str, files: object) -> str:
+    raise AssertionError("nothing here is long enough for a listing")
+
+
+def test_the_summary_joins_every_operations_sentence() -> None:
+    assert make_pass(COMPACTED, EXPIRED, SKIPPED).summary == (
+        "compact: compacted 15 files into 3 (across 3 bins); "
+        "expire_snapshots: expired 2 snapshot(s), deleted 1 unreferenced file(s); "
+        "rewrite_manifests: only 1 data manifests, below threshold of 5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operations", "status"),
+    [
+        ([], "succeeded"),
+        ([SKIPPED], "succeeded"),
+        ([COMPACTED, SKIPPED], "succeeded"),
+        ([FAILED], "failed"),
+        ([FAILED, SKIPPED], "failed"),
+        ([FAILED, EXPIRED], "partial"),
+        ([FAILED, REFUSED], "partial"),
+        ([REFUSED], "partial"),
+        ([REFUSED, EXPIRED], "partial"),
+    ],
+)
+def test_the_status_of_a_pass(operations: list[OperationOutcome], status: str) -> None:
+    """Failed when all attempted failed, partial when any failed or was refused; skipping is success."""
+    assert make_pass(*operations).status.value == status
+
+
+def test_the_json_document_is_exactly_the_contract() -> None:
+    assert make_pass(COMPACTED, EXPIRED, SKIPPED, dry_run=True).to_json(no_listing) == {
+        "table": "ns.t",
+        "catalog": "C",
+        "run_id": "run-1",
+        "dry_run": True,
+        "status": "succeeded",
+        "operations": [
+            {
+                "operation": "compact",
+                "status": "succeeded",
+                "reason": None,
+                "summary": "compacted 15 files into 3 (across 3 bins)",
+                "snapshot_id": 12,
+                "snapshot_ids": [11, 12],
+                "metrics": {"compact.files_merged": 15, "compact.files_written": 3, "compact.bins": 3},
+                "files": {"planned": ["s3://b/data/1.parquet", "s3://b/data/2.parquet"], "deleted": []},
+            },
+            {
+                "operation": "expire_snapshots",
+                "status": "succeeded",
+                "reason": None,
+                "summary": "expired 2 snapshot(s), deleted 1 unreferenced file(s)",
+                "snapshot_id": None,
+                "snapshot_ids": [],
+                "metrics": {"expire_snapshots.snapshots_expired": 2},
+                "files": {"planned": ["s3://b/data/0.parquet"], "deleted": ["s3://b/data/0.parquet"]},
+            },
+            {
+                "operation": "rewrite_manifests",
+                "status": "skipped",
+                "reason": "only 1 data manifests, below threshold of 5",
+                "summary": "only 1 data manifests, below threshold of 5",
+                "snapshot_id": None,
+                "snapshot_ids": [],
+                "metrics": {},
+                "files": {"planned": [], "deleted": []},
+            },
+        ],
+        "summary": make_pass(COMPACTED, EXPIRED, SKIPPED).summary,
+        "metrics": {
+            "compact.files_merged": 15,
+            "compact.files_written": 3,
+            "compact.bins": 3,
+            "expire_snapshots.snapshots_expired": 2,
+        },
+    }
+
+
+def test_ten_thousand_paths_stay_inline() -> None:
+    paths = [f"f{n}" for n in range(10_000)]
+    outcome = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths, files_deleted=paths)
+    assert outcome.to_json("r", no_listing)["files"] == {"planned": paths, "deleted": paths}
+
+
+def test_more_paths_go_to_a_listing_file(tmp_path: Path) -> None:
+    paths = [f"f{n}" for n in range(10_001)]
+    outcome = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths, files_deleted=paths[:3])
+    listing = tmp_path / "new" / "r-remove_orphans.files.json"
+    assert outcome.to_json("r", listing_in(tmp_path / "new"))["files"] == {
+        "listing": str(listing),
+        "planned_count": 10_001,
+        "deleted_count": 3,
+    }
+    assert json.loads(listing.read_text()) == {"planned": paths, "deleted": paths[:3]}
+
+
+def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) -> None:
+    """A table's name may be a path (rule 286)."""
+    folder, before = tmp_path / "state" / "listings", os.umask(0o022)
+    try:
+        written = Path(listing_in(folder)(f"{tmp_path}/ns.t-staged", {"staged": ["f"]}))
+    finally:
+        os.umask(before)
+    assert [*tmp_path.rglob("*")] == [folder.parent, folder, written]
+    modes = [stat.filemode(path.stat().st_mode) for path in (folder.parent, folder, written)]
+    assert modes == ["drwx------", "drwx------", "-rw-------"]
+
+
+def test_a_listing_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"^the list of files cannot be written to .*/file/x\.files\.json: "):
+        listing_in(tmp_path / "file")("x", {})
+
+
+@pytest.mark.parametrize(
+    ("operations", "idle"),
+    [
+        ([SKIPPED, SWEPT], True),
+        ([SKIPPED, REFUSED], True),
+        ([SKIPPED, COMPACTED], False),
+        ([EXPIRED], False),
+        ([succeeded(Operation.EXPIRE_SNAPSHOTS, "expired 1 snapshot(s), deleted 0 unreferenced file(s)")], False),
+        ([SKIPPED, FAILED], False),
+    ],
+)
+def test_a_pass_is_idle_when_it_changed_nothing_and_nothing_failed(
+    operations: list[OperationOutcome], idle: bool
+) -> None:
+    assert make_pass(*operations).is_idle is idle
+
+
+def test_every_unsuccessful_outcome_says_why() -> None:
+    for outcome, status in ((SKIPPED, Status.SKIPPED), (REFUSED, Status.REFUSED), (FAILED, Status.FAILED)):
+        assert outcome.status is status
+        assert outcome.reason == outcome.summary
+
+
+def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
+    parts = [
+        succeeded(Operation.EXPIRE_SNAPSHOTS, "s", metrics={"clock.skew_s": 61}),
+        refused(Operation.REMOVE_ORPHANS, "r", metrics={"clock.skew_s": -172_800}),
+        skipped(Operation.COMPACT, "c"),
+    ]
+    (warning,) = with_warnings(make_pass(*parts)).warnings
+    assert warning == (
+        "this machine's clock is 172800 s behind the clock of the table's store, by which ages are judged; set it right"
+    )
+    assert with_warnings(make_pass(parts[2])).warnings == ()
+
+
+# The page of a catalog: what it tells, and that names and sentences on it stay text.
+
+NOW_MS = 1_700_000_000_000
+HOSTILE = "ns.<script>alert('&')</script>\x07"
+COUNTERS = {"lake_data_files": 60, "lake_bytes": 3 * 2**20, "lake_average_file_bytes": 50 * 2**10, "lake_snapshots": 9}
+
+
+class Outline(HTMLParser):
+    """The tags of a page, the texts in it, and the widths of its bars."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.bars: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {name for name, _ in attrs} & {"src", "href"}, "the page needs nothing else"
+        self.bars += [value or "" for name, value in attrs if name == "style"]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def page_of(*tables: TableOnPage) -> Outline:
+    totals = {"lake_data_files": 72, "lake_bytes": 3 * 2**20}
+    return Outline(render_page(Page("lake", NOW_MS, totals, tables)))
+
+
+def test_the_page_tells_what_needs_work_the_most_urgent_first() -> None:
+    page = page_of(
+        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass=LastPass(NOW_MS, "succeeded", "compact: done")),
+        TableOnPage("shop.orders", COUNTERS, ("it has 9 snapshots", "60 small files"), ("60 small files",), 0.5),
+        TableOnPage("shop.late", {}, (), ("too many manifests",), 0.75, "is maintained now"),
+    )
+    assert "2 of 3 tables need work." in page.texts
+    assert "What is in trouble" not in page.texts
+    work = page.texts[page.texts.index("What needs work") : page.texts.index("All tables, by the number of data files")]
+    assert [text for text in work if text.startswith("shop.")] == ["shop.late", "shop.orders"]
+    assert {"60 small files", "too many manifests", "icekeeper maintain NAMESPACE.TABLE --catalog lake"} < set(work)
+    everything = page.texts[page.texts.index("All tables, by the number of data files") :]
+    told = {"shop.orders": "needs work", "shop.calm": "no work due", "shop.late": "needs work"}
+    assert [(text, everything[at + 1]) for at, text in enumerate(everything) if text in told] == [*told.items()]
+    assert {"60", "50 KB", "3 MB", "it has 9 snapshots", "is maintained now"} < set(everything)
+    assert "60 small files" not in everything  # it stands further up
+    last = everything.index("last pass 2023-11-14 22:13:20 UTC: succeeded")
+    assert everything[last + 1] == "compact: done"
+    assert page.bars == [f"width: {share}%" for share in ("75.0", "50.0", "100.0", "20.0", "0.0")]
+
+
+def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
+    gone = "m.avro is gone; restore it"
+    summary = f"compact: {gone}; expire_snapshots: no snapshots to expire; remove_orphans: {gone}"
+    page = page_of(
+        TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=LastPass(0, "partial", summary)),
+        TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
+        TableOnPage("shop.calm"),
+    )
+    assert "2 of 3 tables are in trouble, 1 needs work." in page.texts
+    trouble = page.texts[page.texts.index("What is in trouble") : page.texts.index("What needs work")]
+    at = trouble.index("shop.torn")
+    assert trouble[at:] == [
+        "shop.torn",
+        "last pass partial",
+        "compact: m.avro is gone; restore it",
+        "expire_snapshots: no snapshots to expire",
+        "remove_orphans: as compact",
+        "shop.lost",
+        "cannot be read",
+        "metadata file x cannot be read",
+    ]
+
+
+def test_a_name_is_text_and_no_script() -> None:
+    last = LastPass(0, HOSTILE, HOSTILE)
+    page = page_of(TableOnPage(HOSTILE, {}, (HOSTILE,), ("due",), left_alone=HOSTILE, last_pass=last))
+    assert "script" not in page.tags
+    plain = "ns.<script>alert('&')</script>\\x07"
+    # Its name in all three tables, a warning, why it is left alone, and its pass, which is told twice.
+    assert page.texts.count(plain) == 7
+    assert page.texts.count(f"last pass {plain}") == 2
+
+
+def test_where_nothing_needs_work_the_page_says_so() -> None:
+    page = page_of(TableOnPage("ns.t"))
+    assert "0 of 1 table need work." in page.texts
+    assert "Nothing: every table that can be read is as its settings want it." in page.texts
+    assert "This catalog has no tables." in page_of().texts
+
+
+# What people see; colours only on a terminal.
+
+
+def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(
+        file=stream, width=width, force_terminal=terminal, color_system="standard" if terminal else None
+    ), stream
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+OUTCOME = PassOutcome(
+    table="ns.[red]t",
+    catalog="C",
+    run_id="r",
+    dry_run=True,
+    operations=(
+        failed(Operation.COMPACT, "s3://b/[x].parquet is missing"),
+        skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
+    ),
+)
+
+
+def test_a_pass_shows_every_operation_and_takes_nothing_for_markup() -> None:
+    target, stream = console()
+    print_outcome(target, OUTCOME)
+    assert lines(stream) == [
+        "ns.[red]t: failed (dry run: nothing was changed)",
+        "compact           failed   s3://b/[x].parquet is missing",
+        "expire_snapshots  skipped  no snapshots to expire",
+    ]
+
+
+def test_operations_that_share_a_reason_share_a_sentence() -> None:
+    parts = (
+        failed(Operation.COMPACT, "m.avro is truncated"),
+        refused(Operation.EXPIRE_SNAPSHOTS, "m.avro is truncated"),
+        skipped(Operation.REMOVE_ORPHANS, "nothing of interest"),
+        failed(Operation.REWRITE_MANIFESTS, "the disk is full"),
+    )
+    outcome = PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=False, operations=parts)
+    assert trouble(outcome) == (
+        "ns.t: compact failed, expire_snapshots refused: m.avro is truncated; "
+        "rewrite_manifests failed: the disk is full"
+    )
+
+
+def test_colours_appear_on_a_terminal_only() -> None:
+    target, stream = console(terminal=True)
+    print_outcome(target, OUTCOME)
+    assert "\x1b[31mfailed\x1b[0m" in stream.getvalue()
+
+
+def test_detection_shows_proposals_then_what_was_left_out() -> None:
+    target, stream = console()
+    print_detection(
+        target,
+        {
+            "catalog": "C",
+            "scanned": 2,
+            "proposals": [{"table": "ns.a", "reasons": ["one", "two"], "priority": 0.8936}],
+            "skipped": [{"table": "ns.bb", "reason": "no sign of work"}],
+        },
+    )
+    assert lines(stream) == [
+        "2 tables scanned, 1 needs work",
+        "ns.a   priority 0.89  one; two",
+        "ns.bb                 no sign of work",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("proposed", "beyond", "told"),
+    [(2, 8, "10 need work, 8 of them beyond max_jobs_per_detection"), (0, 0, "0 need work")],
+)
+def test_detection_counts_the_tables_beyond_the_limit_too(proposed: int, beyond: int, told: str) -> None:
+    target, stream = console()
+    proposals = [{"table": f"ns.t{n}", "reasons": ["one"], "priority": 0.5} for n in range(proposed)]
+    print_detection(target, {"scanned": 12, "proposals": proposals, "skipped": [], "beyond_limit": beyond})
+    assert lines(stream)[0] == f"12 tables scanned, {told}"
+
+
+def test_verification_shows_what_was_checked_and_every_problem() -> None:
+    target, stream = console()
+    problem = {"kind": "missing_file", "path": "s3://b/f", "detail": "referenced by snapshot 1"}
+    checked = {"snapshots": 3, "files": 120}
+    print_problems(target, {"table": "ns.t", "ok": False, "problems": [problem], "checked": checked})
+    print_problems(target, {"table": "ns.t", "ok": True, "problems": [], "checked": checked})
+    assert lines(stream) == [
+        "ns.t: damaged (3 snapshots, 120 files)",
+        "  missing_file s3://b/f: referenced by snapshot 1",
+        "ns.t: ok (3 snapshots, 120 files)",
+    ]
+
+
+def test_where_nothing_is_held_that_is_said() -> None:
+    target, stream = console()
+    print_pins(target, [])
+    print_loads(target, [])
+    assert lines(stream) == ["no pin holds this table", "no staged load is recorded for this table"]
+
+
+def test_a_policy_shows_value_and_source_of_every_key() -> None:
+    target, stream = console(width=250)
+    rows = resolve([Layer("--set", {"min_input_files": "3"})]).rows()
+    print_policy(target, rows)
+    shown = lines(stream)
+    assert len(shown) == 1 + len(rows)
+    assert next(line for line in shown if line.startswith("min_input_files")).split()[:3] == [
+        "min_input_files",
+        "3",
+        "--set",
+    ]
+
+
+# Tables fit the terminal; where a program reads, a row stays one line.
+
+LONG = "sort_order names column 'idd', which the table does not have or which has no order; its columns are id, name"
+PATH = "s3://bucket/" + "x" * 120 + ".parquet"
+
+
+def printed(rows: list[tuple[str, ...]], width: int, *, terminal: bool = True) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=terminal, color_system=None)
+    print_rows(console, [tuple(map(Text, row)) for row in rows])
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_long_sentence_is_continued_below_itself(width: int) -> None:
+    lines = printed([("ns.orders", "failed", LONG), ("ns.t", "failed", "short")], width)
+    assert max(map(len, lines)) <= width
+    assert lines[-1] == "ns.t       failed  short"
+    assert all(line.startswith(" " * 19) for line in lines[1:-1])
+    assert " ".join(line[19:] for line in lines[:-1]) == LONG
+
+
+def test_a_column_without_room_begins_on_its_own_line() -> None:
+    lines = printed([("n" * 40, "failed", LONG), ("ns.t", "failed", "short")], 60)
+    assert lines.pop() == f"{'ns.t':40}  failed  short"
+    assert lines[0] == "n" * 40 + "  failed"
+    assert [line[:4] for line in lines[1:]] == ["    "] * (len(lines) - 1)
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_path_stays_one_word() -> None:
+    assert PATH in printed([("ns.t", f"missing {PATH} of a snapshot")], 60)[1]
+
+
+def test_where_no_terminal_is_a_row_is_one_line() -> None:
+    assert printed([("ns.t", LONG)], 60, terminal=False) == [f"ns.t  {LONG}"]
+
+
+def test_a_policy_fits_a_terminal_of_80_columns() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system=None)
+    rows = resolve([Layer("--set", {"min_input_files": "3"})]).rows()
+    print_policy(console, rows)
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "min_input_files = 3  (--set)" in [line.rstrip() for line in lines]
+    assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
+
+
+def test_a_name_of_a_megabyte_fills_no_other_line() -> None:
+    long = "n" * 1_000_000
+    lines = printed([(long, "failed", "x"), *(("ns.t", "failed", "y") for _ in range(100))], 80, terminal=False)
+    assert lines[0] == f"{long}  failed  x"
+    assert set(lines[1:]) == {f"{'ns.t':200}  failed  y"}
+
+
+# What people read of an outcome: no names of our classes, no sentence line after line, what a dry run cannot know.
+
+
+def outcome_of(*parts: OperationOutcome, dry_run: bool = False) -> PassOutcome:
+    return PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=dry_run, operations=parts)
+
+
+def printed_outcome(outcome: PassOutcome) -> list[str]:
+    stream = io.StringIO()
+    print_outcome(Console(file=stream, width=200), outcome)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def test_our_class_names_are_left_to_programs() -> None:
+    broken = outcome_of(failed(Operation.COMPACT, "1 bin(s) failed: StorageError: the disk is full"))
+    assert printed_outcome(broken)[1] == "compact failed 1 file group(s) failed: the disk is full"
+    assert trouble(broken) == "ns.t: compact failed: 1 file group(s) failed: the disk is full"
+    assert broken.summary == "compact: 1 bin(s) failed: StorageError: the disk is full"
+    stream = io.StringIO()
+    entry = {"started_ms": 0, "duration_ms": 1, "status": "failed", "summary": "compact: CommitConflict: moved"}
+    print_passes(Console(file=stream, width=200), [entry])
+    assert stream.getvalue().endswith("failed  compact: moved\n")
+
+
+def test_a_sentence_is_not_repeated_line_by_line() -> None:
+    disabled = "maintenance is disabled (--set)"
+    parts = [skipped(operation, disabled) for operation in list(Operation)[:3]]
+    assert printed_outcome(outcome_of(*parts, refused(Operation.REMOVE_ORPHANS, "x is missing")))[1:] == [
+        f"expire_partitions skipped {disabled}",
+        "compact skipped as above",
+        "rewrite_position_deletes skipped as above",
+        "remove_orphans refused x is missing",
+    ]
+    apart = (
+        failed(Operation.COMPACT, "x is missing"),
+        skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
+        refused(Operation.REMOVE_ORPHANS, "StorageError: x is missing"),
+    )
+    assert printed_outcome(outcome_of(*apart))[3] == "remove_orphans refused as compact"
+
+
+def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
+    parts = (
+        succeeded(Operation.COMPACT, "would compact 36 files into 1"),
+        skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
+        succeeded(Operation.REMOVE_ORPHANS, "would remove 0 orphan file(s)"),
+        succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
+    )
+    told = "planned here on the table as it is; the pass plans anew after compact: expire_snapshots, rewrite_manifests"
+    assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == told
+    assert told_anew(parts) == told
+    assert told not in printed_outcome(outcome_of(*parts))
+    assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
+
+
+def test_what_no_operation_changes_first_is_planned_for_good() -> None:
+    parts = (
+        skipped(Operation.COMPACT, "no files eligible for compaction"),
+        succeeded(Operation.REMOVE_ORPHANS, "would remove 3 orphan file(s)"),
+        succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
+    )
+    assert (told_anew(parts), order_json(parts)) == (None, {})
+
+
+def test_bins_are_file_groups_to_people() -> None:
+    """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
+    one = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
+    three = outcome_of(succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) alone"))
+    assert printed_outcome(one)[1] == "compact succeeded compacted 6 files into 1"
+    assert (
+        printed_outcome(three)[1]
+        == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) alone"
+    )
+    assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"

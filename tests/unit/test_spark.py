@@ -1,0 +1,189 @@
+"""Sessions and tasks of Spark, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import invalidate_caches
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from icekeeper.engines import spark
+from icekeeper.engines.spark import SparkEngine
+from icekeeper.engines.spark_tasks import SparkTasks
+from icekeeper.errors import StorageError
+from icekeeper.machine.resources import on_cores, task_cores
+from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
+
+# A session that keeps few stages is told which settings to raise (platform 6), without Spark.
+
+
+class Session:
+    """A context of somebody's session, and its one RDD; jobs succeed."""
+
+    master = "yarn"
+
+    def __init__(self, stage: Any) -> None:
+        self.stage = stage
+        self.runs = 0
+
+    def parallelize(self, tasks: Any, count: int) -> Session:
+        return self
+
+    flatMap = partitionBy = mapPartitionsWithIndex = lambda self, *arguments: self  # noqa: N815  # Spark's names
+
+    def setJobGroup(self, *group: str, **options: bool) -> None:  # noqa: N802  # Spark's name
+        pass
+
+    def collect(self) -> list[str]:
+        self.runs += 1
+        return ["merged"]
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
+        return {}
+
+    def statusTracker(self) -> Any:  # noqa: N802  # Spark's name
+        job = SimpleNamespace(status="SUCCEEDED", stageIds=[3, 4])
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda group: [1],
+            getJobInfo=lambda number: job,
+            getStageInfo=lambda number: self.stage if number == 4 else None,
+        )
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "inheritable_thread_target", lambda function: function)
+
+
+def exchange(session: Session) -> list[Any]:
+    def split(task: int) -> Iterator[tuple[int, int]]:
+        yield 0, task
+
+    def merge(part: int, items: Iterator[int]) -> int:
+        return sum(items)
+
+    return SparkEngine(session).exchange(split, [1], merge, [0], lambda done: None)  # type: ignore[arg-type]  # a fake
+
+
+def test_a_stage_that_spark_has_forgotten_names_the_setting_after_one_run() -> None:
+    session = Session(stage=None)
+    with pytest.raises(StorageError, match=r"set spark\.ui\.retainedStages and spark\.ui\.retainedJobs"):
+        exchange(session)
+    assert session.runs == 1
+
+
+def test_a_stage_that_was_begun_once_is_believed() -> None:
+    session = Session(SimpleNamespace(currentAttemptId=0, numCompletedTasks=1))
+    assert exchange(session) == ["merged"]
+    assert session.runs == 1
+
+
+def test_a_stage_that_was_begun_again_is_done_anew() -> None:
+    session = Session(SimpleNamespace(currentAttemptId=1, numCompletedTasks=1))
+    with pytest.raises(StorageError, match="again and again"):
+        exchange(session)
+    assert session.runs == RUNS
+
+
+# The settings that a local session of Spark is started with.
+
+_FRUGAL = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
+
+
+class _Started(Exception):
+    """Instead of a Java that starts."""
+
+
+def test_java_leaves_the_cores_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second compiler and parallel collector took as much CPU again as all else that it does (platform 84)."""
+    for variable in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(spark, "find_java_home", lambda: "")
+    confs = []
+
+    def start(conf: SparkConf) -> None:
+        confs.append(conf)
+        raise _Started
+
+    monkeypatch.setattr(spark, "_start", start)
+    with pytest.raises(_Started), spark.local_session():
+        pass
+    (conf,) = confs
+    assert set((conf.get("spark.driver.extraJavaOptions") or "").split()) > _FRUGAL
+    assert set((conf.get("spark.executor.extraJavaOptions") or "").split()) == _FRUGAL
+
+
+# What Spark's workers run, without Spark: the attempt and the cores that a work unit is told.
+
+
+@dataclass(frozen=True)
+class Written:
+    attempt: int = -1
+
+    def in_attempt(self, attempt: int) -> Written:
+        return replace(self, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class Running:
+    """As ``pyspark.TaskContext`` tells of a task."""
+
+    number: int = 0
+    share: int = 1
+
+    def attemptNumber(self) -> int:  # noqa: N802  # Spark's name
+        return self.number
+
+    def cpus(self) -> int:
+        return self.share
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions switch this off for their process."""
+    monkeypatch.setattr("importlib.invalidate_caches", invalidate_caches)
+
+
+def told(task: Written) -> tuple[int, int]:
+    return task.attempt, task_cores()
+
+
+def split(task: Written) -> Iterator[tuple[int, int]]:
+    yield told(task)
+    yield told(task)
+
+
+def merge(part: Written, items: Iterator[int]) -> tuple[tuple[int, int], list[int]]:
+    return told(part), list(items)
+
+
+def test_a_task_has_the_cores_that_the_cluster_reserves_for_it() -> None:
+    """Never more: other tasks run beside it."""
+    tasks = SparkTasks(lambda: Running(number=2, share=3), own_cores=0, run=1)
+    attempt = ATTEMPTS_PER_RUN + 2
+    assert tasks.mapping(told)(Written()) == (attempt, 3)
+    assert list(tasks.splitting(split)(Written())) == [(attempt, 3)] * 2
+    merged = tasks.merging(merge, [Written(), Written()])(1, iter([(1, 10), (1, 20)]))
+    assert list(merged) == [((attempt, 3), [10, 20])]
+    assert task_cores() == 1
+
+
+def test_a_task_shares_a_machine_that_spark_has_for_itself() -> None:
+    assert SparkTasks(Running, own_cores=4).mapping(told)(Written()) == (0, 4)
+    assert SparkTasks(Running, own_cores=0).mapping(told)(Written()) == (0, 1)
+    assert SparkTasks(lambda: None, own_cores=0).mapping(told)(Written()) == (0, 1)
+
+
+def test_cores_hold_for_the_block_alone() -> None:
+    with on_cores(4):
+        with on_cores(0):
+            assert task_cores() == 1
+        assert task_cores() == 4
+    assert task_cores() == 1

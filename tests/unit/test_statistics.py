@@ -1,0 +1,695 @@
+"""Statistics: what is stale, what must be read, and what verify checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from struct import pack
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import BufferReader
+
+from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.proposal import Proposal
+from icekeeper.detection.signals import statistics_signals
+from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs
+from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot, statistics_entry
+from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.statistics.compute_statistics import appended_files, live_files
+from icekeeper.operations.statistics.partition_statistics import (
+    PartitionFileFormat,
+    PartitionStatistics,
+    encode_partition_file,
+    partition_fields,
+    partition_statistics,
+)
+from icekeeper.operations.statistics.plan_statistics import (
+    NO_COLUMNS,
+    NO_SNAPSHOT,
+    TYPE_KEY,
+    UP_TO_DATE,
+    Reading,
+    RowFile,
+    StatisticsColumns,
+    StatisticsPlan,
+    StoredBlob,
+    plan_statistics,
+    registered_blobs,
+    statistics_columns,
+)
+from icekeeper.operations.statistics.staleness import Staleness, staleness, why_not_yet
+from icekeeper.policy import Policy
+from icekeeper.state.store import LastSeen
+from icekeeper.verification.checks import Problem, ProblemKind, statistics_problems
+from support.listed_manifests import ListedManifests, path_of
+from support.plans import data_file
+from support.settings import NOW_MS, policy
+from support.tables import new_document, snapshot
+
+# Partitions counted from manifest entries; beside Java's in ``tests/interop/test_statistics.py``.
+
+NAN = float("nan")
+BY_ID = {"field-id": 1000, "source-id": 1, "name": "id_part", "transform": "identity"}
+BY_RATIO = {"field-id": 1001, "source-id": 2, "name": "ratio", "transform": "identity"}
+FIELDS = [
+    {"id": 1, "name": "id", "required": False, "type": "long"},
+    {"id": 2, "name": "ratio", "required": False, "type": "double"},
+]
+METADATA = TableMetadata(
+    new_document(
+        "s3://b/t",
+        3,
+        schemas=[{"type": "struct", "schema-id": 0, "fields": FIELDS}],
+        **{
+            "partition-specs": [
+                {"spec-id": 0, "fields": [BY_ID]},
+                {"spec-id": 1, "fields": [{**BY_ID, "name": "renamed", "transform": "void"}, BY_RATIO]},
+                {"spec-id": 2, "fields": []},
+            ]
+        },
+        snapshots=[snapshot(i, format_version=3, timestamp_ms=i * 100) for i in (1, 2)],
+    )
+)
+
+
+def entry(
+    spec_id: int,
+    partition: tuple[Any, ...],
+    content: FileContent = FileContent.DATA,
+    status: EntryStatus = EntryStatus.ADDED,
+    snapshot_id: int = 1,
+    **more: Any,
+) -> tuple[ManifestFile, ManifestEntry]:
+    manifest = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=spec_id, added_snapshot_id=1)
+    known: dict[str, Any] = {"file_path": "f", "file_format": "PARQUET", "record_count": 10, "file_size_in_bytes": 100}
+    file = DataFile(content=content, partition=partition, **(known | more))
+    return manifest, ManifestEntry(status, snapshot_id, 1, 1, file)
+
+
+def counted(*entries: tuple[ManifestFile, ManifestEntry]) -> list[PartitionStatistics]:
+    return partition_statistics(METADATA, entries)
+
+
+def rows(*entries: tuple[ManifestFile, ManifestEntry]) -> list[int | None]:
+    return [row.total_record_count for row in counted(*entries)]
+
+
+DATA = entry(0, (1,))
+
+
+def test_the_newest_spec_names_a_field_and_the_type_is_that_before_void() -> None:
+    assert partition_fields(METADATA) == [
+        {"id": 1000, "name": "renamed", "required": False, "type": "long"},
+        {"id": 1001, "name": "ratio", "required": False, "type": "double"},
+    ]
+
+
+def test_nulls_come_first_and_nan_last_with_both_zeros_apart() -> None:
+    found = counted(*(entry(1, (None, v)) for v in (NAN, 1.5, None, 0.0, -0.0, NAN)), entry(0, (-7,)))
+    assert [str(row.partition) for row in found] == [
+        "(None, None)",
+        "(None, -0.0)",
+        "(None, 0.0)",
+        "(None, 1.5)",
+        "(None, nan)",
+        "(-7, None)",
+    ]
+    assert [row.data_file_count for row in found] == [1, 1, 1, 1, 2, 1]
+    assert [row.spec_id for row in found] == [1, 1, 1, 1, 1, 0]
+
+
+def test_deleted_entries_only_say_when_it_changed() -> None:
+    gone = entry(0, (1,), status=EntryStatus.DELETED, snapshot_id=2)
+    (row,) = counted(DATA, gone)
+    assert (row.data_record_count, row.last_updated_at, row.last_updated_snapshot_id) == (10, 200, 2)
+    (row,) = counted(gone)
+    assert (row.data_file_count, row.total_record_count) == (0, 0)
+    (row,) = counted(entry(0, (1,), snapshot_id=99))
+    assert (row.last_updated_at, row.last_updated_snapshot_id) == (None, None), "that snapshot has expired"
+
+
+def test_rows_after_deletes_are_stated_only_where_they_are_known() -> None:
+    vector = entry(0, (1,), FileContent.POSITION_DELETES, file_format="PUFFIN", record_count=3)
+    positions = entry(0, (1,), FileContent.POSITION_DELETES, record_count=3)
+    by_key = entry(0, (1,), FileContent.EQUALITY_DELETES, record_count=3)
+    everywhere = entry(2, (), FileContent.EQUALITY_DELETES, record_count=3)
+    other = entry(0, (2,))
+    assert rows(DATA, other) == [10, 10]
+    assert rows(DATA, vector, other) == [7, 10]
+    assert rows(DATA, positions, other) == [None, 10]
+    assert rows(DATA, by_key, other) == [None, 10]
+    assert rows(DATA, other, everywhere) == [None, None, None]
+    (row,) = counted(DATA, vector, positions)
+    assert (row.dv_count, row.position_delete_file_count, row.position_delete_record_count) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("file_format", PartitionFileFormat)
+def test_a_file_without_rows(file_format: PartitionFileFormat) -> None:
+    data = encode_partition_file(METADATA, [], file_format)
+    if file_format is PartitionFileFormat.PARQUET:
+        assert pq.read_table(BufferReader(data)).num_rows == 0
+    else:
+        assert data.startswith(b"Obj\x01")
+
+
+# ``verify`` on statistics files: what the table says of one is what its footer says.
+
+PATH = "s3://b/t/metadata/1.stats"
+BLOBS = [(PuffinBlob("kind", (n,), 0, 0, {"ndv": "3"}, snapshot_id=1, sequence_number=4), b"blob") for n in (1, 2)]
+PUFFIN = encode_blobs(BLOBS, {})
+
+
+def told(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
+    """What the table says, changed."""
+    entry = statistics_entry(1, PATH, PUFFIN)
+    change(entry)
+    (file,) = statistics_by_snapshot(TableMetadata(new_document("s3://b/t", 2, statistics=[entry]))).values()
+    return file
+
+
+def problems(file: StatisticsFile, data: bytes = PUFFIN.data) -> list[tuple[ProblemKind, str]]:
+    found: list[Problem] = list(statistics_problems(file, data[-file.footer_size :]))
+    assert {problem.path for problem in found} <= {PATH}
+    return [(problem.kind, problem.detail) for problem in found]
+
+
+def test_a_file_as_it_should_be() -> None:
+    assert problems(told()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda blob: blob.update(type="other"),
+        lambda blob: blob.update(fields=[9]),
+        lambda blob: blob.update({"snapshot-id": 9}),
+        lambda blob: blob.update({"sequence-number": 9}),
+        lambda blob: blob.update(properties={"ndv": "4"}),
+    ],
+)
+def test_every_part_of_a_blob_is_compared(change: Callable[[dict[str, Any]], object]) -> None:
+    found = problems(told(lambda entry: change(entry["blob-metadata"][0])))
+    assert [kind for kind, _ in found] == [ProblemKind.STATISTICS] * 2
+    assert found[0][1].startswith("the table says that it holds a blob ")
+    assert found[1][1] == "it holds a blob kind of fields [1] that the table does not know so"
+
+
+def test_a_blob_that_the_table_does_not_name() -> None:
+    found = problems(told(lambda entry: entry["blob-metadata"].pop()))
+    assert found == [(ProblemKind.STATISTICS, "it holds a blob kind of fields [2] that the table does not know so")]
+
+
+def test_a_footer_of_another_size() -> None:
+    longer = replace(told(), footer_size=PUFFIN.footer_size + 2)
+    said = f"the table says that its footer has {PUFFIN.footer_size + 2} bytes, it has {PUFFIN.footer_size}"
+    assert problems(longer) == [(ProblemKind.WRONG_SIZE, said)]
+    assert problems(replace(told(), footer_size=PUFFIN.footer_size - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
+
+
+def test_a_blob_that_reaches_into_the_footer() -> None:
+    data = PUFFIN.data.replace(b'"length": 4', b'"length": 9')
+    found = problems(told(), data)
+    assert found == [(ProblemKind.STATISTICS, "a blob kind reaches into the footer")] * 2
+
+
+def test_a_compressed_footer_is_legal_but_not_looked_into() -> None:
+    data = bytearray(PUFFIN.data)
+    data[-8] = 1
+    assert problems(told(lambda entry: entry["blob-metadata"].clear()), bytes(data)) == []
+
+
+# Files whose rows cannot be read: no statistics are better than wrong ones (rule 23).
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "at", "required": False, "type": "timestamp"}],
+}
+FAR_FROM_NOW = data_file(path_of("data/a"), 10, file_format="ORC", upper_bounds={1: pack("<q", 2**63 - 1)})
+
+
+def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
+    is_data = file.content is FileContent.DATA
+    written = encode_manifest(
+        table.metadata,
+        spec_id=0,
+        content=ManifestContent.DATA if is_data else ManifestContent.DELETES,
+        entries=[ManifestEntry(EntryStatus.ADDED, 1, 1 if is_data else 2, 1, file)],
+        path=path_of(f"metadata/m{len(table.objects)}.avro"),
+        snapshot=NewSnapshot(1, 1),
+    )
+    table.objects[written.manifest.manifest_path] = written.data
+    return written.manifest
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (data_file(path_of("data/a"), 10, key_metadata=b"key"), "is encrypted"),
+        (data_file(path_of("data/a"), 10, file_format="LANCE"), "is LANCE, which is not read"),
+        (FAR_FROM_NOW, "is ORC with timestamps before 1678 or after 2261"),
+    ],
+)
+def test_an_unreadable_data_file_is_named(file: DataFile, why: str) -> None:
+    table = ListedManifests(schemas=[SCHEMA])
+    manifest = manifest_of(table, file)
+    table.snapshot(1, manifest)
+    with pytest.raises(TableUnsupported, match=f"data/a {why}"):
+        live_files(table.reader, [manifest])
+    with pytest.raises(TableUnsupported, match=f"data/a {why}"):
+        appended_files(table.reader, list(table.metadata.snapshots.values()))
+
+
+def test_an_encrypted_delete_file_is_named() -> None:
+    table = ListedManifests()
+    delete = replace(data_file(path_of("data/d"), 10), content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+    manifests = [manifest_of(table, data_file(path_of("data/a"), 10)), manifest_of(table, delete)]
+    assert len(live_files(table.reader, manifests)) == 1
+    manifests[1] = manifest_of(table, replace(delete, key_metadata=b"key"))
+    with pytest.raises(TableUnsupported, match=r"data/a needs delete file .*data/d, which is encrypted"):
+        live_files(table.reader, manifests)
+
+
+# Which statistics are stale, and the least that must be read for them.
+
+TYPES = {1: "long", 2: "string"}
+
+
+def row_file(path: str) -> RowFile:
+    file = DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=(),
+        record_count=1,
+        file_size_in_bytes=1,
+    )
+    return RowFile(file, 0, 1)
+
+
+EVERYTHING = (row_file("everything"),)
+
+
+def blob(field_id: int, snapshot_id: int, kind: str | None = "long", type: str = THETA_SKETCH) -> dict[str, Any]:
+    properties = {"ndv": "1"} | ({} if kind is None else {TYPE_KEY: kind})
+    return {
+        "type": type,
+        "snapshot-id": snapshot_id,
+        "sequence-number": snapshot_id,
+        "fields": [field_id],
+        "properties": properties,
+    }
+
+
+def file(snapshot_id: int, *blobs: dict[str, Any], path: str | None = None) -> dict[str, Any]:
+    return {
+        "snapshot-id": snapshot_id,
+        "statistics-path": path or f"{snapshot_id}.stats",
+        "file-size-in-bytes": 9,
+        "file-footer-size-in-bytes": 5,
+        "blob-metadata": list(blobs),
+    }
+
+
+def table(*operations: str, statistics: Sequence[dict[str, Any]] = (), **more: Any) -> TableMetadata:
+    """Snapshots 1, 2, … of these operations, one after the other."""
+    snapshots = [
+        snapshot(i, format_version=2, sequence_number=i, parent_id=i - 1 or None, summary={"operation": operation})
+        for i, operation in enumerate(operations, start=1)
+    ]
+    return TableMetadata(
+        new_document(
+            "s3://b/t",
+            2,
+            snapshots=snapshots,
+            refs={"main": {"type": "branch", "snapshot-id": len(snapshots)}} if snapshots else {},
+            statistics=list(statistics),
+            **more,
+        )
+    )
+
+
+def plan(
+    metadata: TableMetadata, types: dict[int, str] | None = None, *, appends_are_plain: bool = True, **more: Any
+) -> StatisticsPlan | Nothing:
+    def appended(snapshots: Sequence[Snapshot]) -> Sequence[RowFile] | None:
+        return [row_file(f"added by {s.snapshot_id}") for s in snapshots] if appends_are_plain else None
+
+    chosen = StatisticsColumns({1: "long"} if types is None else types, 0)
+    return plan_statistics(metadata, metadata.current_snapshot, chosen, lambda: EVERYTHING, appended, **more)
+
+
+def made(answer: StatisticsPlan | Nothing) -> StatisticsPlan:
+    assert isinstance(answer, StatisticsPlan)
+    return answer
+
+
+def read(answer: StatisticsPlan | Nothing) -> dict[tuple[int, ...], list[str]]:
+    """Columns → the files that are read for them."""
+    return {tuple(r.types): [f.file.file_path for f in r.files] for r in made(answer).readings}
+
+
+def carried(answer: StatisticsPlan | Nothing) -> list[tuple[str, int, int]]:
+    return [(s.path, s.blob.fields[0], s.blob.snapshot_id) for s in made(answer).carried]
+
+
+def test_a_table_without_rows_has_none() -> None:
+    assert plan(table()) == Nothing(NO_SNAPSHOT)
+
+
+def test_without_columns_and_partitions_there_is_nothing_to_do() -> None:
+    assert plan(table("append"), {}) == Nothing(NO_COLUMNS)
+
+
+def test_all_is_read_the_first_time() -> None:
+    answer = made(plan(table("append", "overwrite"), TYPES))
+    assert (answer.snapshot_id, answer.sequence_number, answer.partitions, answer.blobs) == (2, 2, False, 2)
+    assert answer.readings == (Reading(TYPES, EVERYTHING, {}),)
+    assert answer.carried == ()
+
+
+def test_what_the_head_has_is_up_to_date() -> None:
+    metadata = table("append", statistics=[file(1, blob(1, 1))])
+    assert plan(metadata) == Nothing(UP_TO_DATE)
+
+
+def test_only_missing_columns_are_read_and_the_others_carried() -> None:
+    """Also a sketch of a column that nobody asks for, and blobs of other kinds."""
+    metadata = table("append", statistics=[file(1, blob(1, 1), blob(3, 1), blob(1, 1, None, "presto-sum"))])
+    answer = plan(metadata, TYPES)
+    assert read(answer) == {(2,): ["everything"]}
+    assert carried(answer) == [("1.stats", 1, 1), ("1.stats", 3, 1), ("1.stats", 1, 1)]
+
+
+def test_rewrites_keep_rows_so_sketches_are_carried() -> None:
+    """They keep the snapshot that they were computed from."""
+    metadata = table("append", "replace", "replace", statistics=[file(1, blob(1, 1))])
+    answer = plan(metadata)
+    assert (read(answer), carried(answer)) == ({}, [("1.stats", 1, 1)])
+
+
+@pytest.mark.parametrize("operation", ["overwrite", "delete", "", "unheard of"])
+def test_after_anything_else_all_is_read(operation: str) -> None:
+    metadata = table("append", operation, "append", statistics=[file(1, blob(1, 1))])
+    answer = plan(metadata)
+    assert (read(answer), carried(answer)) == ({(1,): ["everything"]}, [])
+    assert made(answer).readings[0].base == {}
+
+
+def test_after_appends_only_their_files_are_read() -> None:
+    metadata = table("append", "append", "replace", "append", statistics=[file(1, blob(1, 1))])
+    answer = made(plan(metadata))
+    assert read(answer) == {(1,): ["added by 4", "added by 2"]}
+    (base,) = answer.readings[0].base.values()
+    assert (base.path, base.blob.snapshot_id, answer.carried) == ("1.stats", 1, ())
+
+
+def test_an_append_that_did_more_makes_all_be_read() -> None:
+    metadata = table("append", "append", statistics=[file(1, blob(1, 1))])
+    assert read(plan(metadata, appends_are_plain=False)) == {(1,): ["everything"]}
+
+
+@pytest.mark.parametrize("kind", [None, "int"], ids=["another writer", "promoted since"])
+def test_a_sketch_of_other_bytes_is_not_continued(kind: str | None) -> None:
+    metadata = table("append", "append", statistics=[file(1, blob(1, 1, kind))])
+    assert read(plan(metadata)) == {(1,): ["everything"]}
+    unchanged = table("append", "replace", statistics=[file(1, blob(1, 1, kind))])
+    assert carried(plan(unchanged)) == [("1.stats", 1, 1)]
+
+
+def test_columns_with_different_pasts_are_read_apart() -> None:
+    metadata = table("append", "append", "append", statistics=[file(1, blob(1, 1)), file(2, blob(2, 2, "string"))])
+    answer = plan(metadata, {**TYPES, 3: "date"})
+    assert read(answer) == {(1,): ["added by 3", "added by 2"], (2,): ["added by 3"], (3,): ["everything"]}
+    assert [f.file.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
+
+
+def test_ours_holds_where_it_is_registered_when_its_snapshot_has_expired() -> None:
+    metadata = table("replace", "append", statistics=[file(2, blob(1, 77))])
+    assert plan(metadata) == Nothing(UP_TO_DATE)
+    assert read(plan(table("replace", "append", statistics=[file(1, blob(1, 77))]))) == {(1,): ["added by 2"]}
+    foreign = table("replace", "append", statistics=[file(2, blob(1, 77, None))])
+    assert read(plan(foreign)) == {(1,): ["everything"]}
+    assert carried(plan(foreign)) == []
+
+
+def test_what_others_registered_for_the_head_stays_there() -> None:
+    """They know why, although rows changed since it was computed; but a column that is asked for is counted."""
+    mixed = file(2, blob(1, 1, None), blob(9, 1, None))
+    answer = plan(table("append", "overwrite", statistics=[mixed]))
+    assert (read(answer), carried(answer)) == ({(1,): ["everything"]}, [("2.stats", 9, 1)])
+
+
+def test_statistics_of_another_branch_do_not_count() -> None:
+    metadata = table("append", statistics=[file(99, blob(1, 99))])
+    assert read(plan(metadata)) == {(1,): ["everything"]}
+
+
+def test_a_file_of_no_use_counts_as_not_there() -> None:
+    metadata = table("append", statistics=[file(1, blob(1, 1))])
+    assert read(plan(metadata, unreadable={"1.stats"})) == {(1,): ["everything"]}
+
+
+def test_an_entry_that_cannot_be_understood_counts_as_not_there() -> None:
+    broken = {"snapshot-id": 1, "statistics-path": "1.stats"}
+    assert read(plan(table("append", statistics=[broken]))) == {(1,): ["everything"]}
+
+
+PARTITIONED = [{"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}]
+
+
+def test_a_partitioned_table_wants_its_partitions_counted_once() -> None:
+    metadata = table("append", statistics=[file(1, blob(1, 1))], **{"partition-specs": PARTITIONED})
+    answer = made(plan(metadata))
+    assert (answer.partitions, answer.readings, answer.carried, answer.blobs) == (True, (), (), 0)
+    counted = [{"snapshot-id": 1, "statistics-path": "p.parquet", "file-size-in-bytes": 1}]
+    metadata = TableMetadata({**metadata.document, "partition-statistics": counted})
+    assert plan(metadata) == Nothing(UP_TO_DATE)
+    assert not made(plan(metadata, TYPES)).partitions
+
+
+PLANNED_SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "required": True, "type": "long"},
+        {"id": 2, "name": "at.home", "required": False, "type": "timestamp_ns"},
+        {"id": 3, "name": "tags", "required": False, "type": {"type": "list", "element": "string"}},
+        {"id": 5, "name": "shape", "required": False, "type": "geometry"},
+        {
+            "id": 6,
+            "name": "point",
+            "required": False,
+            "type": {"type": "struct", "fields": [{"id": 7, "name": "x", "required": True, "type": "decimal(9, 2)"}]},
+        },
+    ],
+}
+
+
+def test_columns_are_the_primitive_ones_of_the_top() -> None:
+    metadata = table(schemas=[PLANNED_SCHEMA])
+    assert statistics_columns(metadata, ()) == StatisticsColumns({1: "long", 2: "timestamp_ns"}, 3)
+    assert statistics_columns(metadata, ("point.x", "id")) == StatisticsColumns({7: "decimal(9, 2)", 1: "long"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "ids",
+            "policy key statistics_columns names 'ids', which is no column of this table; columns are: id, at.home, "
+            "tags, shape, point, point.x",
+        ),
+        (
+            "tags",
+            "policy key statistics_columns names 'tags', which is of type list: no statistics are kept of that",
+        ),
+        (
+            "shape",
+            "policy key statistics_columns names 'shape', which is of type geometry: no statistics are kept of that",
+        ),
+    ],
+)
+def test_a_column_that_does_not_fit_is_bad_usage(name: str, message: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        statistics_columns(table(schemas=[PLANNED_SCHEMA]), (name,))
+    assert str(caught.value) == message
+
+
+# How far statistics are behind the head, by counters alone, and what detection and a pass make of it.
+
+COMPUTES = {"operations": "compute_statistics"}
+STALE_PARTITIONED = [
+    {"spec-id": 0, "fields": [{"name": "p", "source-id": 1, "field-id": 1000, "transform": "identity"}]}
+]
+
+
+def statistics_of(snapshot_id: int, *fields: int, kind: str | None = "long") -> dict[str, Any]:
+    properties = {} if kind is None else {TYPE_KEY: kind}
+    blobs = [
+        {"type": THETA_SKETCH, "snapshot-id": 1, "sequence-number": 1, "fields": [one], "properties": properties}
+        for one in fields
+    ]
+    return {
+        "snapshot-id": snapshot_id,
+        "statistics-path": f"{snapshot_id}.stats",
+        "file-size-in-bytes": 9,
+        "file-footer-size-in-bytes": 5,
+        "blob-metadata": blobs,
+    }
+
+
+def added(rows: int, total: int, operation: str = "append", **more: int) -> dict[str, str]:
+    counters = {"added-records": rows, "total-records": total, **{k.replace("_", "-"): v for k, v in more.items()}}
+    return {"operation": operation, **{key: str(value) for key, value in counters.items()}}
+
+
+def stale_table(*summaries: Mapping[str, str], statistics: list[dict[str, Any]], **more: Any) -> TableMetadata:
+    """Snapshots 1, 2, … one after the other, of a table with the long columns 1 and 2."""
+    snapshots = [
+        snapshot(i, format_version=2, sequence_number=i, parent_id=i - 1 or None, summary=dict(summary))
+        for i, summary in enumerate(summaries, start=1)
+    ]
+    fields = [{"id": i, "name": f"c{i}", "required": False, "type": "long"} for i in (1, 2)]
+    document = new_document(
+        "s3://b/t",
+        2,
+        snapshots=snapshots,
+        refs={"main": {"type": "branch", "snapshot-id": len(snapshots)}},
+        statistics=statistics,
+        **more,
+    )
+    return TableMetadata({**document, "schemas": [{"schema-id": 0, "type": "struct", "fields": fields}]})
+
+
+def found(metadata: TableMetadata) -> Staleness:
+    head = metadata.current_snapshot
+    assert head is not None
+    return staleness(metadata, head, StatisticsColumns({1: "long", 2: "long"}, 0))
+
+
+def reasons(metadata: TableMetadata, **settings: str) -> list[str]:
+    head = metadata.current_snapshot
+    assert head is not None
+    return [one.reason for one in statistics_signals(metadata, head, policy(**settings).policy)]
+
+
+FIRST = added(1000, 1000)
+BOTH = [statistics_of(1, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([], Staleness(rows_changed=0, rows=1000)),
+        ([added(9, 1009), added(1, 1010)], Staleness(rows_changed=10, rows=1010)),
+        ([added(500, 1000, "replace", deleted_records=500)], Staleness(rows_changed=0, rows=1000)),
+        ([added(7, 1000, "overwrite", deleted_records=7)], Staleness(rows_changed=14, rows=1000)),
+        (
+            [
+                {
+                    "operation": "delete",
+                    "added-position-deletes": "3",
+                    "added-equality-deletes": "2",
+                    "total-records": "9",
+                }
+            ],
+            Staleness(rows_changed=5, rows=9),
+        ),
+        # Nothing came: counters that are 0 may be left out.
+        ([{"operation": "append", "total-records": "1000"}], Staleness(rows_changed=0, rows=1000)),
+        ([{"operation": "append"}, added(9, 1009)], Staleness(rows_changed=None, rows=1009)),
+        ([{"operation": "append", "added-records": "9"}], Staleness(rows_changed=9, rows=None)),
+        ([{"operation": "append", "added-records": "many"}], Staleness(rows_changed=None, rows=None)),
+    ],
+)
+def test_counters_tell_how_many_rows_changed(later: list[dict[str, str]], expected: Staleness) -> None:
+    assert found(stale_table(FIRST, *later, statistics=BOTH)) == expected
+
+
+def test_the_oldest_statistics_in_use_count() -> None:
+    summaries = [added(100, 100 * number) for number in range(1, 5)]
+    assert found(stale_table(*summaries, statistics=[])) == Staleness(columns_missing=2, rows_changed=0, rows=400)
+    one = [statistics_of(1, 1)]
+    assert found(stale_table(*summaries, statistics=one)) == Staleness(columns_missing=1, rows_changed=300, rows=400)
+    # Of each column the newest, and of both the older.
+    two = [statistics_of(1, 1, 2), statistics_of(3, 1)]
+    assert found(stale_table(*summaries, statistics=two)).rows_changed == 300
+    assert found(stale_table(*summaries, statistics=[*two, statistics_of(2, 2)])).rows_changed == 200
+    # Another writer's blob holds for the snapshot that it was computed from, whatever its file is registered for.
+    others = [statistics_of(4, 1, 2, kind=None)]
+    assert found(stale_table(*summaries, statistics=others)).rows_changed == 300
+
+
+def test_partitions_have_statistics_of_their_own() -> None:
+    summaries = [FIRST, added(50, 1050), added(50, 1100)]
+    partitioned: dict[str, Any] = {"partition-specs": STALE_PARTITIONED, "default-spec-id": 0}
+    up_to_date = [statistics_of(3, 1, 2)]
+    bare = TableMetadata({**stale_table(*summaries, statistics=up_to_date).document, **partitioned})
+    assert found(bare) == Staleness(partitions_missing=True, rows_changed=0, rows=1100)
+    assert reasons(bare) == ["partitions have no statistics"]
+    counted = {"partition-statistics": [{"snapshot-id": 2, "statistics-path": "p", "file-size-in-bytes": 1}]}
+    assert found(TableMetadata({**bare.document, **counted})) == Staleness(rows_changed=50, rows=1100)
+
+
+def test_detection_says_why_statistics_are_due() -> None:
+    assert reasons(stale_table(FIRST, statistics=[])) == ["2 columns have no statistics"]
+    assert reasons(stale_table(FIRST, statistics=[statistics_of(1, 1)])) == ["1 column has no statistics"]
+    assert reasons(stale_table(FIRST, statistics=[statistics_of(1, 1)]), statistics_columns="c1") == []
+    assert reasons(stale_table(FIRST, statistics=BOTH)) == []
+    assert reasons(stale_table(FIRST, added(100, 1100), statistics=BOTH)) == []
+    grown = stale_table(FIRST, added(120, 1120), statistics=BOTH)
+    assert reasons(grown) == ["120 rows changed since statistics were computed, 10.7 % of 1120"]
+    assert reasons(grown, statistics_min_changed_ratio="0.2") == []
+    assert reasons(stale_table(FIRST, added(0, 1000), statistics=BOTH), statistics_min_changed_ratio="0.0001") == []
+    (unknown,) = reasons(stale_table(FIRST, {"operation": "append"}, statistics=BOTH))
+    assert unknown == "how many rows changed since statistics were computed is not known"
+
+
+def proposal(metadata: TableMetadata, settings: Mapping[str, str], **seen: Any) -> tuple[str, ...]:
+    resolved = policy(**settings)
+    last = LastSeen(finished_ms=NOW_MS, fingerprint=resolved.fingerprint(), **seen) if seen else None
+    answer = assess("ns.t", metadata, resolved, TableFindings(now_ms=NOW_MS, expirable=0, last_seen=last))
+    return answer.reasons if isinstance(answer, Proposal) else ()
+
+
+def test_only_a_policy_that_asks_for_statistics_has_tables_proposed_for_them() -> None:
+    """What an idle pass saw is not proposed again: of counters that are not known nobody would ever tell more."""
+    metadata = stale_table({"operation": "append"}, statistics=[])
+    assert proposal(metadata, {}) == ()
+    assert proposal(metadata, COMPUTES) == ("2 columns have no statistics",)
+    assert proposal(metadata, COMPUTES, snapshot_id=1, idle=True) == ()
+    assert proposal(metadata, COMPUTES, snapshot_id=1, idle=False) != ()
+
+
+def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_changed() -> None:
+    metadata = stale_table(FIRST, statistics=BOTH)
+    (stored, _) = registered_blobs(metadata, list(metadata.ancestors(1)))
+
+    def planned(base: Mapping[int, StoredBlob]) -> StatisticsPlan:
+        return StatisticsPlan(1, 1, (), (Reading({1: "long"}, (), base),), False)
+
+    few = Staleness(rows_changed=30, rows=1000)
+    tenth = Policy().statistics_min_changed_ratio
+    assert why_not_yet(planned({}), few, tenth) == (
+        "30 rows changed since statistics were computed, 3 % of 1000; statistics_min_changed_ratio is 0.1"
+    )
+    # Those of appended files are cheap to complete, and those of the same rows to carry over.
+    assert why_not_yet(planned({1: stored}), few, tenth) is None
+    assert why_not_yet(StatisticsPlan(1, 1, (stored,), (), True), few, tenth) is None
+    for due in (
+        Staleness(rows_changed=100, rows=1000),
+        Staleness(rows_changed=30, rows=0),
+        Staleness(rows_changed=0, rows=1000),
+        Staleness(rows_changed=None, rows=1000),
+        Staleness(columns_missing=1, rows_changed=30, rows=1000),
+        Staleness(partitions_missing=True, rows_changed=30, rows=1000),
+    ):
+        assert why_not_yet(planned({}), due, tenth) is None
+    assert why_not_yet(planned({}), few, Fraction(3, 100)) is None

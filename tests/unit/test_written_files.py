@@ -1,0 +1,158 @@
+"""Files as we write them: dictionaries, and the same order on any number of cores."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from icekeeper.machine.resources import on_cores
+from icekeeper.operations.compaction import write_file as row_group_writer
+from icekeeper.operations.compaction.clustering.sort_keys import row_taker
+from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.write_file import columns_without_dictionary
+from icekeeper.policy import Strategy
+from icekeeper.rows.arrow_schema import leaf_columns
+from support.copied import MIXED, mixed_rows
+from support.rewrites import input_file, rewritten, rows, struct, task, written
+
+# Which columns go without a dictionary: only those of which it is certain that one would save nothing (rule 135).
+
+LIMIT = 2 * 1024 * 1024
+ROWS = 300_000
+LIST = {"type": "list", "element-id": 2, "element": "float", "element-required": False}
+
+
+def drawn(kinds: int, count: int = ROWS) -> pa.Array:
+    """So many numbers, each of so many kinds with the same chance."""
+    return pc.floor(pc.multiply(pc.random(count, initializer=1), kinds)).cast(pa.int64())
+
+
+def is_plain(values: pa.Array, kind: object = "long", limit: int = LIMIT, batches: int = 3) -> bool:
+    """Whether a column of these values goes without a dictionary; they come in several batches."""
+    schema = struct((1, "a", kind))
+    step = -(-len(values) // batches)
+    table = pa.concat_tables([pa.table({"a": values.slice(n * step, step)}) for n in range(batches)])
+    found = columns_without_dictionary(table, leaf_columns(schema), limit)
+    leaf_id = leaf_columns(schema)[0].field_id
+    assert found <= {leaf_id}
+    return leaf_id in found
+
+
+def cycle(kinds: int) -> pa.Array:
+    """The numbers below it, one after the other, again and again: no two that are near are the same."""
+    numbers = pa.arange(0, ROWS)
+    return pc.subtract(numbers, pc.multiply(pc.divide(numbers, kinds), kinds))
+
+
+@pytest.mark.parametrize(
+    ("values", "plain"),
+    [
+        (pa.arange(0, ROWS), True),
+        (drawn(10 * ROWS), True),
+        (drawn(ROWS // 10), False),
+        (drawn(ROWS // 3), False),
+        (cycle(40_000), False),
+        (cycle(90_000), False),
+        (pc.divide(pa.arange(0, ROWS), 2), False),  # each twice: the dictionary has half of them
+        (pa.array([7] * 1000), False),
+        (pa.arange(0, 1000), True),
+        (pa.array([None] * 1000, pa.int64()), False),
+        (pa.array([1]), True),
+    ],
+    ids=["unique", "rarely again", "often", "thrice", "cycle", "long cycle", "pairs", "one", "few", "none", "single"],
+)
+def test_values_that_repeat_have_a_dictionary(values: pa.Array, plain: bool) -> None:
+    assert is_plain(values) is plain
+
+
+def test_a_dictionary_that_would_be_given_up_halfway_is_not_begun() -> None:
+    """50,000 numbers take 400 KB: four times as much as allowed, or less than twice."""
+    values = drawn(50_000)
+    assert is_plain(values, limit=100_000)
+    assert not is_plain(values, limit=300_000)
+
+
+def test_widths_count() -> None:
+    """Texts of which nine of ten are different: the tenth saves more than the indexes take; of integers it does not."""
+    count = 1000
+    numbers = [n - n % 10 if n % 10 == 1 else n for n in range(count)]
+    assert is_plain(pa.array(numbers, pa.int32()), "int")
+    assert not is_plain(pa.array([f"{n:060d}" for n in numbers]), "string")
+    assert is_plain(pa.array([f"{n:060d}" for n in range(count)]), "string")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([bytes([n % 256, n // 256]) * 8 for n in range(2000)], pa.binary(16)), "fixed[16]"),
+        (pa.array([n.to_bytes(4, "big") for n in range(2000)]), "binary"),
+        (pa.arange(0, 2000).cast(pa.timestamp("us")), "timestamp"),
+        (pa.arange(0, 2000).cast(pa.decimal128(19, 0)), "decimal(19,0)"),
+        (pa.array([[n + 0.5, n + 0.25] for n in range(2000)], pa.list_(pa.float32())), LIST),
+    ],
+    ids=["fixed", "binary", "timestamp", "decimal", "list"],
+)
+def test_every_type_is_counted(values: pa.Array, kind: object) -> None:
+    """Unique ones, then one of them again and again."""
+    assert is_plain(values, kind)
+    assert not is_plain(values.take(pa.repeat(5, 2000)), kind)
+
+
+def test_booleans_never_have_one() -> None:
+    assert not is_plain(pa.array([True, False] * 500), "boolean")
+
+
+def test_the_writer_does_as_told(tmp_path: Path) -> None:
+    """A unique number goes without, a text, an element and a nested number have one; values are the same when read."""
+    tags = {"type": "list", "element-id": 4, "element": "string", "element-required": False}
+    schema = struct((1, "id", "long"), (2, "text", "string"), (3, "tags", tags), (5, "in", struct((6, "x", "int"))))
+    shuffled = random.Random(1).sample(range(5000), 5000)
+    table = rows(
+        schema,
+        {
+            "id": shuffled,
+            "text": [f"text {n % 7}" for n in shuffled],
+            "tags": [["a", f"tag {n % 5}"] for n in shuffled],
+            "in": [{"x": n // 100} for n in shuffled],
+        },
+    )
+    path = written(rewritten(schema, [table], tmp_path)).file_path
+    group = pq.read_metadata(path).row_group(0)
+    plain = [group.column(i).path_in_schema for i in range(4) if not group.column(i).has_dictionary_page]
+    assert plain == ["id"]
+    assert "RLE_DICTIONARY" not in group.column(0).encodings
+    found = pq.read_table(path)
+    assert [found[name].to_pylist() for name in ("id", "text", "tags")] == [
+        table[name].to_pylist() for name in ("id", "text", "tags")
+    ]
+
+
+# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side (rule 160).
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_taken_rows_are_those_that_arrow_takes(cores: int) -> None:
+    (batch,) = mixed_rows(0, 90).combine_chunks().to_batches()
+    numbers = pa.array(random.Random(5).sample(range(90), 40))
+    with on_cores(cores), row_taker() as taken:
+        assert taken(batch, numbers).equals(batch.take(numbers), check_metadata=True)
+        assert taken(batch, numbers.slice(3, 0)).num_rows == 0
+
+
+@pytest.mark.parametrize("strategy", [Strategy.SORT, Strategy.ZORDER])
+def test_a_sorted_file_has_the_same_bytes_on_any_number_of_cores(strategy: Strategy, tmp_path: Path) -> None:
+    inputs = [input_file(tmp_path / f"in-{number}.parquet", mixed_rows(number * 60)) for number in range(3)]
+    recipe = ClusterRecipe(strategy, (KeyColumn(2), KeyColumn(1)), 2**30, 2**30)
+    found = []
+    for cores in (1, 3, 4):
+        with on_cores(cores), mock.patch.object(row_group_writer, "_WORTH_THREADS_BYTES", 0):
+            file = written(rewrite_group(task(MIXED, inputs, tmp_path, recipe=recipe)))
+        found.append((Path(file.file_path).read_bytes(), file))
+    assert found[0] == found[1] == found[2]
