@@ -1,7 +1,9 @@
-"""``icekeeper request`` against a whole stack: the state machine of template.yaml, real functions, DynamoDB."""
+"""Requests against a whole stack: ``icekeeper request``, and what a request may ask for (rule 267)."""
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli import main
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline import request_pass
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.policy.resolve import REQUESTS_MAY
 from icekeeper.state.store import MaintenanceRequest
+from local_stack.executions import Execution
 from local_stack.stack import LocalStack
 from support.command import Answer, one_sentence
 from support.local_lake import LocalLake
 from support.scripted_pipeline import ScriptedPipeline
+
+# ``icekeeper request`` against a whole stack: the state machine of template.yaml, real functions, DynamoDB.
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +178,164 @@ def test_a_run_that_cannot_be_started_leaves_the_request(laptop: Laptop) -> None
         "the request stays filed, and the next scheduled run takes it first",
     )
     assert len(laptop.pending) == 1
+
+
+# Asking for a pass deletes no more than the table's policy does (rule 267): the real state machine and functions.
+
+POLICY = """\
+rules:
+- settings:
+    min_input_files: 2
+    partition_time_column: part
+    partition_time_pattern: "%Y-%m-%d"
+"""
+GREED = {"partition_retention_hours": "36", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
+"""What made one row of three, without history."""
+ATTACK = {"table": "ns.t", "operations": "expire_partitions,expire_snapshots", "settings": GREED}
+REFUSAL = (
+    "a request for ns.t cannot ask for expire_partitions, which the policy does not have, and cannot set "
+    "partition_retention_hours to 36, where the policy has none, and cannot set snapshot_retention_hours to 0, where "
+    "the policy has 168, and cannot set max_snapshots_to_keep to 1, where the policy has 5: it does no more than the "
+    "table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
+    "expire_partitions,partition_retention_hours,snapshot_retention_hours,max_snapshots_to_keep"
+)
+
+
+def day(age: int) -> str:
+    return (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=age)).isoformat()
+
+
+@pytest.fixture
+def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[LocalLake]:
+    lake = LocalLake(scripted_stack, local_catalog, tmp_path)
+    scripted_stack.put_control("config/policy.yaml", POLICY)
+    with lake.table.table.update_spec() as update:
+        update.add_identity("part")
+    for number, age in ((1, 30), (2, 20), (3, 0)):
+        lake.table.append(number, part=day(age))
+    yield lake
+    scripted_stack.start_cold({REQUESTS_MAY: ""})
+
+
+def is_untouched(lake: LocalLake, files: set[str]) -> bool:
+    leased = lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock())
+    return (lake.table.ids(), len(lake.table.metadata.snapshots), leased) == ([1, 2, 3], 3, None) and (
+        lake.table.files() == files
+    )
+
+
+def why_not_detected(execution: Execution) -> str:
+    ((error, cause),) = execution.visits[0].errors
+    assert error in ("PolicyError", "RequestRefused")
+    return str(json.loads(cause)["errorMessage"])
+
+
+def file_for_the_schedule(lake: LocalLake, settings: dict[str, str]) -> None:
+    lake.state.requests.file(
+        MaintenanceRequest(identity=lake.identity(), requested_ms=system_clock(), settings=settings)
+    )
+
+
+def test_a_forced_run_for_more_is_refused_before_it_begins(lake: LocalLake) -> None:
+    files = lake.table.files()
+    execution = lake.stack.run(ATTACK)
+    assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
+    assert execution.names == ["Detect", "ReportUnread", "WhatFailed", "DetectionFailed"]  # no lease, no plan, no job
+    assert why_not_detected(execution) == REFUSAL
+    assert is_untouched(lake, files)
+
+
+def test_a_filed_request_for_more_is_refused_by_the_scan_and_told_once(lake: LocalLake) -> None:
+    files = lake.table.files()
+    lake.stack.put_control("config/policy.yaml", POLICY.replace("min_input_files: 2", "min_input_files: 9"))
+    file_for_the_schedule(lake, {"operations": str(ATTACK["operations"]), **GREED})
+    assert lake.stack.run({}).names == ["Detect", "AnyProposals", "NothingToDo"]
+    (record,) = lake.journal()
+    assert (record.status, record.summary) == ("refused", REFUSAL)
+    assert lake.state.requests.pending() == ()
+    assert is_untouched(lake, files)
+
+
+def test_a_run_over_the_fleet_for_more_touches_no_table(lake: LocalLake) -> None:
+    files = lake.table.files()
+    execution = lake.stack.run({"operations": ATTACK["operations"], "settings": GREED})
+    assert execution.names == ["Detect", "AnyProposals", "NothingToDo"]
+    report = lake.stack.control(f"runs/{execution.name}/detection.json")
+    assert [(skip["reason"], skip["is_error"]) for skip in report["skipped"]] == [(REFUSAL, False)]
+    assert lake.metrics("TablesNotReadable")[-1].value == 0  # who asks raises no alarm
+    assert (
+        list(lake.state.lake_stats.of_catalog("local", lake.identity().warehouse)) == []
+    )  # nor says what is wrong here
+    assert is_untouched(lake, files)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"item": {"table": "ns.t", "settings": GREED}},
+        {"proposals": {"bucket": "mine", "key": "runs/x/proposals.json", "count": 1}},
+        {"rest": {"bucket": "mine", "key": "runs/x/proposals.json", "count": 1}, "run_id": "x"},
+        {"table": "ns.t", "plan": {"bucket": "mine", "key": "plan.json", "digest": "0"}},
+        {"table": "ns.t", "routes": {"expire_partitions": "function"}},
+        {"table": "ns.t", "deployment": {"ICEKEEPER_REQUESTS_MAY": "all"}},
+        {"table": "ns.t", "environment": {"ICEKEEPER_STATE": "mine.db"}},
+        {"table": "ns.t", "holder": "me"},
+        {"table": "ns.t", "unsafe": True},
+        {"table": "ns.t", "dry_run": True},
+        {"table": "ns.t", "catalog_properties": {"uri": "http://mine"}},
+        {"table": "ns.t", "job_arguments": {"--state": "mine"}},
+    ],
+    ids=lambda forged: "-".join(forged),
+)
+def test_what_a_step_takes_as_its_own_is_no_input(lake: LocalLake, forged: dict[str, Any]) -> None:
+    execution = lake.stack.run(forged)
+    assert execution.status == "FAILED"
+    assert why_not_detected(execution).startswith("malformed event: input.")
+    assert [name for name in execution.names if name not in ("Detect", "ReportUnread", "WhatFailed")] in (
+        ["DetectionFailed"],
+        ["TablesNotRead"],
+    )
+    assert lake.table.ids() == [1, 2, 3]
+
+
+def test_functions_that_are_called_directly_ask_for_no_more(lake: LocalLake) -> None:
+    files = lake.table.files()
+    (proposed,) = lake.stack.control(
+        lake.stack.invoke("detect", {"run_id": "forged", "input": {"table": "ns.t"}})["proposals"]["key"]
+    )
+    item = {**proposed, "settings": {"operations": ATTACK["operations"], **GREED}}
+    lake.stack.invoke("lease", {"action": "acquire", "run_id": "forged", "item": item})
+    for role in ("plan", "maintain_small"):
+        with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
+            lake.stack.invoke(role, {"run_id": "forged", "item": item})
+    honest = lake.stack.invoke("plan", {"run_id": "forged", "item": proposed})
+    for operation, role in (("expire_partitions", "expire_partitions"), ("expire_snapshots", "expire_snapshots")):
+        with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
+            lake.stack.invoke(role, {"run_id": "forged", "item": item, "plan": honest, "operation": operation})
+    honest |= {"bucket": "mine", "key": f"{table_folder('other', 'x')}/plan.json"}
+    elsewhere = {"run_id": "forged", "item": proposed, "plan": honest, "operation": "expire_snapshots"}
+    with pytest.raises(Exception, match="is no document of this pass"):
+        lake.stack.invoke("expire_snapshots", elsewhere)
+    lake.stack.invoke("lease", {"action": "release", "run_id": "forged", "item": item})
+    assert is_untouched(lake, files)
+
+
+def test_the_deployment_may_admit_it(lake: LocalLake) -> None:
+    lake.stack.start_cold({REQUESTS_MAY: ",".join(["expire_partitions", *GREED])})
+    execution = lake.stack.run(ATTACK)
+    assert (execution.status, execution.child.output["status"]) == ("SUCCEEDED", "succeeded")
+    assert (lake.table.ids(), len(lake.table.metadata.snapshots)) == ([3], 1)
+
+
+def test_an_honest_request_is_served_as_before(lake: LocalLake) -> None:
+    lake.table.append(4, part=day(0))
+    settings = {"target_file_size_mb": "64", "snapshot_retention_hours": "500", "max_snapshots_to_keep": "9"}
+    execution = lake.stack.run({"table": "ns.t", "operations": "compact,expire_snapshots", "settings": settings})
+    assert execution.status == "SUCCEEDED"
+    told = lake.stack.document_of_pass(execution, "pass.json")
+    assert [(part["operation"], part["status"]) for part in told["operations"]] == [
+        ("compact", "succeeded"),
+        ("expire_snapshots", "skipped"),
+    ]
+    assert lake.table.ids() == [1, 2, 3, 4]
+    assert len(lake.table.metadata.snapshots) == 5

@@ -1,16 +1,24 @@
-"""Least rights (rule 143): passes over tables of every kind need all that the policies allow, and no more."""
+"""Least rights: passes need all that the policies allow, and no more (rule 143)."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+import boto3
 import pytest
 
+from local_stack.credential_server import KEY_VARIABLES
+from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
-from local_stack.stack import LocalStack
+from local_stack.stack import LocalStack, deployed
 from support.rights_fleet import ALL_IN_JOBS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
+
+# Least rights (rule 143): passes over tables of every kind need all that the policies allow, and no more.
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
 OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
@@ -109,3 +117,58 @@ def test_a_right_that_is_missing_stops_the_call_that_needs_it(
     assert execution.child.output["status"] == "partial"
     assert {str(one.need.action) for one in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
     DENIED.clear()
+
+
+# Functions and jobs of a local stack have no keys of their own: they ask for those of their role, as on AWS.
+
+TOY = Path(__file__).parent / "toy" / "template.yaml"
+
+
+def test_each_function_and_job_asks_for_the_keys_of_its_own_role(
+    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEY_VARIABLES:  # whoever runs the tests may have some
+        monkeypatch.setenv(name, "of-a-person")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which another test may have used
+    with deployed(moto_server, path=TOY) as stack:
+        functions = [function.environment for function in stack.functions.values()]
+        everybody = [dict(os.environ), *functions, *(job.environment for job in stack.jobs.values())]
+        assert [set(KEY_VARIABLES) & set(variables) for variables in everybody] == [set() for _ in everybody]
+        stack.put_control("items.json", json.dumps([{"way": "good"}, {"way": "job", "how": "well"}]))
+        assert stack.run({"who": "the machine"}).status == "SUCCEEDED"
+        assert set(stack.keys.roles.values()) >= {"work", "job-count"}
+    assert os.environ["AWS_ACCESS_KEY_ID"] == "of-a-person"
+
+
+# What a wave may do: its job's role is enough for every step of a table in a table bucket (rule 143, rule 163).
+
+
+@pytest.mark.slow
+def test_the_role_of_the_wave_is_enough_for_all_steps_of_a_table_bucket(fleet: RightsFleet) -> None:
+    """The gate judges each of its calls; of the rights to change tables there it needs every one."""
+    stack, rights = fleet.stack, fleet.stack.rights
+    fleet.give_policy()
+    fleet.bucket_table("w", bucket="rights-wave")
+    jobs = fleet.jobs_in_this_process()
+    compaction, done, needed = jobs["compact_data_files"], set[str](), set[tuple[str, str]]()
+
+    def wave(arguments: Mapping[str, str]) -> None:
+        assert "--wave-key" in arguments
+        before = set(rights.used)
+        compaction(arguments)
+        needed.update((one.policy, one.action) for (one, *more) in rights.used - before if not more)
+        listed = stack.moto.client("s3").list_objects_v2(Bucket=stack.template.name("ControlBucket"))["Contents"]
+        done.update(found["Key"].rpartition("/")[2] for found in listed)
+
+    stack.stand_in({}, {**jobs, "compact_data_files": wave})
+    stack.start_cold(ALL_IN_JOBS)
+    execution = fleet.run({})
+    assert {f"{step}.json" for step in ("compact", "expire_snapshots", "rewrite_manifests")} <= done
+    assert execution.children[-1].output["status"] == "succeeded"
+    told = execution.children[-1].output["summary"]
+    assert "expired 5 snapshot(s), deleted 0 unreferenced file(s)" in told
+    assert "rewrote 2 manifests into 1" in told
+    (role,) = (one for one in rights.roles.values() if one.name == "GlueJobRole")
+    commits = "CommitTableBucketsPolicy"
+    allowed = {action for one in role.statements if one.policy == commits for action in one.actions}
+    assert {action for policy, action in needed if policy == commits} == allowed
