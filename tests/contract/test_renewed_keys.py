@@ -28,7 +28,7 @@ from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice
 from support.guarded_aws import GuardedAws, guarded
-from support.interrupted_process import wait_for
+from support.interrupted_process import wait_until
 from support.maintained_table import NAME, new_table
 from support.scripted_rest import ScriptedRest, scripted_rest
 from support.state_stores import a_table
@@ -103,7 +103,7 @@ def test_an_upload_goes_on_with_other_keys_when_its_own_expire(aws: GuardedAws, 
         for number in range(1, 8):
             sink.write(part)
             if number > 4:  # all but the part that is filled are sent
-                assert wait_for(partial(has_come, number - 1))
+                assert wait_until(partial(has_come, number - 1))
                 aws.keys.expire()
     assert storage.read(f"{bucket}/a") == part * 7
     assert aws.refused == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -17,10 +18,10 @@ from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
 from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.slack import Slack, read_slack, slack_text
 from icekeeper.state.store import (
     RETRY_MS,
     HourOfUse,
+    IdleSince,
     LakeStats,
     LastSeen,
     MaintenanceRequest,
@@ -28,6 +29,8 @@ from icekeeper.state.store import (
     ScheduleRun,
     UnreadableFile,
     hour_of,
+    idle_since_text,
+    read_idle_since,
 )
 from local_stack.moto_server import MotoServer
 from support.examples import examples
@@ -79,6 +82,45 @@ def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_m
     assert [cut.waits(at) for at in (cut_ms - 1, cut.until_ms)] == [False, False]
     assert [cut.waits(at) for at in (cut_ms, cut.until_ms - 1)] == [True, True]
     assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY[2]: cut}
+
+
+# Where operations had nothing more to do is remembered with what the last pass saw, by every store.
+
+FULL = IdleSince(snapshot_id=2**63 - 1, table_digest="d", looked_ms=5, run_id="r")
+BARE = IdleSince(snapshot_id=1, table_digest="e", looked_ms=6)
+
+
+def test_a_record_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
+    records = {"compact": FULL, "other": BARE}
+    seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, idle_since=records)
+    open_store().remember(IDENTITY, seen)
+    assert open_store().last_seen(IDENTITY) == seen
+    assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen
+    after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
+    open_store().remember(IDENTITY, after)
+    assert open_store().last_seen(IDENTITY) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "no JSON", "[]", "7", '{"compact": 7}', '{"compact": {"of_a_later": "version"}}', '{"compact": null}'],
+)
+def test_what_cannot_be_read_is_not_known(text: str | None) -> None:
+    assert read_idle_since(text) == {}
+
+
+def test_what_can_be_read_beside_it_is() -> None:
+    text = idle_since_text({"compact": BARE})
+    assert read_idle_since(text[:-1] + ', "later": {"x": 1}}') == {"compact": BARE}
+
+
+@pytest.mark.parametrize(
+    "broken", [{"snapshot_id": "x"}, {"snapshot_id": None}, {"looked_ms": None}, {"looked_ms": []}]
+)
+def test_a_value_of_another_type_is_not_known(broken: dict[str, object]) -> None:
+    record = {"snapshot_id": 1, "table_digest": "d", "looked_ms": 5, "run_id": None}
+    assert read_idle_since(json.dumps({"compact": record})) != {}
+    assert read_idle_since(json.dumps({"compact": record | broken})) == {}
 
 
 # What every store of lake stats does.
@@ -390,47 +432,6 @@ def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None
     store.schedules.record(IDENTITY, NIGHTLY)
     glance = store.glance(IDENTITY, now_ms=0)
     assert (glance.last_seen, glance.schedules, glance.pins, glance.loads) == (seen, {"nightly": NIGHTLY}, (), ())
-
-
-# What operations lacked is remembered with what the last pass saw, by every store.
-
-FULL = Slack(
-    snapshot_id=2**63 - 1,
-    table_digest="d",
-    planned_ms=5,
-    run_id="r",
-    data_files=((1, 200), (4, 0)),
-    gains_by_removals=True,
-    rests_ms=7,
-    files_to_rest=3,
-    rest_ms=11,
-    delete_files=1,
-    manifests=2,
-)
-BARE = Slack(snapshot_id=1, table_digest="e")
-
-
-def test_slack_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
-    seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, slack={"compact": FULL, "other": BARE})
-    open_store().remember(IDENTITY, seen)
-    assert open_store().last_seen(IDENTITY) == seen
-    assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen
-    after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
-    open_store().remember(IDENTITY, after)
-    assert open_store().last_seen(IDENTITY) == after
-
-
-@pytest.mark.parametrize(
-    "text",
-    [None, "", "no JSON", "[]", "7", '{"compact": 7}', '{"compact": {"of_a_later": "version"}}', '{"compact": null}'],
-)
-def test_what_cannot_be_read_is_not_known(text: str | None) -> None:
-    assert read_slack(text) == {}
-
-
-def test_what_can_be_read_beside_it_is() -> None:
-    text = slack_text({"compact": BARE})
-    assert read_slack(text[:-1] + ', "later": {"x": 1}}') == {"compact": BARE}
 
 
 # What is remembered of sweeps stands beside the turns of schedules, in every store.

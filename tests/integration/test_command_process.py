@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.command import OPERATION_NAMES, PASS, Command, one_sentence, summaries
-from support.interrupted_process import wait_for
+from support.interrupted_process import wait_until
 
 # -- the console script, terminals
 
@@ -87,9 +87,9 @@ def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: P
     (tmp_path / "sleeping_work.py").write_text(SLEEPING_WORK)
     started.mkdir()
     with subprocess.Popen([sys.executable, str(script), str(started)]) as parent:
-        assert wait_for(lambda: len(list(started.iterdir())) == 2)
+        assert wait_until(lambda: len(list(started.iterdir())) == 2)
         parent.send_signal(how)
-    assert wait_for(lambda: not any(alive(int(path.name)) for path in started.iterdir()))
+    assert wait_until(lambda: not any(alive(int(path.name)) for path in started.iterdir()))
 
 
 def alive(pid: int) -> bool:

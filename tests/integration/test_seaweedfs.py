@@ -45,7 +45,7 @@ from local_stack.rights.callers import DENIED, StackRights
 from local_stack.rights.evaluate import Role, statements_of
 from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, rows_of
 from support.deletes import region_rows as rows
-from support.interrupted_process import wait_for
+from support.interrupted_process import wait_until
 from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of, same_clock
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, once
@@ -146,7 +146,7 @@ def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         pid, *ports = map(int, parent.stdout.readline().split())
         assert alive(pid)
         parent.send_signal(signal.SIGKILL)
-    assert wait_for(lambda: not alive(pid), 60)
+    assert wait_until(lambda: not alive(pid), 60)
     module._remove_grpc_sockets(tuple(ports))  # which nobody was left to do
 
 

@@ -32,11 +32,11 @@ from support.copied import (
     judged,
     large_file,
     merged_by_the_store,
+    mixed_fields,
     requests_of,
     stored_entry,
     target_of,
 )
-from support.mixed_footers import mixed_fields
 
 # One file made of several by the store itself: SeaweedFS copies the row groups, we send page indexes and a footer.
 

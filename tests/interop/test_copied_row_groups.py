@@ -19,11 +19,10 @@ from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.storage.storage import Storage
-from support.copied import STORAGE, Input, copied, lineage_target, merged, parquet_file, target_of
+from support.copied import STORAGE, Input, copied, lineage_target, merged, mixed_fields, parquet_file, target_of
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
 from support.maintained_table import MaintainedTable, local_path, registered_table
-from support.mixed_footers import mixed_fields
 from support.readers import canonical, duckdb_rows
 from support.v3 import live
 

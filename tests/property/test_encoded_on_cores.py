@@ -30,8 +30,8 @@ from icekeeper.row_group_copy.footer import Footer, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
+from support.copied import mixed_fields
 from support.examples import examples
-from support.mixed_footers import mixed_fields
 from support.rewrites import rows, struct, task
 
 # On any number of cores a data file has the same bytes, and the same manifest entry (rule 160, rule 134).

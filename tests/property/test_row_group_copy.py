@@ -43,6 +43,7 @@ from support.copied import (
     lineage_file,
     lineage_target,
     merged,
+    mixed_fields,
     mixed_rows,
     parquet_file,
     plain_file,
@@ -52,7 +53,6 @@ from support.copied import (
     with_metadata,
 )
 from support.examples import examples
-from support.mixed_footers import mixed_fields
 from support.rewrites import rewritten, rows, struct, written
 
 # Which bytes of an object a store copies and which are sent to it: every byte once and in order, within the limits.

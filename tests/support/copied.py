@@ -9,7 +9,7 @@ import io
 import os
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +22,13 @@ from botocore.awsrequest import AWSResponse
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer import data_pages, framed
+from icekeeper.row_group_copy.footer_decisions import states_bounds
 from icekeeper.row_group_copy.footer_structs import (
+    ColumnMetaData,
     FileMetaData,
     NotCopyable,
     PageHeader,
+    RowGroup,
     read_exactly,
     read_struct,
     write_struct,
@@ -221,6 +224,40 @@ def row_ids(path: str) -> list[tuple[int, int, int]]:
     """Of every row of a copy ``id``, row id and last change, as they are stored."""
     table = pq.read_table(path, columns=["id", "_row_id", "_last_updated_sequence_number"])
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+# Says what a footer states of some row groups only, which readers take for the whole file (rule 200, platform 100).
+
+
+def mixed_fields(metadata: FileMetaData) -> list[str]:
+    """What is said of some row groups only, or of all and wrongly, in words (pure)."""
+    groups = [group for group in metadata.row_groups if group.num_rows]
+    return list(_mixed_fields(groups)) if len(groups) > 1 else []
+
+
+def _mixed_fields(groups: Sequence[RowGroup]) -> Iterator[str]:
+    chunks = [chunk for group in groups for chunk in group.columns]
+    if _differ(group.ordinal is not None for group in groups):
+        yield "ordinals of some row groups"
+    if _differ(chunk.offset_index_offset is not None for chunk in chunks):
+        yield "page indexes of some column chunks"
+    if any(group.sorting_columns for group in groups):
+        yield "row groups one after the other that are called sorted"
+    for column in zip(*(group.columns for group in groups), strict=False):
+        metas = [chunk.meta_data for chunk in column]
+        name = b".".join(metas[0].path_in_schema).decode(errors="replace")
+        if _differ(states_bounds(meta) for meta in metas if not _is_null(meta)):
+            yield f"bounds of some row groups of column {name}"
+        if _differ(meta.statistics is not None and meta.statistics.null_count is not None for meta in metas):
+            yield f"null counts of some row groups of column {name}"
+
+
+def _is_null(meta: ColumnMetaData) -> bool:
+    return meta.statistics is not None and meta.statistics.null_count == meta.num_values
+
+
+def _differ(answers: Iterable[bool]) -> bool:
+    return len(set(answers)) > 1
 
 
 # Parquet files that are large enough for a store to copy, merged there, and the requests that it was sent.

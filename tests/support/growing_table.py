@@ -1,4 +1,4 @@
-"""A table that changes commit by commit, and manifests by day."""
+"""A table that changes commit by commit: live files as planners see them, summaries as detection sees them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.single_value import encode
-from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing, PartitionFieldSummary, PartitionValue
+from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
-from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot
-
-# A table that changes commit by commit: live files as planners see them, summaries as detection sees them.
 
 
 @dataclass
@@ -92,40 +88,3 @@ class GrowingTable:
     def plan(self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
         state = TableState(self.metadata, self.head, [manifest()], list(self.files))
         return plan_compaction(state, policy, now_ms=now_ms, clustering=clustering)
-
-
-# Manifests of a table that is partitioned by one number, described as a manifest list does.
-
-_TARGET = 8 * MB
-_FIELD = {"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}
-_SPECS: dict[str, Any] = {"partition-specs": [{"spec-id": 0, "fields": [_FIELD]}]}
-DAYS = table(**_SPECS)
-
-
-def day_manifest(number: int, low: int, high: int, megabytes: float = 8) -> ManifestFile:
-    """A manifest with files of the partitions from ``low`` to ``high``, younger than those with lower numbers."""
-    bounds = (encode("long", low), encode("long", high))
-    return ManifestFile(
-        manifest_path=f"d{number}",
-        manifest_length=int(megabytes * MB),
-        partition_spec_id=0,
-        sequence_number=number,
-        min_sequence_number=number,
-        added_snapshot_id=HEAD,
-        added_files_count=1,
-        existing_files_count=0,
-        deleted_files_count=0,
-        partitions=(PartitionFieldSummary(False, None, *bounds),),
-    )
-
-
-def planned(metadata: TableMetadata, manifests: Sequence[ManifestFile], least: int) -> ManifestPlan | Nothing:
-    """The plan with a target of 8 MB for manifests without headers."""
-    return plan_manifests(
-        metadata,
-        metadata.snapshots[HEAD],
-        manifests,
-        policy(min_manifests_to_rewrite=least),
-        target_bytes=_TARGET,
-        header_bytes={(0, content): 0 for content in ManifestContent},
-    )

@@ -19,7 +19,7 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.model import (
     FileContent,
     LiveEntry,
@@ -30,17 +30,17 @@ from icekeeper.model import (
     PartitionFieldSummary,
     TableName,
 )
-from icekeeper.operations.compaction.plan_groups import Clustering, NothingToCompact
+from icekeeper.operations.compaction.plan_groups import Clustering
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.operations.manifests.plan_manifests import NothingToRewrite, plan_manifests
-from icekeeper.operations.position_deletes.plan_merges import NothingToMerge, plan_position_deletes
+from icekeeper.operations.manifests.plan_manifests import plan_manifests
+from icekeeper.operations.position_deletes.plan_merges import plan_position_deletes
 from icekeeper.policy import Operation, Policy, resolve
 from icekeeper.policy.due import why_no_sweep
 from icekeeper.policy.layers import Layer
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped, succeeded
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import StateStore
+from icekeeper.state.store import IdleSince, StateStore
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
 from support.plans import manifest
 from support.tables import new_document
@@ -221,8 +221,7 @@ def _compact(run: _Pass) -> OperationOutcome:
     run.requests.add(gets=len(table.manifests) + bool(table.deletes))
     plan = table.plan(run.now_ms, clustering)
     if isinstance(plan, Nothing):
-        slack = plan.slack if isinstance(plan, NothingToCompact) else None
-        return replace(skipped(Operation.COMPACT, plan.reason), slack=slack)
+        return replace(skipped(Operation.COMPACT, plan.reason), idle_since=_idle_since(run))
     run.depth = None if plan.depth is None else plan.depth.now()
     before = table.rewritten
     table.carry_out(plan, run.now_ms)
@@ -232,8 +231,8 @@ def _compact(run: _Pass) -> OperationOutcome:
     written = sum(group.output_count for group in plan.groups)
     run.requests.add(gets=2 * len(plan.input_files) + deletes, puts=written + 4)
     run.requests.bytes_rewritten += table.rewritten - before
-    slack = None if plan.slack is None else replace(plan.slack, run_id="r")
-    return replace(succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence]), slack=slack)
+    idle_since = None if plan.groups_waiting else _idle_since(run)
+    return replace(succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence]), idle_since=idle_since)
 
 
 def _position_deletes(run: _Pass) -> OperationOutcome:
@@ -242,8 +241,7 @@ def _position_deletes(run: _Pass) -> OperationOutcome:
     live = table.files.values()
     plan = plan_position_deletes(metadata, metadata.head("main"), [_DELETES], entries, lambda: iter(live), table.policy)
     if isinstance(plan, Nothing):
-        slack = plan.slack if isinstance(plan, NothingToMerge) else None
-        return replace(skipped(Operation.REWRITE_POSITION_DELETES, plan.reason), slack=slack)
+        return replace(skipped(Operation.REWRITE_POSITION_DELETES, plan.reason), idle_since=_idle_since(run))
     gone = set(plan.input_files)
     kept = [entry for entry in table.deletes if entry.file.file_path not in gone]
     table.commit(run.now_ms, (), {"operation": "replace", "icekeeper.run-id": "r"})
@@ -291,11 +289,18 @@ def _rewrite_manifests(run: _Pass) -> OperationOutcome:
         header_bytes={(0, content): _HEADER_BYTES for content in ManifestContent},
     )
     if isinstance(plan, Nothing):
-        slack = plan.slack if isinstance(plan, NothingToRewrite) else None
-        return replace(skipped(Operation.REWRITE_MANIFESTS, plan.reason), slack=slack)
+        return replace(skipped(Operation.REWRITE_MANIFESTS, plan.reason), idle_since=_idle_since(run))
     table.rewrite_manifests([listed[one.manifest_path] for one in plan.manifests], run.now_ms)
     run.requests.add(gets=len(plan.manifests), puts=4)
     return succeeded(Operation.REWRITE_MANIFESTS, "rewritten", snapshot_ids=[table.sequence])
+
+
+def _idle_since(run: _Pass) -> IdleSince | None:
+    metadata = run.table.metadata
+    head = metadata.head("main")
+    if head is None:
+        return None
+    return IdleSince(snapshot_id=head.snapshot_id, table_digest=table_digest(metadata), looked_ms=run.now_ms)
 
 
 def _manifest_file(table: PaperTable, number: int) -> ManifestFile:

@@ -361,17 +361,6 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
     assert [group.output_count for group in whole.groups] == [1]
 
 
-def test_a_file_as_large_is_looked_at_as_soon_as_it_comes() -> None:
-    """The slack of a table whose target is set says so; without, the bytes of one file are no reason."""
-    with_cuts, without = planned(data_file("f", 2 * MB)), planned(data_file("f", 2 * MB), cuts=False)
-    assert isinstance(with_cuts, NothingToCompact)
-    assert isinstance(without, NothingToCompact)
-    assert with_cuts.slack is not None
-    assert without.slack is not None
-    assert with_cuts.slack.data_files[0] == (1, 2 * MB * 9 // 5 + 1)
-    assert without.slack.data_files[0][0] > 1
-
-
 # A file that a snapshot lists twice is left alone by compaction.
 
 

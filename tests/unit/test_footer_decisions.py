@@ -16,8 +16,7 @@ from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
 from icekeeper.row_group_copy.footer_structs import Empty, FileMetaData, KeyValue, NotCopyable, RowGroup, SortingColumn
-from support.copied import STORAGE, copied, entry_of, parquet_file, target_of, with_metadata
-from support.mixed_footers import mixed_fields
+from support.copied import STORAGE, copied, entry_of, mixed_fields, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
 _FIELDS = Path(__file__).parents[1] / "support" / "parquet_footer_fields.txt"

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.detection.assess import TableFindings, assess
-from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
@@ -21,14 +19,10 @@ from icekeeper.model import Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import plan_compaction
 from icekeeper.operations.compaction.where import file_scope
-from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import parse_time_pattern
-from icekeeper.state.store import LastSeen
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
 from support.plans import table as any_table
-from support.settings import policy as resolved_policy
-from support.settings import small_files
 
 # When partitions end: by transforms of time, by calendar columns, by text that is read with a pattern.
 
@@ -210,9 +204,6 @@ COLUMNS = {
 }
 
 
-MONTHS = {"partition_time_column": "text", "partition_time_pattern": "%Y-%m"}
-
-
 def table(*fields: tuple[int, str]) -> TableMetadata:
     """Partitioned by these columns and transforms; spec 1, an earlier one, by nothing."""
     columns = [{"id": i, "name": name, "required": False, "type": kind} for i, (name, kind) in COLUMNS.items()]
@@ -315,45 +306,3 @@ def test_a_plan_leaves_young_partitions_alone() -> None:
     plan = plan_compaction(state, settings, now_ms=now_ms, in_scope=file_scope(settings, metadata, now_ms))
     assert not isinstance(plan, Nothing)
     assert sorted(plan.input_files) == ["20454-0", "20454-1"]
-
-
-def seen(resolved: ResolvedPolicy, finished_ms: int) -> LastSeen:
-    return LastSeen(snapshot_id=100, fingerprint=resolved.fingerprint(), finished_ms=finished_ms, idle=True)
-
-
-@pytest.mark.parametrize(
-    ("settings", "looked_hours", "now_hours", "is_proposed"),
-    [
-        ({}, 0, 1000, False),
-        # Old enough only after the pass looked: it looks once more, then never again.
-        ({"min_data_age_hours": "5"}, 1, 4, False),
-        ({"min_data_age_hours": "5"}, 1, 5, True),
-        ({"min_data_age_hours": "5"}, 5, 1000, False),
-        # A partition by day that ends within a day of the commit, and 10 hours: at most 34 hours.
-        ({"min_partition_age_hours": "10"}, 1, 24, False),
-        ({"min_partition_age_hours": "10"}, 1, 25, True),
-        ({"min_partition_age_hours": "10"}, 25, 33, False),
-        ({"min_partition_age_hours": "10"}, 25, 34, True),
-        ({"min_partition_age_hours": "10"}, 34, 1000, False),
-        # A partition of a month, told by text, may end 31 days after the commit.
-        ({"min_partition_age_hours": "10", **MONTHS}, 34, 100, True),
-        ({"min_partition_age_hours": "10", **MONTHS}, 31 * 24 + 10, 5000, False),
-        ({"where": "ts < now() - interval '3 hours'"}, 1, 2, False),
-        ({"where": "ts < now() - interval '3 hours'"}, 1, 3, True),
-        ({"where": "ts < now() - interval '3 hours'"}, 3, 1000, False),
-        ({"where": "ts < '2026-01-01'"}, 1, 1000, False),
-        ({"where": "ts < date '2026-01-01' and bucket(4, n) = 1"}, 1, 1000, False),
-    ],
-)
-def test_an_idle_pass_is_looked_after_again_when_time_brought_files_into_its_scope(
-    settings: dict[str, str], looked_hours: int, now_hours: int, is_proposed: bool
-) -> None:
-    metadata = table((1, "day"))
-    metadata.document["snapshots"][0]["summary"] = small_files(50, MB)
-    resolved = resolved_policy(operations="compact", **settings)
-    now_ms = HEAD_MS + now_hours * HOUR_MS
-    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=seen(resolved, HEAD_MS + looked_hours * HOUR_MS))
-    found = assess("ns.t", metadata, resolved, findings)
-    assert isinstance(found, Proposal) is is_proposed
-    if isinstance(found, Skip):
-        assert found.reason == "unchanged since the last pass found nothing to do"

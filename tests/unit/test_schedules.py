@@ -415,7 +415,9 @@ def test_a_schedule_that_is_due_is_a_reason_that_grows() -> None:
         ({"operations": "expire_partitions"}, {}, False),
         ({"min_data_age_hours": "2"}, {}, True),
         ({"min_data_age_hours": "12"}, {"finished_ms": NOW_MS - 18 * HOUR_MS}, False),
-        ({"where": "ts < now() - interval '20 hours'"}, {"finished_ms": NOW_MS - 18 * HOUR_MS}, False),
+        ({"where": "ts < now() - interval '20 hours'"}, {"finished_ms": NOW_MS - 18 * HOUR_MS}, True),
+        ({"partition_rest_hours": "12"}, {"finished_ms": NOW_MS - 18 * HOUR_MS}, False),
+        ({}, {"finished_ms": NOW_MS - 24 * HOUR_MS}, False),
     ],
 )
 def test_a_turn_that_would_find_nothing_again_is_known(

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from icekeeper.detection.moving_scope import scope_has_moved
-from icekeeper.detection.outlook import Outlook, outlook, time_has_come
+from icekeeper.detection.look_again import Outlook, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
@@ -24,7 +23,7 @@ from icekeeper.detection.signals import (
 )
 from icekeeper.health.examine import summary_counters
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata
+from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata, table_digest
 from icekeeper.operations.compaction.where import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
@@ -105,7 +104,7 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
         return Skip(table, "no current snapshot")
     if known_idle:
         return Skip(table, "unchanged since the last pass found nothing to do")
-    return Skip(table, next(iter(ahead.settled.values()), "no sign of work"))
+    return Skip(table, next(iter(ahead.idle.values()), "no sign of work"))
 
 
 def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
@@ -121,8 +120,8 @@ def _is_known_idle(
     return (
         seen is not None
         and (seen.idle and seen.snapshot_id == head.snapshot_id)
-        and not scope_has_moved(metadata, head, resolved.policy, looked_ms=seen.finished_ms, now_ms=now_ms)
-        and not time_has_come(metadata, seen, now_ms)
+        and not time_has_come(head, resolved.policy, seen.finished_ms, now_ms)
+        and {one.table_digest for one in seen.idle_since.values()} <= {table_digest(metadata)}
     )
 
 
@@ -138,7 +137,7 @@ def idle_operations(
         return frozenset()
     if _is_known_idle(metadata, head, resolved, seen, now_ms):
         return frozenset(operation for operation in Operation if resolved.runs(operation))
-    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms).settled)
+    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms).idle)
 
 
 def _layout_signals(
@@ -150,8 +149,8 @@ def _layout_signals(
     seen: LastSeen | None,
 ) -> Sequence[Signal]:
     """Signals that files, deletes or manifests need a rewrite; without any, why a pass should look all the same."""
-    signals = list(summary_signals(head, resolved, found.manifest_count, ahead.settled))
-    may_compact = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in ahead.settled
+    signals = list(summary_signals(head, resolved, found.manifest_count, ahead.idle))
+    may_compact = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in ahead.idle
     if found.clustering is not None and may_compact and resolved.policy.rewrite_enabled:
         idle_at = seen.snapshot_id if seen is not None and seen.idle else None
         signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))

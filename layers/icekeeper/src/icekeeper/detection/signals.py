@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.moving_scope import scope_has_moved
+from icekeeper.detection.look_again import time_has_come
 from icekeeper.errors import TableUnsupported
 from icekeeper.health.examine import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
@@ -253,12 +253,7 @@ def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun |
         return False
     if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
         return False
-    policy = part.resolved.policy
-    # By then every partition is at rest, and its small files are merged.
-    at_rest_ms = head.timestamp_ms + policy.partition_rest_ms
-    if Operation.COMPACT in part.operations and last.finished_ms < at_rest_ms <= now_ms:
-        return False
-    return not scope_has_moved(metadata, head, policy, looked_ms=last.finished_ms, now_ms=now_ms)
+    return not time_has_come(head, part.resolved.policy, last.finished_ms, now_ms)
 
 
 def schedule_signals(

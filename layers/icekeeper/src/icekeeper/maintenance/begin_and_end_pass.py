@@ -246,7 +246,9 @@ def record_outcome(
                 fingerprint=part.fingerprint,
                 finished_ms=finished_ms,
                 idle=done.is_idle,
-                slack={one.operation.value: one.slack for one in done.operations if one.slack is not None},
+                idle_since={
+                    one.operation.value: one.idle_since for one in done.operations if one.idle_since is not None
+                },
             ),
         )
 

@@ -32,7 +32,7 @@ from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
 from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
+from icekeeper.state.store import IdleSince, LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
 from icekeeper.storage.storage import FileSource, Storage, StoreClock, store_now_ms
@@ -372,6 +372,16 @@ class OperationContext:
         """The newest state of the table; in a dry run, as the operations before would leave it."""
         loaded = self.catalog.load(self.table)
         return loaded if self.planned is None else self.planned.load(loaded)
+
+    def idle_since(self, metadata: TableMetadata) -> IdleSince | None:
+        """The record that an operation planned on this metadata and has nothing to do; ``None``: there is no head."""
+        from icekeeper.metadata.document import table_digest  # that a report needs no more modules
+
+        head = metadata.head(self.policy.branch)
+        if head is None:
+            return None
+        digest = table_digest(metadata)
+        return IdleSince(snapshot_id=head.snapshot_id, table_digest=digest, looked_ms=self.started_ms)
 
     def would_commit(self, operation: Operation, change: Callable[[], object]) -> None:
         """Note in a dry run how an operation would change the table, for the plans of those after it."""

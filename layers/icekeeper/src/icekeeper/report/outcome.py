@@ -17,7 +17,7 @@ from icekeeper import errors
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind
 from icekeeper.operation_facts import FACTS, STEPS, Operation
-from icekeeper.state.slack import Slack, read_slack, slack_text
+from icekeeper.state.store import IdleSince, idle_since_text, read_idle_since
 from icekeeper.text import masked_sentence
 
 # How a wrong clock is reported to people and in metrics.
@@ -139,8 +139,8 @@ class OperationOutcome:
     """In a dry run: the operations before it, whose changes its plan reckons with."""
     in_turn: OperationOutcome | None = None
     """In a dry run that answers on the table as it is: the answer on what the operations before would leave."""
-    slack: Slack | None = None
-    """What must come before there is anything more to do; ``None``: that is not known."""
+    idle_since: IdleSince | None = None
+    """Where it had nothing more to do; ``None``: there may be more."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may hold secrets.
@@ -453,7 +453,7 @@ class BucketOutcome:
 def operation_document(outcome: OperationOutcome, run_id: str, listing: ListingWriter) -> dict[str, Any]:
     """What :func:`operation_outcome` reads: as ``maintain --json`` has it, and what the pass is to remember."""
     name = outcome.operation.value
-    remembered = {} if outcome.slack is None else {"slack": slack_text({name: outcome.slack})}
+    remembered = {} if outcome.idle_since is None else {"idle_since": idle_since_text({name: outcome.idle_since})}
     return {**outcome.to_json(run_id, listing), **remembered}
 
 
@@ -476,7 +476,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             files_deleted=tuple(files.get("deleted", ())),
             schedule=document.get("schedule"),
             lost_lease=document.get("lost_lease", False),
-            slack=read_slack(document.get("slack")).get(document["operation"]),
+            idle_since=read_idle_since(document.get("idle_since")).get(document["operation"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error

@@ -6,18 +6,17 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import LeaseStore
-from icekeeper.state.slack import Slack
 
 # What a scan remembers of its tables, gathered and written many tables at a time (rule 154).
 #
@@ -53,6 +52,53 @@ class Gathered(Generic[Record]):
             taken, self._waiting = self._waiting, []
         if taken:
             self._write(taken)
+
+
+# The record of an operation that has nothing more to do at a snapshot.
+#
+# Detection counts what came since (:mod:`icekeeper.detection.look_again`).  The record is kept as JSON; one that cannot
+# be read counts as none, so that a pass looks once more.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSince:
+    """When and where an operation had nothing more to do."""
+
+    snapshot_id: int
+    """The head that was planned on, or the one that the operation left."""
+    table_digest: str
+    """That of the table then (:mod:`icekeeper.metadata.document`)."""
+    looked_ms: int
+    """When it was planned, in epoch milliseconds."""
+    run_id: str | None = None
+    """A run whose own rewrites after that snapshot bring nothing new."""
+
+
+def idle_since_text(records: Mapping[str, IdleSince]) -> str:
+    """The records by operation, as JSON with sorted keys."""
+    return json.dumps({name: asdict(one) for name, one in records.items()}, sort_keys=True)
+
+
+def read_idle_since(text: str | None) -> dict[str, IdleSince]:
+    """What :func:`idle_since_text` wrote, without what cannot be read."""
+    try:
+        found = json.loads(text or "{}")
+        records = {str(name): _record(one) for name, one in found.items()}
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return {}
+    return {name: one for name, one in records.items() if one is not None}
+
+
+def _record(values: Any) -> IdleSince | None:
+    try:
+        return IdleSince(
+            snapshot_id=int(values["snapshot_id"]),
+            table_digest=str(values["table_digest"]),
+            looked_ms=int(values["looked_ms"]),
+            run_id=None if values["run_id"] is None else str(values["run_id"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 # Lake stats: how every table looked when last seen, maintained or not (rule 118).
@@ -521,8 +567,8 @@ class LastSeen:
     fingerprint: str
     finished_ms: int
     idle: bool
-    slack: Mapping[str, Slack] = field(default_factory=dict)
-    """By operation: what must come before it can have anything to do, where that is known."""
+    idle_since: Mapping[str, IdleSince] = field(default_factory=dict)
+    """By operation: where it had nothing more to do."""
 
 
 @dataclass(frozen=True, slots=True)

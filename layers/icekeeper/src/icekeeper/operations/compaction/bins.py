@@ -45,7 +45,7 @@ _LARGEST_SHARE = Fraction(3, 10)
 # are never more than 120.  A smaller share leaves fewer files of slow writers and more of fast ones.
 _LIGHT_SHARE = Fraction(1, 16)
 # Files below this size weigh alike: reading them takes less than opening them.
-LIGHTEST_BYTES = 256 * 1024
+_LIGHTEST_BYTES = 256 * 1024
 
 
 class Reason(StrEnum):
@@ -87,29 +87,6 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
-    """A small candidate that stays as it is."""
-
-    size: int
-    """About what its rows take in an output."""
-    is_rewritten: bool
-    bytes: int
-
-    @classmethod
-    def of(cls, candidate: Candidate, size: int | None = None) -> Unpacked:
-        own = candidate.file.file_size_in_bytes
-        return cls(own if size is None else size, candidate.identity.is_rewritten, own)
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """What becomes of one partition's candidates."""
-
-    bins: tuple[Bin, ...]
-    left: tuple[Unpacked, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     files: tuple[Candidate, ...]
     size: int
@@ -134,7 +111,7 @@ class _Run:
 
     @property
     def weight(self) -> int:
-        return max(self.size, LIGHTEST_BYTES)
+        return max(self.size, _LIGHTEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +133,11 @@ class _Limits:
         return cls(
             target=policy.target_file_size_bytes,
             smallest=policy.min_file_size_bytes,
-            full=full_bytes(policy),
-            light=light_bytes(policy),
+            full=_full_bytes(policy),
+            light=_light_bytes(policy),
             largest_group=policy.max_file_group_size_bytes,
             min_inputs=policy.min_input_files,
-            share=largest_share(policy),
+            share=_largest_share(policy),
             large=large_from(policy) if cuts else None,
         )
 
@@ -177,7 +154,7 @@ def binpacked(
     at_rest: bool = False,
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
-) -> Packing:
+) -> list[Bin]:
     """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last.
 
     ``cuts``: large files may be cut.  ``sizes``: how large outputs become.
@@ -190,7 +167,7 @@ def binpacked(
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, limits)
         chosen += [*bins, *([_bin(_merged(rest), limits)] if rest else [])]
-        return Packing(tuple(replace(b, reason=Reason.ALL) for b in chosen))
+        return [replace(b, reason=Reason.ALL) for b in chosen]
     while True:
         if len(runs) >= limits.min_inputs:
             bins, runs = _full_bins(runs, limits)
@@ -205,9 +182,7 @@ def binpacked(
             chosen.append(_bin(merged, limits))
         else:
             runs.append(merged)
-    chosen += [_bin(run, limits) for run in runs if run.reason is not None]
-    left = (Unpacked.of(run.files[0], run.size) for run in runs if run.reason is None)
-    return Packing(tuple(chosen), tuple(left))
+    return chosen + [_bin(run, limits) for run in runs if run.reason is not None]
 
 
 def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[Bin]:
@@ -304,17 +279,17 @@ def _outputs_if_full(size: int, held: int, most: int, limits: _Limits) -> int | 
     return outputs if is_whole or held >= limits.largest_group else None
 
 
-def full_bytes(policy: Policy) -> int:
+def _full_bytes(policy: Policy) -> int:
     """The least size of a full bin with one output."""
     return max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
 
 
-def light_bytes(policy: Policy) -> int:
+def _light_bytes(policy: Policy) -> int:
     """Below this size a run is light."""
-    return int(_LIGHT_SHARE * full_bytes(policy))
+    return int(_LIGHT_SHARE * _full_bytes(policy))
 
 
-def largest_share(policy: Policy) -> Fraction:
+def _largest_share(policy: Policy) -> Fraction:
     """The share of a balanced bin that its largest file may have."""
     return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
 

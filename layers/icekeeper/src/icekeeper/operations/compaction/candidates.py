@@ -633,14 +633,14 @@ class PartitionRest:
         known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
         return cls(now_ms, known_since_ms, policy.partition_rest_ms)
 
-    def rests_ms(self, candidates: Sequence[Candidate]) -> int | None:
-        """From when the partition of these candidates, which are all that it has, is at rest (epoch milliseconds).
+    def is_reached(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether the partition of these candidates, which are all that it has, is at rest.
 
-        ``None``: nothing tells when a file came.  When older snapshots expire it may be at rest sooner.
+        It is where no snapshot says when a file came.
         """
         added_ms = [c.added_ms for c in candidates if c.added_ms is not None]
         if not added_ms:
-            return None
+            return True
         newest_ms = max(added_ms)
         oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else self.known_since_ms
-        return newest_ms + max(self.least_ms, newest_ms - oldest_ms)
+        return newest_ms + max(self.least_ms, newest_ms - oldest_ms) <= self.now_ms

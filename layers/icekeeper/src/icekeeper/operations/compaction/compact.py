@@ -43,8 +43,7 @@ from icekeeper.policy import Operation, Policy, Strategy
 from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.state.slack import Slack
-from icekeeper.state.store import UnreadableFile
+from icekeeper.state.store import IdleSince, UnreadableFile
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.storage import Storage
 
@@ -240,9 +239,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         if not context.dry_run:
             unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)
         if isinstance(plan, Nothing):
-            slack = plan.slack if isinstance(plan, NothingToCompact) else None
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
-            nothing = replace(nothing, slack=slack)
+            nothing = replace(nothing, idle_since=context.idle_since(metadata))
             return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
         loaded.allowed.require((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
@@ -254,7 +252,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         unreadable.note(plan, outcomes)
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
-        return replace(outcome, metrics=metrics, slack=_slack_left(plan, outcomes, context.run_id))
+        return replace(outcome, metrics=metrics, idle_since=_idle_since(context, metadata, plan, outcomes))
 
 
 def _planned(
@@ -414,19 +412,16 @@ def _outcome(
     return with_left_out(ended, outcomes.unreadable)
 
 
-def _slack_left(plan: CompactionPlan, outcomes: GroupOutcomes, run_id: str) -> Slack | None:
-    """The plan's slack, to be remembered; ``None`` unless every group was committed with no more files than planned."""
+def _idle_since(
+    context: OperationContext, metadata: TableMetadata, plan: CompactionPlan, outcomes: GroupOutcomes
+) -> IdleSince | None:
+    """The record that nothing more is to do; ``None`` unless every group was committed and none waits."""
     # What cannot be read waits, as what is unsupported does; of a group that was given up readable files may be left.
-    troubles = outcomes.errors or outcomes.groups_given_up
-    is_done = outcomes.snapshot_ids and not (troubles or outcomes.dropped or outcomes.groups_left)
-    written = all(len(outcomes.outputs.get(group.group_id, ())) <= group.output_count for group in plan.groups)
-    if plan.slack is None or outcomes.table is None or not (is_done and written):
+    troubles = outcomes.errors or outcomes.groups_given_up or outcomes.dropped or outcomes.groups_left
+    idle = context.idle_since(metadata)
+    if plan.groups_waiting or troubles or not outcomes.snapshot_ids or idle is None:
         return None
-    # What others committed meanwhile was not planned on.
-    last_id = outcomes.snapshot_ids[-1]
-    before = (s.snapshot_id for s in outcomes.table.ancestors(last_id) if s.snapshot_id not in outcomes.snapshot_ids)
-    saw_all = next(iter(before), None) == plan.snapshot_id
-    return replace(plan.slack, snapshot_id=last_id if saw_all else plan.snapshot_id, run_id=run_id)
+    return replace(idle, run_id=context.run_id)  # what others committed meanwhile was not planned on
 
 
 def _preview(plan: CompactionPlan) -> str:

@@ -96,19 +96,6 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
     return WeighedBin(chosen, worth)
 
 
-def files_until_paid(files: Iterable[Candidate], policy: Policy) -> int | None:
-    """How many new files at least must join such candidates before merging any of them pays; ``None``: no number."""
-    per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
-    per_open = (policy.expected_scans or 1) * _open_price(policy)
-    gain = per_open - _GETS_PER_FILE * per_get
-    lacking = per_open + per_put
-    for candidate in files:
-        if candidate.deletes:
-            return 1  # what they save depends on how their rows are spread
-        lacking -= max(Fraction(0), gain - _price_of_file(candidate, policy))
-    return max(1, math.ceil(lacking / gain)) if gain > 0 else None
-
-
 def rewrite_price(size: int, policy: Policy) -> float:
     """US dollars to rewrite so many bytes, without requests."""
     return float(_price(size, policy.price_per_gb_rewritten))

@@ -23,7 +23,6 @@ from icekeeper.operations.compaction.candidates import (
     select_candidates,
 )
 from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout, clustering_groups
-from icekeeper.operations.compaction.missing import PlannedPartition, compaction_slack
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.operations.compaction.payback import (
     RewriteHistory,
@@ -36,7 +35,6 @@ from icekeeper.operations.compaction.payback import (
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
-from icekeeper.state.slack import Slack
 
 # Says which candidates a plan leaves alone, and why, for people (pure).
 
@@ -160,8 +158,6 @@ class NothingToCompact(Nothing):
 
     left: tuple[LeftAlone, ...] = ()
     """What is left alone, and why."""
-    slack: Slack | None = None
-    """What must come before there can be something; ``None``: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +185,6 @@ class CompactionPlan:
     """How large outputs become, as the plan reckons."""
     depth: ClusteringDepth | None = None
     """Where the files lie in the clustering columns; ``None``: there are none."""
-    slack: Slack | None = None
-    """What must come before there can be more to do once this is done; ``None``: that is not known."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -221,7 +215,7 @@ def plan_compaction(
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
     if not policy.apply_deletes and _has_deletes(state):
-        return NothingToCompact(DELETES_DISABLED, slack=compaction_slack(state, policy, (), (), None, now_ms))
+        return NothingToCompact(DELETES_DISABLED)
     recipe = None if clustering is None else clustering.recipe
     layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
     cuts = cuts and recipe is None and _may_cut(policy)
@@ -230,20 +224,17 @@ def plan_compaction(
     select = partial(select_candidates, state, policy, now_ms=now_ms, in_scope=in_scope, lacking=lacking, cuts=cuts)
     found = select(clustered_by=clustered_by, order_id=None if recipe is None else recipe.order_id, sizes=sizes)
     rest = PartitionRest.of(metadata, policy, now_ms)
-    partitions = [_planned(files, policy, clustering, layout, rest, cuts, sizes) for files in found.partitions]
-    bins = [chosen for partition in partitions for chosen in partition.bins]
+    bins = [
+        chosen for files in found.partitions for chosen in _bins(files, policy, clustering, layout, rest, cuts, sizes)
+    ]
     worthy, unpaid = _by_worth(bins, policy, found)
     allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
     left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
     ordered = in_job_order(allowed, policy.rewrite_job_order)
     groups = tuple(_group(n, chosen, route_to, found.specs_to_leave) for n, chosen in enumerate(ordered))
-    slack = None
-    # What waits is work that is known; rows that are dealt out go to partitions that are not.
-    if not waiting and all(group.route_to is None for group in groups):
-        slack = compaction_slack(state, policy, partitions, {id(one.bin) for one in unpaid}, recipe, now_ms, cuts=cuts)
     if not groups and 0 not in found.delete_needs.values():
-        return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left, slack)
+        return NothingToCompact(_nothing_reason(found, worthy, unpaid, policy), left)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -258,7 +249,6 @@ def plan_compaction(
         recipe=recipe,
         sizes=sizes,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
-        slack=slack,
     )
 
 
@@ -283,7 +273,7 @@ def _has_deletes(state: TableState) -> bool:
     return any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in state.manifests)
 
 
-def _planned(
+def _bins(
     files: list[Candidate],
     policy: Policy,
     clustering: Clustering | None,
@@ -291,15 +281,13 @@ def _planned(
     rest: PartitionRest,
     cuts: bool,
     sizes: OutputSizes,
-) -> PlannedPartition:
+) -> Sequence[Bin]:
     if clustering is not None and layout is not None:
         groups = clustering_groups(files, policy, layout)
-        return PlannedPartition(files, [_clustering_bin(group, policy, clustering.recipe) for group in groups])
+        return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
     # What is cut is no small file of the partition, neither now nor then.
-    rests_ms = rest.rests_ms([c for c in files if not (cuts and not c.is_due and is_large(c.file, policy))])
-    at_rest = rests_ms is None or rests_ms <= rest.now_ms
-    packing = binpacked(files, policy, at_rest=at_rest, cuts=cuts, sizes=sizes)
-    return PlannedPartition(files, packing.bins, packing.left, None if at_rest else rests_ms)
+    at_rest = rest.is_reached([c for c in files if not (cuts and not c.is_due and is_large(c.file, policy))])
+    return binpacked(files, policy, at_rest=at_rest, cuts=cuts, sizes=sizes)
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:

@@ -67,8 +67,6 @@ class GroupOutcomes:
     """Groups that there was no time for; the next run has them."""
     why_left: str = ""
     snapshot_ids: list[int] = field(default_factory=list)
-    table: TableMetadata | None = None
-    """The table after the last commit."""
     rows_deleted: int = 0
     deletes_removed: int = 0
     depth: float | None = None
@@ -146,7 +144,6 @@ def _note(
     done: Mapping[int, RewriteResult],
 ) -> None:
     outcomes.snapshot_ids.append(committed.prepared.snapshot_id or 0)
-    outcomes.table = committed.table.metadata
     outcomes.deletes_removed += len(rebased.unneeded_deletes)
     for key in rebased.unneeded_deletes:
         outcomes.delete_needs.pop(key)

@@ -174,7 +174,7 @@ _LEAST_SAVING = 1.25
 _SETTLED_SHARE = 2
 # Rewriting a whole group pays off when one partition takes an eighth of its manifests: it then takes two or so.
 _OPENED_SHARE = 8
-MAX_PROBES = 256
+_MAX_PROBES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class KindLayout:
         Settled are, in partition order, the leading ones that are large and end before the next one begins: days that
         are over.  Without partitions, the oldest large ones are settled.
         """
-        ordered = self.in_order(manifests)
+        ordered = self._in_order(manifests)
         if ordered is None:
             return list(manifests)
         settled = 0
@@ -241,7 +241,7 @@ class KindLayout:
             settled += 1
         return ordered[settled:]
 
-    def in_order(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile] | None:
+    def _in_order(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile] | None:
         """By age, or by the first partition field where there is one; ``None``: some do not tell."""
         if not self.fields:
             return sorted(manifests, key=lambda m: m.min_sequence_number)
@@ -282,11 +282,6 @@ def saves(inputs: int, outputs: int) -> bool:
     return outputs * _LEAST_SAVING < inputs
 
 
-def most_opened(manifests: int, fields: int) -> float:
-    """How many of so many manifests planners may open for one partition before they count as badly clustered."""
-    return max(2 * fields, manifests / _OPENED_SHARE)
-
-
 def is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
     """Whether planners open more manifests for a partition than they need to.
 
@@ -295,11 +290,11 @@ def is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
     manifests that hold the values of the fields before.
     """
     wide = [found for found in ranges if found.is_wide]
-    allowed = most_opened(len(ranges), fields)
+    allowed = max(2 * fields, len(ranges) / _OPENED_SHARE)
     if not fields or len(wide) <= allowed:
         return False
     probes = [corner for found in ranges for corner in (found.low, found.high) if corner is not None]
-    step = max(1, len(probes) // MAX_PROBES)
+    step = max(1, len(probes) // _MAX_PROBES)
     probes = probes[::step]
     opened = sum(found.admits(probe) for found in wide for probe in probes)
     return not probes or opened > allowed * len(probes)

@@ -42,7 +42,6 @@ from icekeeper.operations.manifests.plan_manifests import (
     ManifestGroup,
     ManifestKind,
     ManifestPlan,
-    NothingToRewrite,
     plan_manifests,
 )
 from icekeeper.pass_context.context import OperationContext
@@ -249,8 +248,8 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
         planned = _plan(context, context.load())
         if isinstance(planned.plan, Nothing):
             metrics = {"rewrite_manifests.duration_ms": elapsed_ms()}
-            slack = planned.plan.slack if isinstance(planned.plan, NothingToRewrite) else None
-            return replace(skipped(_OPERATION, planned.plan.reason, metrics=metrics), slack=slack)
+            nothing = skipped(_OPERATION, planned.plan.reason, metrics=metrics)
+            return replace(nothing, idle_since=context.idle_since(planned.head.metadata))
         paths = [m.manifest_path for m in planned.plan.manifests]
         if context.dry_run:
             context.would_commit(_OPERATION, partial(_commit_expected, context, planned, frozenset(paths)))

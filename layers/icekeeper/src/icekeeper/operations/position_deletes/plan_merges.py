@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, may_stand_elsewhere, named_file, partition_key
-from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
+from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import (
     DataFile,
     FileContent,
@@ -22,7 +22,6 @@ from icekeeper.model import (
 from icekeeper.operations.position_deletes.merge import MergeResult
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS
-from icekeeper.state.slack import Slack
 
 # Which position delete files to merge with which (pure).
 #
@@ -98,13 +97,6 @@ class PositionDeletePlan:
         return tuple(entry.file.file_path for group in self.groups for entry in group.deletes)
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToMerge(Nothing):
-    """No partition has enough small position delete files."""
-
-    slack: Slack
-
-
 def plan_position_deletes(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
@@ -127,16 +119,9 @@ def plan_position_deletes(
     least = _least(policy)
     own = _bins(merged, _own_partition, metadata, policy, unreadable)
     likely = {key for key, files in own if len(files) >= least}
-    missing = least - max((len(files) for _, files in own), default=0)
-    any_place = may_stand_elsewhere(metadata)
-    slack = Slack(
-        snapshot_id=snapshot.snapshot_id,
-        table_digest=table_digest(metadata),
-        delete_files=1 if any_place else max(1, missing),  # one may stand elsewhere than its data file
-    )
-    may_move = any_place and any(named_file(d.entry.file) is not None for d in found)
+    may_move = may_stand_elsewhere(metadata) and any(named_file(d.entry.file) is not None for d in found)
     if not likely and not may_move:
-        return NothingToMerge(NOTHING_ELIGIBLE, slack)
+        return Nothing(NOTHING_ELIGIBLE)
     by_partition = {_own_partition(d) for d in merged if named_file(d.entry.file) is None} if may_move else set()
     reached = _Reached.by(found if may_move else merged, likely | by_partition, data_files())
     bins = [
@@ -156,7 +141,7 @@ def plan_position_deletes(
     ]
     groups = [replace(group, group_id=number) for number, group in enumerate(groups)]
     if not groups:
-        return NothingToMerge(NOTHING_ELIGIBLE, slack)
+        return Nothing(NOTHING_ELIGIBLE)
     return PositionDeletePlan(
         snapshot_id=snapshot.snapshot_id,
         groups=tuple(groups),

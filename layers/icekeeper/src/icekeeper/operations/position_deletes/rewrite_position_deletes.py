@@ -20,7 +20,6 @@ from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
 from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,
-    NothingToMerge,
     PositionDeletePlan,
     expected_result,
     plan_position_deletes,
@@ -59,8 +58,8 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
-            slack = plan.slack if isinstance(plan, NothingToMerge) else None
-            return replace(skipped(_OPERATION, plan.reason, metrics=metrics), slack=slack)
+            nothing = skipped(_OPERATION, plan.reason, metrics=metrics)
+            return replace(nothing, idle_since=context.idle_since(loaded.metadata))
         loaded.allowed.require((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)

@@ -31,9 +31,9 @@ _TYPES = {
     for kind, names in {
         "N": "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
         "finished_ms first_seen_ms tried_ms snapshot_id seen_sequence_number file_count turn sightings",
-        "S": "name holder kind origin state prefixes list_id metadata_location fingerprint slack version entry folder "
-        "folders data_roots uuid location counters warnings policy metrics settings table_name catalog warehouse "
-        "schedule run_id status summary engine path why schema_digest look",
+        "S": "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
+        "entry folder folders data_roots uuid location counters warnings policy metrics settings table_name catalog "
+        "warehouse schedule run_id status summary engine path why schema_digest look",
         "BOOL": "idle",
         "B": "paths",
     }.items()

@@ -41,8 +41,17 @@ from icekeeper.state.dynamodb.records import (
 )
 from icekeeper.state.dynamodb.table import REMOVED, DynamoTable, put_all
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.slack import read_slack, slack_text
-from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind, StagedLoad
+from icekeeper.state.store import (
+    OVERLAP_MS,
+    Glance,
+    LastSeen,
+    PassRecord,
+    Pin,
+    PinKind,
+    StagedLoad,
+    idle_since_text,
+    read_idle_since,
+)
 
 # Claims in the state table: an item per catalog entry, and an item per folder by which entries are found.
 #
@@ -352,7 +361,7 @@ class DynamoStateStore:
                 "fingerprint": seen.fingerprint,
                 "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
                 "idle": seen.idle,
-                "slack": slack_text(seen.slack),
+                "idle_since": idle_since_text(seen.idle_since),
             }
 
         self._table.change(*seen_key(identity), decide)
@@ -409,7 +418,7 @@ def _last_seen(item: Item) -> LastSeen:
         fingerprint=item["fingerprint"],
         finished_ms=item["seen_ms"],
         idle=item["idle"],
-        slack=read_slack(item.get("slack")),
+        idle_since=read_idle_since(item.get("idle_since")),
     )
 
 

@@ -32,7 +32,7 @@ _STATEMENTS = (
     f"""CREATE TABLE pins ({_TABLE}, name TEXT NOT NULL, snapshot_id INTEGER NOT NULL, metadata_location TEXT NOT NULL,
     expires_ms INTEGER NOT NULL, kind TEXT NOT NULL, tag TEXT, PRIMARY KEY (table_key, name))""",
     f"""CREATE TABLE last_seen ({_COPY}, snapshot_id INTEGER, fingerprint TEXT NOT NULL, finished_ms INTEGER NOT NULL,
-    idle INTEGER NOT NULL, slack TEXT, PRIMARY KEY (table_key, place))""",
+    idle INTEGER NOT NULL, idle_since TEXT, PRIMARY KEY (table_key, place))""",
     f"""CREATE TABLE clusterings ({_COPY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
     PRIMARY KEY (table_key, place, recipe, snapshot_id))""",
     f"""CREATE TABLE staged_loads ({_TABLE}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,

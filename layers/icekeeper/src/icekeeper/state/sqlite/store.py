@@ -11,7 +11,6 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, CutOff, CutWork, Entry, TableClaims, folders_around
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.slack import read_slack, slack_text
 from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns
 from icekeeper.state.sqlite.records import (
     SqliteLakeStats,
@@ -27,7 +26,16 @@ from icekeeper.state.sqlite.records import (
     read_schedules,
     read_unreadable_files,
 )
-from icekeeper.state.store import OVERLAP_MS, Glance, LastSeen, PassRecord, Pin, PinKind
+from icekeeper.state.store import (
+    OVERLAP_MS,
+    Glance,
+    LastSeen,
+    PassRecord,
+    Pin,
+    PinKind,
+    idle_since_text,
+    read_idle_since,
+)
 
 # Claims in the SQLite state file: a row per catalog entry, and a row per folder by which entries are found.
 
@@ -263,11 +271,11 @@ class SqliteStateStore:
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         self._file.write(
-            "INSERT INTO last_seen (table_key, place, snapshot_id, fingerprint, finished_ms, idle, slack) "
+            "INSERT INTO last_seen (table_key, place, snapshot_id, fingerprint, finished_ms, idle, idle_since) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (table_key, place) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
             "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle, "
-            "slack = excluded.slack "
+            "idle_since = excluded.idle_since "
             "WHERE last_seen.finished_ms NOT BETWEEN excluded.finished_ms + 1 AND excluded.finished_ms + ?",
             identity.key,
             identity.place,
@@ -275,7 +283,7 @@ class SqliteStateStore:
             seen.fingerprint,
             seen.finished_ms,
             seen.idle,
-            slack_text(seen.slack),
+            idle_since_text(seen.idle_since),
             OVERLAP_MS,
         )
 
@@ -323,16 +331,16 @@ def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...
 
 def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
     rows = read(
-        f"SELECT snapshot_id, fingerprint, finished_ms, idle, slack FROM last_seen WHERE {THIS_COPY}",
+        f"SELECT snapshot_id, fingerprint, finished_ms, idle, idle_since FROM last_seen WHERE {THIS_COPY}",
         *copy_columns(identity),
     )
     if not rows:
         return None
-    snapshot_id, fingerprint, finished_ms, idle, slack = rows[0]
+    snapshot_id, fingerprint, finished_ms, idle, idle_since = rows[0]
     return LastSeen(
         snapshot_id=snapshot_id,
         fingerprint=fingerprint,
         finished_ms=finished_ms,
         idle=bool(idle),
-        slack=read_slack(slack),
+        idle_since=read_idle_since(idle_since),
     )

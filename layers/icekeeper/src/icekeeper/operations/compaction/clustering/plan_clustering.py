@@ -462,16 +462,6 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     return groups + [[c] for c in sorted_before if c.is_due and id(c) not in taken]
 
 
-def missing_to_cluster(files: Iterable[Candidate], policy: Policy) -> tuple[tuple[int, int], ...]:
-    """Pairs ``(files, bytes)`` that must come before files that are not clustered yet are worth it.
-
-    Only with them may there be a group of candidates that make none; the others are left as they are.
-    """
-    fresh = [c for c in files if not c.is_clustered]
-    enough_files = max(1, policy.min_input_files - len(fresh))
-    return (enough_files, 0), (1, max(0, policy.target_file_size_bytes - _total(fresh)))
-
-
 def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
     return (
         len(fresh) >= policy.min_input_files

@@ -1,0 +1,206 @@
+"""Work that detection does not see by what came is found after a day, and no pass looks without a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from icekeeper.commit.attempt import RUN_ID_KEY
+from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.proposal import Proposal
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.document import table_digest
+from icekeeper.model import Nothing
+from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan
+from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.state.store import IdleSince, LastSeen
+from support.examples import examples
+from support.growing_table import GrowingTable
+from support.plans import HEAD_MS, MB
+from support.settings import policy
+
+NOW_MS = HEAD_MS + HOUR_MS
+DAY_MS = 24 * HOUR_MS
+
+partitions = st.sampled_from(["a", "a", "a", "b", None])
+# Each many times the one before, so that files of one partition often do not balance one another.
+sizes = st.one_of(
+    st.builds(lambda power, tenths: MB * 3**power * tenths // 40, st.integers(0, 4), st.integers(8, 12)),
+    st.integers(0, 3 * MB),
+    st.sampled_from([0, 1]),
+)
+commits = st.lists(st.tuples(sizes, partitions), max_size=4)
+few = st.lists(st.tuples(sizes, partitions), min_size=1, max_size=2)
+policies = st.builds(
+    policy,
+    operations=st.just("compact"),
+    target_file_size_mb=st.sampled_from([1, 4, 16, 64, 256]),
+    min_file_size_ratio=st.sampled_from(["0.5", "0.75", 1]),
+    min_input_files=st.sampled_from([2, 2, 3, 3, 4, 5]),
+    max_file_group_size_mb=st.sampled_from([256, 1000]),
+    partition_rest_hours=st.sampled_from([2, 24]),
+    expected_scans=st.sampled_from(["none", 1, 20, 200]),
+    min_data_age_hours=st.sampled_from([0, 0, 2]),
+)
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> list[list[tuple[int, Any]]]:
+    """One partition whose files each outweigh those before, more or less, so that merging waits."""
+    total, history = draw(st.integers(1, MB)), []
+    for growth in draw(st.lists(st.sampled_from([0.35, 0.45, 0.65, 1.1, 3.1]), min_size=1, max_size=7)):
+        size = int(total * growth)
+        total += size
+        history.append([(size, "a")])
+    return history
+
+
+histories = st.lists(commits, min_size=1, max_size=8) | uneven()
+rewrites = st.sets(st.integers(0, 7), max_size=6)
+
+
+def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: int = 1) -> GrowingTable:
+    """A table with these commits, some of them rewrites, one in so many hours, the last one just now."""
+    found = GrowingTable()
+    for number, added in enumerate(history):
+        time_ms = HEAD_MS - (len(history) - 1 - number) * hours * HOUR_MS
+        found.commit(added, time_ms=time_ms, is_rewrite=number in rewrites)
+    return found
+
+
+def seen(
+    found: GrowingTable, resolved: ResolvedPolicy, *, looked_ms: int = NOW_MS, run_id: str | None = None
+) -> LastSeen:
+    """What a pass remembers that left nothing to do; one with ``run_id`` did something before."""
+    head_id = found.head.snapshot_id
+    digest = table_digest(found.metadata)
+    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=looked_ms, run_id=run_id)
+    return LastSeen(
+        snapshot_id=head_id,
+        fingerprint=resolved.fingerprint(),
+        finished_ms=looked_ms,
+        idle=run_id is None,
+        idle_since={Operation.COMPACT.value: record},
+    )
+
+
+def is_proposed(
+    found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int, clustering: str | None = None
+) -> bool:
+    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
+    return isinstance(assess("ns.t", found.metadata, resolved, findings), Proposal)
+
+
+@settings(max_examples=examples(80))
+@given(
+    histories,
+    rewrites,
+    policies,
+    st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=2), st.integers(0, 12)), max_size=6),
+    st.integers(1, 100),
+    st.integers(0, 100),
+)
+def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
+    history: list[list[tuple[int, Any]]],
+    written_anew: set[int],
+    resolved: ResolvedPolicy,
+    later: list[tuple[list[tuple[int, Any]], set[int], int]],
+    looked_hours: int,
+    hours: int,
+) -> None:
+    """Files come and leave, hours pass; while nobody commits, the bound is the age that the head had at the look."""
+    found = grown(history, written_anew, hours=3)
+    looked_ms = now_ms = HEAD_MS + looked_hours * HOUR_MS
+    assume(isinstance(found.plan(resolved.policy, now_ms=looked_ms), Nothing))
+    last = seen(found, resolved, looked_ms=looked_ms)
+    assert not is_proposed(found, resolved, last, looked_ms), "a pass has just looked"
+    came, files, bound_ms = Counter[Any](), len(found.files), max(DAY_MS, looked_ms - HEAD_MS)
+    for added, gone, pause in later:
+        now_ms += pause * HOUR_MS
+        found.commit(added, [file for place, file in enumerate(found.files) if place in gone], time_ms=now_ms)
+        came.update(partition for _, partition in added)
+        bound_ms = DAY_MS
+        proposed = is_proposed(found, resolved, last, now_ms)
+        if now_ms - looked_ms >= bound_ms or max(came.values()) >= resolved.policy.min_input_files:
+            assert proposed
+            return
+        if came.total() < resolved.policy.min_input_files <= files:
+            assert not proposed, "neither enough files nor a day"
+    now_ms += hours * HOUR_MS
+    assert is_proposed(found, resolved, last, now_ms) or now_ms - looked_ms < bound_ms
+
+
+@settings(max_examples=examples(50))
+@given(histories, rewrites, policies, st.lists(few, max_size=4), st.integers(0, 30))
+def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
+    history: list[list[tuple[int, Any]]],
+    written_anew: set[int],
+    resolved: ResolvedPolicy,
+    later: list[list[tuple[int, Any]]],
+    hours: int,
+) -> None:
+    found = grown(history, written_anew, hours=3)
+    planned = found.plan(resolved.policy, now_ms=NOW_MS)
+    assume(isinstance(planned, CompactionPlan))
+    assert isinstance(planned, CompactionPlan)
+    gone = set(planned.input_files)
+    outputs = [
+        (group.total_bytes // group.output_count, group.partition[0])
+        for group in planned.groups
+        for _ in range(group.output_count)
+    ]
+    inputs = [file for file in found.files if file.entry.file.file_path in gone]
+    last = seen(found, resolved, run_id="r")
+    found.commit(outputs, inputs, time_ms=NOW_MS, more={RUN_ID_KEY: "r"}, is_rewrite=True)
+    assert not is_proposed(found, resolved, last, NOW_MS)
+    came = Counter[Any]()
+    for number, added in enumerate(later):
+        found.commit(added, time_ms=NOW_MS + number)
+        came.update(partition for _, partition in added)
+        if max(came.values()) >= resolved.policy.min_input_files:
+            assert is_proposed(found, resolved, last, NOW_MS + number)
+            return
+    assert is_proposed(found, resolved, last, NOW_MS + hours * HOUR_MS) or hours < 24
+
+
+@settings(max_examples=examples(50))
+@given(
+    st.lists(st.tuples(commits, st.booleans()), min_size=1, max_size=8),
+    st.builds(
+        policy,
+        operations=st.just("compact"),
+        sort_order=st.just("id"),
+        target_file_size_mb=st.sampled_from([1, 4, 64]),
+        min_input_files=st.integers(2, 5),
+        max_clustering_depth=st.integers(1, 3),
+        clustering_tier_factor=st.integers(2, 4),
+    ),
+    st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=1)), max_size=5),
+    st.integers(0, 50),
+)
+def test_files_to_cluster_wait_no_longer(
+    history: list[tuple[list[tuple[int, Any]], bool]],
+    resolved: ResolvedPolicy,
+    later: list[tuple[list[tuple[int, Any]], set[int]]],
+    hours: int,
+) -> None:
+    """Some commits came clustered; all files lie over one another, because they have no bounds."""
+    found = grown([added for added, _ in history], set())
+    recipe = choose_recipe(found.metadata, resolved.policy)
+    assert recipe is not None
+    clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
+    clustering = Clustering(recipe, frozenset(clustered))
+    assume(isinstance(found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering), Nothing))
+    last, came = seen(found, resolved), Counter[Any]()
+    for number, (added, gone) in enumerate(later):
+        removed = [file for position, file in enumerate(found.files) if position in gone]
+        found.commit(added, removed, time_ms=NOW_MS + number)
+        came.update(partition for _, partition in added)
+        if max(came.values()) >= resolved.policy.min_input_files:
+            assert is_proposed(found, resolved, last, NOW_MS + number, recipe.text)
+            return
+    assert is_proposed(found, resolved, last, NOW_MS + hours * HOUR_MS, recipe.text) or hours < 24

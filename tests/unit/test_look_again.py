@@ -1,0 +1,265 @@
+"""An operation that had nothing to do stays idle until enough came or a day has passed; the reasons, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from icekeeper.commit.attempt import RUN_ID_KEY
+from icekeeper.detection.assess import TableFindings, assess, idle_operations
+from icekeeper.detection.look_again import time_has_come
+from icekeeper.detection.proposal import Proposal
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.document import table_digest
+from icekeeper.model import PartitionValue
+from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.state.store import IdleSince, LastSeen
+from support.growing_table import GrowingTable
+from support.plans import HEAD_MS, MB
+from support.settings import policy
+
+NOW_MS = HEAD_MS + HOUR_MS
+ONLY_COMPACTION = {"operations": "compact"}
+UNCHANGED = "unchanged since the last pass found nothing to do"
+UNKNOWN = ("what came since the last pass cannot be told from the snapshots",)
+TIME = ("time alone may have brought work since the last pass",)
+
+
+def of(*megabytes: float, partition: PartitionValue = "p") -> list[tuple[int, PartitionValue]]:
+    return [(int(size * MB), partition) for size in megabytes]
+
+
+def idle(found: GrowingTable, resolved: ResolvedPolicy, now_ms: int = NOW_MS, *, run_id: str | None = None) -> LastSeen:
+    """What a pass remembers that looked now and left nothing to do for any operation."""
+    head_id = found.head.snapshot_id
+    digest = table_digest(found.metadata)
+    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=now_ms, run_id=run_id)
+    return LastSeen(
+        snapshot_id=head_id,
+        fingerprint=resolved.fingerprint(),
+        finished_ms=now_ms,
+        idle=run_id is None,
+        idle_since={operation.value: record for operation in resolved.policy.operations},
+    )
+
+
+def told(
+    found: GrowingTable, last: LastSeen | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
+) -> tuple[str, ...] | str:
+    """The reasons for a pass, or why there is none."""
+    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, **more)
+    answer = assess("ns.t", found.metadata, resolved, findings)
+    return answer.reasons if isinstance(answer, Proposal) else answer.reason
+
+
+def test_a_pass_looks_again_when_min_input_files_data_files_came_into_one_partition() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(*[300] * 6))
+    assert told(found, None, resolved) == ("no pass under these settings has looked at the 6 data files",)
+    last = idle(found, resolved)
+    assert told(found, last, resolved) == UNCHANGED
+    found.commit(of(300, 300, 300))
+    assert told(found, last, resolved) == "3 data files came since the last pass, fewer than 5"
+    found.commit([*of(300), *of(300, partition="q")])  # at most one of them into p
+    assert isinstance(told(found, last, resolved), str)
+    found.commit(of(300))
+    assert told(found, last, resolved) == ("5 data files came since the last pass",)
+
+
+def test_files_in_as_many_partitions_are_not_enough_for_one() -> None:
+    resolved, found = policy(**ONLY_COMPACTION, apply_deletes="false"), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = idle(found, resolved)
+    found.commit([file for partition in "abcdef" for file in of(1, partition=partition)])
+    assert told(found, last, resolved) == "1 data file came since the last pass, fewer than 5"
+    found.omitted = frozenset({"changed-partition-count"})
+    found.commit(of(1, 1, 1))
+    assert told(found, last, resolved) == "4 data files came since the last pass, fewer than 5"
+    found.commit(of(1))
+    assert isinstance(told(found, last, resolved), tuple)
+
+
+def test_delete_files_count_as_data_files_do() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = idle(found, resolved)
+    deletes = {"added-delete-files": "4", "total-delete-files": "4"}
+    found.commit(more=deletes)
+    assert told(found, last, resolved) == (
+        "0 data files came since the last pass, fewer than 5; 4 delete files came since the last pass, fewer than 5"
+    )
+    blocked = policy(**ONLY_COMPACTION, apply_deletes="false")
+    found.commit(more={**deletes, "total-delete-files": "8"})
+    assert "8 delete files with 0 deletes" in told(found, last, resolved)
+    assert isinstance(told(found, idle(found, blocked), blocked), str)
+
+
+def test_position_delete_files_are_counted_for_the_operation_that_merges_them() -> None:
+    resolved, found = policy(operations="rewrite_position_deletes", min_input_files=3), GrowingTable()
+    found.commit(of(300), more={"total-delete-files": "4"})
+    last = idle(found, resolved)
+    found.commit(of(1, 1, 1), more={"added-delete-files": "2", "total-delete-files": "6"})
+    assert told(found, last, resolved) == "2 delete files came since the last pass, fewer than 3"
+    found.commit(more={"added-delete-files": "1", "total-delete-files": "7"})
+    assert told(found, last, resolved) == ("7 delete files with 0 deletes",)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_manifests_are_counted_by_the_summary_or_by_the_files_that_came(counts: bool) -> None:
+    resolved, found = policy(operations="rewrite_manifests"), GrowingTable()
+    listed = {"manifests-created": "1", "manifests-kept": "8"} if counts else {}
+    found.commit(of(300), more=listed)
+    last = idle(found, resolved)
+    for number in range(1, 5):
+        found.commit(of(300), more=listed)
+        files = "1 manifest" if number == 1 else f"{number} manifests"
+        assert told(found, last, resolved) == f"{files} came since the last pass, fewer than 5"
+    found.commit(of(300), more=listed)
+    expected = "9 manifests reach min_manifests_to_rewrite 5" if counts else "5 manifests came since the last pass"
+    assert told(found, last, resolved) == (expected,)
+
+
+def test_the_rewrites_of_the_run_itself_are_nothing_new() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = idle(found, resolved, run_id="r")
+    found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: "r"}, is_rewrite=True)
+    assert isinstance(told(found, last, resolved), str)
+    found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: "another"}, is_rewrite=True)
+    assert told(found, last, resolved) == ("5 data files came since the last pass",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "looked_hours", "now_hours", "expected"),
+    [
+        # At rest after a day; while nobody commits, then when the head is twice as old as at the last look.
+        ({}, 1, 23.9, False),
+        ({}, 1, 24, True),
+        ({}, 24, 47.9, False),
+        ({}, 24, 48, True),
+        ({}, 1000, 1999, False),
+        ({}, 1000, 2000, True),
+        ({"partition_rest_hours": "7"}, 1, 6.9, False),
+        ({"partition_rest_hours": "7"}, 1, 7, True),
+        ({"partition_rest_hours": "7"}, 7, 30.9, False),
+        ({"partition_rest_hours": "700"}, 1, 24.9, False),
+        ({"partition_rest_hours": "700"}, 1, 25, True),
+        ({"min_data_age_hours": "5"}, 1, 4.9, False),
+        ({"min_data_age_hours": "5"}, 1, 5, True),
+        ({"min_data_age_hours": "5"}, 5, 23.9, False),
+        # Partitions may come of age, and ``where`` may take more.
+        ({"min_partition_age_hours": "100"}, 25, 49.9, False),
+        ({"min_partition_age_hours": "100"}, 25, 50, True),
+        ({"where": "ts < now() - interval '30 hours'"}, 25, 50, True),
+        # A commit came after the look: a day, however old the head was then.
+        ({}, -1000, 0, True),
+        ({}, -20, 3.9, False),
+        ({}, -20, 4, True),
+    ],
+)
+def test_time_alone_is_a_reason_to_look_again(
+    settings: dict[str, str], looked_hours: int, now_hours: float, expected: bool
+) -> None:
+    found = GrowingTable()
+    found.commit(of(1))
+    looked_ms, now_ms = (HEAD_MS + int(hours * HOUR_MS) for hours in (looked_hours, now_hours))
+    assert time_has_come(found.head, policy(**settings).policy, looked_ms, now_ms) is expected
+
+
+def test_after_a_day_a_pass_looks_whatever_was_counted() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = idle(found, resolved)
+    assert told(found, last, resolved, HEAD_MS + 24 * HOUR_MS - 1) == UNCHANGED
+    assert told(found, last, resolved, HEAD_MS + 24 * HOUR_MS) == TIME
+    found.commit(of(1), time_ms=NOW_MS + 9 * HOUR_MS)
+    assert isinstance(told(found, last, resolved, NOW_MS + 24 * HOUR_MS - 1), str)
+    assert told(found, last, resolved, NOW_MS + 24 * HOUR_MS) == TIME
+
+
+@pytest.mark.parametrize("omitted", ["total-data-files", "all"])
+def test_what_a_summary_leaves_out_is_looked_at(omitted: str) -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(1))
+    last = idle(found, resolved)
+    found.omitted = frozenset({omitted})
+    found.commit(of(1))
+    if omitted == "all":
+        found.snapshots[-1]["summary"] = {}
+    assert told(found, last, resolved) == UNKNOWN
+
+
+def test_history_that_is_gone_is_looked_at() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(1))
+    last = idle(found, resolved)
+    for _ in range(3):
+        found.commit(of(1))
+    del found.snapshots[0]  # the one that the pass looked at; what came after it is there
+    assert isinstance(told(found, last, resolved), str)
+    del found.snapshots[0]
+    assert told(found, last, resolved) == UNKNOWN
+
+
+def test_new_settings_of_the_table_are_looked_at() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(1))
+    last = idle(found, resolved)
+    changed = {name: replace(one, table_digest="another") for name, one in last.idle_since.items()}
+    assert told(found, replace(last, idle_since=changed), resolved) == (
+        "the table's own settings changed since the last pass",
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rewrite_all": "true"}, {"rewrite_reason": "codec"}], ids=lambda settings: next(iter(settings))
+)
+def test_one_file_is_enough_where_every_file_is_rewritten(settings: dict[str, str]) -> None:
+    resolved, found = policy(**ONLY_COMPACTION, **settings), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = idle(found, resolved)
+    assert told(found, last, resolved) == UNCHANGED
+    found.commit(of(300))
+    assert told(found, last, resolved) == ("1 data file came since the last pass",)
+
+
+def test_what_is_switched_off_is_idle() -> None:
+    resolved = policy(**ONLY_COMPACTION, rewrite_enabled="false", apply_deletes="false")
+    found = GrowingTable()
+    found.commit(of(1))
+    last = idle(found, resolved)
+    found.commit(of(*[1] * 9))
+    assert told(found, last, resolved) == "rewrites are disabled"
+
+
+def test_a_lowered_depth_limit_is_looked_at_once() -> None:
+    """Files that were clustered before are no news; what lies over one another under the old limit is not known."""
+    settings = {**ONLY_COMPACTION, "sort_order": "id"}
+    before, after = policy(**settings), policy(**settings, max_clustering_depth=2)
+    found = GrowingTable()
+    found.commit(of(300, 300, 300))
+    last = LastSeen(snapshot_id=100, fingerprint=before.fingerprint(), finished_ms=NOW_MS, idle=True)
+    assert told(found, last, before, clustering="r") == UNCHANGED
+    found.snapshots[-1]["summary"]["icekeeper.recipe"] = "r"
+    assert told(found, last, after, clustering="r") == ("no pass under these settings has looked at the 3 data files",)
+    assert told(found, replace(last, fingerprint=after.fingerprint()), after, clustering="r") == UNCHANGED
+
+
+def test_a_pass_that_left_work_is_followed_by_another() -> None:
+    resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
+    found.commit(of(*[300] * 6))
+    last = replace(idle(found, resolved), idle=False, idle_since={})
+    assert told(found, last, resolved) == ("the last pass left files to rewrite",)
+
+
+def test_each_operation_has_a_record_of_its_own() -> None:
+    resolved, found = policy(operations="compact,rewrite_position_deletes,rewrite_manifests"), GrowingTable()
+    found.commit(of(300), more={"manifests-created": "1", "manifests-kept": "8"})
+    last = idle(found, resolved)
+    found.commit(of(*[300] * 5), more={"manifests-created": "1", "manifests-kept": "9"})
+    assert idle_operations(found.metadata, resolved, last, clusters=False, now_ms=NOW_MS) == {
+        Operation.REWRITE_POSITION_DELETES,
+        Operation.REWRITE_MANIFESTS,
+    }
