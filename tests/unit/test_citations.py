@@ -1,6 +1,6 @@
-"""What code, tests and pages cite is in docs/rules.md and docs/platform.md, and every rule there is in use.
+"""Every citation leads to docs/rules.md or docs/platform.md, and every rule and fact there is in use.
 
-A citation stands in brackets: ``(rule N)``, ``(platform N)``, several with commas between them.
+A citation is in parentheses: ``(rule: NAME)``, ``(platform: NAME)``, several as ``(rule: NAME, NAME, platform: NAME)``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ BESIDE = ("artifacts", "local_stack", "state_machine")
 OTHERS = (*BESIDE, "tests", "docs", "events", ".ci", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SUFFIXES = {".py", ".md", ".yaml", ".yml", ".json", ".toml", ".java", ".properties", ""}
 
-_ONE = r"(?:rule|platform) \d+"
-CITATION = re.compile(rf"\(({_ONE}(?:, {_ONE})*)[;)]")
-# Rules of somebody's policy file are counted too, in messages.
+_NAME = r"[a-z0-9]+(?:-[a-z0-9]+)+"
+CITATION = re.compile(rf"\(((?:rule|platform): {_NAME}(?:, (?:(?:rule|platform): )?{_NAME})*)[;)]")
+HEADING = re.compile(rf"^### ({_NAME})$", re.MULTILINE)
+# Rules of somebody's policy file are counted in messages.
 RULE_OF_A_POLICY_FILE = re.compile(r"policy file \S+ rule \d+|\"rule \d+")
-MENTION = re.compile(r"\b(?:rules?|platforms?)\s\d+")
+# By number, or by a name that is no citation: without parentheses, or with a line break inside.
+MENTION = re.compile(rf"\b(?:rules?|platforms?)\s\d+|\b(?:rule|platform)s?:?\s+{_NAME}(?=[,;)])")
 # Documents that are not in this repository, and places of one machine.  A literal beginning is searched fast.
 OUTSIDE = tuple(
     re.compile(text)
@@ -44,7 +46,6 @@ OUTSIDE = tuple(
         r"shared/(?:seeds|probes|[A-Z])",
     )
 )
-NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
 
 
 def texts(*places: str) -> Iterator[tuple[str, str]]:
@@ -60,15 +61,24 @@ def _texts(place: str) -> list[tuple[str, str]]:
     return [(str(file.relative_to(ROOT)), file.read_text()) for file in ours if "__pycache__" not in file.parts]
 
 
-def cited(text: str, kind: str) -> set[int]:
-    items = (item.split() for found in CITATION.findall(text) for item in found.split(", "))
-    return {int(number) for word, number in items if word == kind}
+def cited(text: str, kind: str) -> set[str]:
+    found, current = set(), ""
+    for item in ", ".join(CITATION.findall(text)).split(", "):
+        word, _, name = item.rpartition(": ")
+        current = word or current
+        if current == kind and name:
+            found.add(name)
+    return found
 
 
-def sections(kind: str) -> list[tuple[int, str]]:
-    """Number and text of each rule or fact, in the order of the page."""
-    parts = re.split(r"^### (\d+)\. ", PAGES[kind].read_text(), flags=re.MULTILINE)
-    return [(int(number), text.split("\n## ")[0]) for number, text in zip(parts[1::2], parts[2::2], strict=True)]
+def sections(kind: str) -> list[tuple[str, str]]:
+    """Name and text of each rule or fact, in the order of the page."""
+    parts = HEADING.split(PAGES[kind].read_text())
+    return [(name, text.split("\n## ")[0]) for name, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def names(kind: str) -> set[str]:
+    return {name for name, _ in sections(kind)}
 
 
 @cache
@@ -84,24 +94,39 @@ def names_of_tests(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", PAGES)
+def test_every_heading_is_a_name(kind: str) -> None:
+    headings = re.findall(r"^### (.*)$", PAGES[kind].read_text(), re.MULTILINE)
+    assert headings == [name for name, _ in sections(kind)]
+
+
+def test_names_are_given_once() -> None:
+    times = Counter(name for kind in PAGES for name, _ in sections(kind))
+    assert [name for name, count in times.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("kind", PAGES)
 def test_every_citation_leads_somewhere(kind: str) -> None:
-    known = {number for number, _ in sections(kind)}
-    lost = {path: cited(text, kind) - known for path, text in texts(*SOURCE, *OTHERS)}
-    assert {path: numbers for path, numbers in lost.items() if numbers} == {}
+    lost = {path: cited(text, kind) - names(kind) for path, text in texts(*SOURCE, *OTHERS)}
+    assert {path: missing for path, missing in lost.items() if missing} == {}
 
 
 def test_every_rule_is_kept_by_the_source() -> None:
-    in_use = {number for _, text in texts(*SOURCE) for number in cited(text, "rule")}
-    assert {number for number, _ in sections("rule")} - in_use == set()
+    in_use = {name for _, text in texts(*SOURCE) for name in cited(text, "rule")}
+    assert names("rule") - in_use == set()
+
+
+def test_every_rule_is_cited_by_a_test() -> None:
+    proven = {name for _, text in texts("tests") for name in cited(text, "rule")}
+    assert names("rule") - proven == set()
 
 
 def test_every_fact_is_relied_on() -> None:
-    in_use = {number for _, text in texts(*SOURCE, *BESIDE, "tests") for number in cited(text, "platform")}
-    assert {number for number, _ in sections("platform")} - in_use == set()
+    in_use = {name for _, text in texts(*SOURCE, *BESIDE, "tests") for name in cited(text, "platform")}
+    assert names("platform") - in_use == set()
 
 
 def test_citations_have_one_form() -> None:
-    """A list or a range, a line break inside, or no brackets: then neither a reader nor ``grep`` finds it."""
+    """A number, a line break inside, or no parentheses: then neither a reader nor ``grep`` finds it."""
     others = {
         path: MENTION.findall(RULE_OF_A_POLICY_FILE.sub("", CITATION.sub("", text)))
         for path, text in texts(*SOURCE, *OTHERS)
@@ -109,24 +134,8 @@ def test_citations_have_one_form() -> None:
     assert {path: found for path, found in others.items() if found} == {}
 
 
-@pytest.mark.parametrize("kind", PAGES)
-def test_numbers_are_given_once(kind: str) -> None:
-    times = Counter(number for number, _ in sections(kind))
-    assert [number for number, count in times.items() if count > 1] == []
-
-
-def test_every_rule_has_its_source_and_tests_that_exist() -> None:
-    lacking, missing = [], []
-    for number, text in sections("rule"):
-        named = NAMED_TEST.findall(text)
-        if not re.search(r"^\* Source: \S", text, re.MULTILINE) or not re.search(r"^\* Test: `", text, re.MULTILINE):
-            lacking.append(number)
-        elif len(named) != text.count("`tests/"):
-            missing.append((number, "a test without its name"))
-        for path, test in named:
-            if not (ROOT / path).is_file() or test not in names_of_tests(ROOT / path):
-                missing.append((number, f"{path}::{test}"))
-    assert (lacking, missing) == ([], [])
+def test_every_rule_has_a_source() -> None:
+    assert [name for name, text in sections("rule") if not re.search(r"^Source: \S", text, re.MULTILINE)] == []
 
 
 def test_every_boundary_of_the_threat_model_names_tests_that_exist() -> None:
@@ -147,8 +156,8 @@ def section_of(page: str, title: str) -> str:
 
 
 def test_every_fact_says_how_it_is_known() -> None:
-    known = r"^\* (?:Measured|Documented): \S"
-    assert [number for number, text in sections("platform") if not re.search(known, text, re.MULTILINE)] == []
+    known = r"^(?:\* )?(?:Measured|Documented): \S"
+    assert [name for name, text in sections("platform") if not re.search(known, text, re.MULTILINE)] == []
 
 
 def test_nothing_outside_the_repository_is_cited() -> None:
