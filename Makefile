@@ -1,4 +1,4 @@
-# Every target does its own set-up, with uv (platform 13).  It needs Python 3.11 or 3.12 and, the first time only, a network.
+# Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo pipeline smoke quick test nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 EXTRAS := spark,demo,functions,dev
 # The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
-# What builds for a deployment needs what is locked only (rule 287): no Spark, no Java, no server.
+# What builds for a deployment needs what is locked only (rule: deploy-pinned-packages): no Spark, no Java, no server.
 BUILD_VENV := .venv-artifacts
 BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < artifacts/locked/build.txt | tr ' ' '-')
-# What tells of the locked packages which they are, and what is known against them (rule 288).
+# What tells of the locked packages which they are, and what is known against them.
 SUPPLY_PACKAGES := cyclonedx-bom==7.5.0 pip-audit==2.10.1
 SUPPLY := build/supply-chain
 SUPPLY_STAMP := $(SUPPLY)/.installed-$(subst ==,-,$(subst $() ,-,$(SUPPLY_PACKAGES)))

@@ -1,8 +1,8 @@
 """Packs what a Glue job installs: one zip with a wheel of every package, which pip takes for its only index.
 
 Glue 5.0 and later install from ``NAME.gluewheels.zip``, in it ``wheels/*.whl`` and ``wheels/requirements.txt``, when
-``--additional-python-modules`` names it and ``--python-modules-installer-option`` is ``--no-index`` (platform 55).
-Nothing comes from the internet then (rule 149).
+``--additional-python-modules`` names it and ``--python-modules-installer-option`` is ``--no-index``
+(platform: glue-wheels-zip).  Nothing comes from the internet then (rule: deploy-pinned-packages).
 
 Also what Glue has itself is in it, in Glue's version: pip leaves alone what is installed in the version asked for, and
 the zip is enough by itself wherever Glue installs it to.
@@ -39,7 +39,7 @@ def build(wheel: Path, folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         tags = [word for tag in platform_tags() for word in ("--platform", tag)]
         target = ["--python-version", GLUE_PYTHON, "--only-binary", ":all:", *tags]
-        # All of it is locked: pip only fetches, and takes no file but those (rule 287).
+        # All of it is locked: pip only fetches, and takes no file but those (rule: deploy-pinned-packages).
         wanted = ["--no-deps", "--require-hashes", "--requirement", str(GLUE_LOCK)]
         pip("download", "--quiet", *wanted, *target, "--dest", scratch)
         pinned = {**read_pins(GLUE_LOCK), "icekeeper": version()}

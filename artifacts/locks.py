@@ -1,7 +1,8 @@
 """The locks: each package of what is deployed, with its version and the hashes of all its files (``make lock``).
 
 A version alone is whatever an index serves under its name; a file whose hash is not recorded is not installed
-(rule 287).  ``constraints.txt`` and Glue's own list decide the versions, a lock records what they come to.
+(rule: deploy-pinned-packages).  ``constraints.txt`` and Glue's own list decide the versions, a lock records what they
+come to.
 """
 
 from __future__ import annotations

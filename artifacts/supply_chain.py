@@ -21,7 +21,7 @@ SBOMS = ROOT / "build" / "sbom"
 
 
 def complaints(pins: Mapping[str, str], report: Mapping[str, Any]) -> Iterator[str]:
-    """What a report of pip-audit says against these versions, a line each; what it has not looked at counts (rule 288).
+    """What a report of pip-audit says against these versions, a line each; what it has not looked at counts.
 
     pip-audit ends with 0 and "No known vulnerabilities found" where it could ask nobody.
     """

@@ -20,7 +20,7 @@ def build(folder: Path, *, sources: Path = ROOT) -> Path:
     Raises:
         subprocess.CalledProcessError: it could not be built.
     """
-    # The build's own tools are locked, too (rule 287): their version stands in the wheel.
+    # The build's own tools are locked, too (rule: deploy-pinned-packages): their version stands in the wheel.
     locked = ["--build-constraints", str(BUILD_LOCK), "--require-hashes"]
     uv("build", "--quiet", "--wheel", *locked, "--out-dir", str(folder), str(sources))
     # uv wants no artifact of a folder committed; here the folder is what is copied.

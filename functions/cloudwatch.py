@@ -159,7 +159,8 @@ def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) ->
 
 
 def _dimension(name: str) -> str:
-    """A name as CloudWatch takes it for a dimension: ASCII, no control characters, at most 1,024 (platform 130)."""
+    """A name as CloudWatch takes it for a dimension: ASCII, no control characters, at most 1,024
+    (platform: cloudwatch-ascii-dimensions)."""
     return escaped(name).encode("ascii", "backslashreplace").decode()[:1024]
 
 

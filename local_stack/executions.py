@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-# AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution (platform 12).
+# AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution
+# (platform: step-functions-payload-limit).
 _LARGEST_PAYLOAD = 256 * 1024
 _MOST_EVENTS = 25_000
 

@@ -1,4 +1,5 @@
-"""A judge in front of SeaweedFS, as the gate is in front of moto: a role does what its policies allow (rule 143).
+"""A judge in front of SeaweedFS, as the gate is in front of moto: a role does what its policies allow
+(rule: least-privilege-roles).
 
 SeaweedFS has one pair of keys, and knows no roles.  So who asks here signs with the keys of its own role; what that
 may do is signed anew with the server's keys, and sent on.  Objects are judged as those of an ordinary bucket, because

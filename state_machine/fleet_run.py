@@ -171,7 +171,8 @@ def _wave() -> States:
                 "compact_data_files", comment="Merge small data files and apply deletes, of many tables at once"
             ),
             "ResultPath": "$.wave.job",
-            # What of them ended is in the control bucket, and so are the reasons of the rest (rule 145).
+            # What of them ended is in the control bucket, and so are the reasons of the rest
+            # (rule: wave-tables-are-independent).
             "Catch": [given_up(to="RestOfPasses", into="$.wave.job")],
             "Next": "RestOfPasses",
         },

@@ -1,4 +1,4 @@
-"""The states of a pass that one function carries out, as far as it can (rule 153)."""
+"""The states of a pass that one function carries out, as far as it can (rule: one-call-never-deletes)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def pass_in_one_call(*, first: str, table: State) -> States:
 
 
 def pass_of_small_table(table: State) -> State:
-    """An execution that is one call, and one state unless the table must be waited for (platform 68)."""
+    """An execution that is one call, and one state unless the table must be waited for
+    (platform: step-functions-billing)."""
     hand_on = f"{_SMALL}HandOn"
     given_over = given_up(to=hand_on, into="$.call")
     return {

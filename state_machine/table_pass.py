@@ -157,9 +157,7 @@ def _wave() -> States:
     """The end of an execution whose pass goes on, after the run's wave, in another one."""
     return {
         "LeaveToWave": {
-            **released(
-                THIS_TABLE, "No lease is held while the wave waits for capacity; it takes its own (platform 61)"
-            ),
+            **released(THIS_TABLE, "No lease is held while the wave waits for capacity; it takes its own"),
             "Catch": [given_up(to="WaitsForWave", into="$.failures.release")],
             "Next": "WaitsForWave",
         },

@@ -42,12 +42,13 @@ _OF_LAMBDA = _retry(
     interval_s=2,
     attempts=4,
 )
-# The process was killed, most likely for lack of memory or time (platform 57): try once more.
+# The process was killed, most likely for lack of memory or time (platform: vague-lambda-glue-failures): try once more.
 _KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"], interval_s=10, attempts=1)
 _PASSING = _retry(["StorageError", "CommitConflict", "CommitStateUnknown"], interval_s=2, attempts=3)
 # A crashed attempt bars its repetition for as long as it could still run: 15 minutes.
 _FIRST_MAY_RUN = _retry(["IdempotencyAlreadyInProgressError"], interval_s=60, attempts=12, rate=1.5, longest_s=300)
-# Glue's throttle of its API has the name of Glue's base exception (platform 57), as a missing right has: not for long.
+# Glue's throttle of its API has the name of Glue's base exception (platform: vague-lambda-glue-failures), as a missing
+# right has: not for long.
 _THROTTLED = _retry(["Glue.AWSGlueException"], interval_s=5, attempts=6, longest_s=60)
 _NO_CAPACITY = _retry(
     ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"],
@@ -109,7 +110,7 @@ def job_task(script: str, operation: str, *, comment: str) -> State:
 def wave_task(script: str, *, comment: str) -> State:
     """A task that runs a Glue job for many tables, with as many workers as ``$.wave`` says.
 
-    It may wait for capacity, for which its time is longer than that of other jobs (platform 61).
+    It may wait for capacity, for which its time is longer than that of other jobs (platform: glue-flex-waits).
     """
     return {
         "Type": "Task",

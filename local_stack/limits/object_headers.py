@@ -1,4 +1,4 @@
-"""Headers of requests for objects that AWS refuses and moto lets pass (platform 69).
+"""Headers of requests for objects that AWS refuses and moto lets pass (platform: table-buckets-refuse-headers).
 
 A table bucket takes those that are listed for each operation, and answers ``S3TablesUnsupportedHeader`` to others:
 Amazon S3 API reference, "Supported Amazon S3 object-level API operations for S3 Tables".  An ordinary bucket, whose

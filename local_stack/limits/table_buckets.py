@@ -1,4 +1,5 @@
-"""Table buckets know few operations on objects, and metadata locations of one form only (platform 35, platform 59)."""
+"""Table buckets know few operations on objects, and metadata locations of one form only
+(platform: table-buckets-no-list-delete, moto-lets-pass)."""
 
 from __future__ import annotations
 

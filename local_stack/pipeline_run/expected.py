@@ -67,7 +67,8 @@ _ASKED_LAKE = {
         *("RewriteManifestsFunction", "GlueJob"),
     )
 }
-# What the rewrite that fails has begun to write: it may not delete that (rule 143), orphan removal will.
+# What the rewrite that fails has begun to write: it may not delete that (rule: least-privilege-roles), orphan removal
+# will.
 _DENIED = [f"MaintainSmallFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
 _TOTALS = {
     "TablesScanned": 4,

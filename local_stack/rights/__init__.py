@@ -1,4 +1,4 @@
-"""What each role of template.yaml may do, asked before every call that reaches moto (rule 143).
+"""What each role of template.yaml may do, asked before every call that reaches moto (rule: least-privilege-roles).
 
 ``roles`` reads the policies, ``evaluate`` decides as IAM does, ``s3_needs``, ``api_needs`` and ``rest_needs`` say which
 rights a request needs, ``callers`` knows who signs with which access key and remembers what was used and what was

@@ -97,7 +97,8 @@ _LISTING = {
 def _translated(needs: Iterator[Need], bucket: str, table_of: Callable[[str], str | None]) -> Iterator[Need]:
     """In the storage of a table: the rights to the table that stand for those to objects.
 
-    What has no such right is refused by the bucket itself, whoever asks (platform 35), and so needs none here.
+    What has no such right is refused by the bucket itself, whoever asks (platform: table-buckets-no-list-delete), and
+    so needs none here.
     """
     if not bucket.endswith(TABLE_STORAGE):
         yield from needs

@@ -82,6 +82,8 @@ def test_unknown_fields_of_the_document_survive(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_of_two_commits_on_one_base_exactly_one_lands(lake: Lake) -> None:
+    """A pointer is swapped to a document that exists, on the catalog's own condition
+    (rule: swap-pointers-conditionally)."""
     table, first, second = lake.table(), lake.open(), lake.open()
     base = first.load(table)
     assert second.load(table).token == base.token
@@ -157,6 +159,7 @@ def test_another_uuid_is_a_conflict(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
 def test_a_table_replaced_under_its_name_is_a_conflict_without_asking(lake: Lake) -> None:
+    """A commit states everything that must not have changed as a requirement (rule: state-requirements)."""
     table, catalog = lake.table(), lake.open()
     base = catalog.load(table)
     assert lake.client is not None
@@ -331,7 +334,8 @@ def test_a_table_loads_as_it_is(lake: Lake, version: int) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_what_a_table_says_of_itself_is_not_how_its_files_are_reached(lake: Lake) -> None:
-    """PyIceberg merges a table's properties into those of its FileIO (rule 250), (rule 251)."""
+    """PyIceberg merges a table's properties into those of its FileIO (rule: admit-server-settings-by-list),
+    (rule: own-keys-stay-with-own-endpoint)."""
     catalog = lake.open()
     base = catalog.load(lake.table())
     claims = {

@@ -159,7 +159,7 @@ def test_leases_of_different_things_do_not_meet(open_store: OpenStore, other: st
 
 @pytest.mark.parametrize("uuid", ["slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]'])
 def test_no_uuid_that_a_table_gives_itself_reaches_another_lease(open_store: OpenStore, uuid: str) -> None:
-    """Rule 270: whoever writes a table's metadata chooses its UUID."""
+    """Whoever writes a table's metadata chooses its UUID (rule: copied-uuids-hold-up-nobody)."""
     leases = open_store().leases
     hostile = replace(IDENTITY, uuid=uuid, location="s3://bucket/hostile")
     leases.acquire(hostile.lease_key, "hostile", now_ms=0, ttl_ms=100)
@@ -170,6 +170,7 @@ def test_no_uuid_that_a_table_gives_itself_reaches_another_lease(open_store: Ope
 
 @pytest.mark.parametrize("run_out", [False, True], ids=["free", "run out"])
 def test_of_many_that_want_it_at_once_exactly_one_gets_it(open_store: OpenStore, run_out: bool) -> None:
+    """Of many that want a lease exactly one gets it (rule: one-lease-holder)."""
     if run_out:
         open_store().leases.acquire(KEY, "before", now_ms=0, ttl_ms=100)
     start = Barrier(8)
@@ -265,7 +266,8 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 
 
-# What a machine recorded while its clock was ahead bars nobody once the clock is right (rule 170).
+# What a machine recorded while its clock was ahead bars nobody once the clock is right
+# (rule: future-records-bar-nothing).
 
 BARRED = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
@@ -407,7 +409,7 @@ def test_it_is_given_back_after_an_interrupt(open_store: OpenStore) -> None:
     assert leases.current(HELD, now_ms=1_000) is None
 
 
-# Slots, over every store: never more are taken than there are, whoever asks (rule 127).
+# Slots, over every store: never more are taken than there are, whoever asks (rule: overlapping-runs-share-slots).
 
 
 def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:

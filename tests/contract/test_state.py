@@ -350,7 +350,8 @@ def test_folders_of_any_length_are_found(open_store: OpenStore, length: int) -> 
 
 
 def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
-    """A catalog is known from the first claims on; a look stays until the next one (rule 220)."""
+    """A catalog is known from the first claims on; a look stays until the next one
+    (rule: look-at-every-served-table)."""
     assert list(open_store().claims.looks()) == []
     open_store().claims.record(GUEST)
     open_store().claims.record_first_looks([OWNER, NESTED])

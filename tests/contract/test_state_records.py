@@ -36,7 +36,7 @@ from local_stack.moto_server import MotoServer
 from support.examples import examples
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table
 
-# What every store of cut-off tables does, and how long they wait (rule 271).
+# What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
 
 ENTRY = ("C", "s3://bucket/", "ns.ä b")
 PASS, LOOK = CutWork.PASS, CutWork.LOOK
@@ -225,7 +225,7 @@ STATS = [LakeStats(identity=one, observed_ms=n, snapshot_id=n, counters={"lake_r
 
 
 def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
-    """(rule 154)"""
+    """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
     first, *others = STATS
     later = replace(first, observed_ms=99)
     open_store().lake_stats.record(first, later, *others)
@@ -234,7 +234,6 @@ def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) ->
 
 
 def test_the_turns_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
-    """(rule 154)"""
     open_store().schedules.record_all(RUNS)
     open_store().schedules.record_all([])
     found = [open_store().schedules.of_table(MANY[n]) for n in (0, 1, 30, 59)]
@@ -247,7 +246,8 @@ def test_the_turns_of_many_tables_are_recorded_at_once(open_store: OpenStore) ->
 
 
 def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) -> None:
-    """(rule 154) DynamoDB refuses a request that names a key twice; moto does only where all of an item is the same."""
+    """(rule: protection-is-written-at-once) DynamoDB refuses a request that names a key twice; moto does only where all
+    of an item is the same."""
     table = a_table(moto_dynamodb)
     store, asked = DynamoStateStore(table), []
 
@@ -365,6 +365,7 @@ def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, ca
 
 
 def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
+    """One request per table is pending, and one claim takes it (rule: one-request-one-claim)."""
     open_store().requests.file(a_request(5, operations="compact"))
     start = Barrier(8)
 
@@ -452,7 +453,7 @@ def test_sweeps_are_remembered_beside_schedules(open_store: OpenStore) -> None:
     assert SweepMemory.of(open_store().schedules.of_table(COPY)).is_empty
 
 
-# What every store of files that passes could not read does (rule 216).
+# What every store of files that passes could not read does (rule: retry-unreadable-files-weekly).
 
 GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
 TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)

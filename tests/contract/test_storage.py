@@ -114,7 +114,8 @@ def test_a_missing_object_is_named(place: Place) -> None:
 @pytest.mark.parametrize("size", [1000, 10**8], ids=["small", "large"])
 @pytest.mark.parametrize("place", ALL, indirect=True)
 def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int) -> None:
-    """Whether it would be read at once or by row groups (rule 215); the bytes are those of another size than told."""
+    """Whether it would be read at once or by row groups (rule: leave-out-unreadable-files); the bytes are those of
+    another size than told."""
     schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
     inputs = [InputFile(f"{place.location}/data/{number}.parquet", 1, size) for number in range(3)]
     for source in (inputs[0], inputs[2]):
@@ -332,7 +333,7 @@ def expired_keys() -> Iterator[Storage]:
 
 
 def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:
-    """(platform 82)"""
+    """Arrow does not distinguish expired keys from other mistakes (platform: arrow-hides-expired-keys)."""
     with expired_keys() as storage:
         for read in (
             lambda: storage.read("s3://lake/a"),  # boto3
@@ -345,7 +346,7 @@ def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:
 
 
 def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_server: MotoServer) -> None:
-    """(rule 192)"""
+    """A control bucket that is gone is a failure, not a missing document (rule: missing-bucket-is-a-failure)."""
     keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.region": REGION}
     storage, name = Storage({**keys, "s3.endpoint": moto_server.endpoint}), f"control-{uuid.uuid4()}"
     control = ControlBucket(f"s3://{name}", storage)
@@ -425,7 +426,7 @@ def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> No
 
 
 def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
-    """It may be back tomorrow with all of them: none is taken for lost (rule 215)."""
+    """It may be back tomorrow with all of them: none is taken for lost (rule: leave-out-unreadable-files)."""
     storage = Storage(moto_server.s3_properties)
     for read in (storage.read, lambda path: storage.open_input(path, 10), storage.open_input):
         with pytest.raises(StorageError, match="s3://no-such-bucket/t/x") as caught:

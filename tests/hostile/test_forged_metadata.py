@@ -1,4 +1,4 @@
-"""A tenant whose metadata are one table to some readers and another table to others (rule 290)."""
+"""A tenant whose metadata are one table to some readers and another table to others (rule: refuse-ambiguous-tables)."""
 
 from __future__ import annotations
 

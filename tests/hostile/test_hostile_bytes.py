@@ -1,4 +1,4 @@
-"""Hostile bytes in every kind of file end in a named error, within memory and time (rule 275, rule 276)."""
+"""Hostile bytes in every kind of file end in a named error, within memory and time (rule: bound-foreign-bytes)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from support.hostile.avro import NULLS, avro_file, avro_long, deflated, gzipped,
 from support.hostile.child import FAMILIES, MOST_SECONDS, tried
 from support.hostile.parsers import DOCUMENT
 
-# Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds (rule 275, rule 276).
+# Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds
+# (rule: bound-foreign-bytes).
 #
 # A table's own files, a neighbour's, a report of somebody else: whoever may write one of them must not stop the others.
 
@@ -78,13 +79,12 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
     ] == []
 
 
-# What one file may unfold to, and that honest files never come near it (rule 275, rule 276).
+# What one file may unfold to, and that honest files never come near it (rule: bound-foreign-bytes).
 
 MB = 1024 * 1024
 
 
 def test_the_limit_is_what_the_operator_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule 275)"""
     bomb = gzipped(b"[", b"1, ", 3 * MB, b"1]")
     monkeypatch.setenv(MAX_UNPACKED_MB, "2")
     with pytest.raises(MetadataUnreadable) as caught:
@@ -157,7 +157,8 @@ def snapshot(number: int) -> dict[str, Any]:
 
 
 def test_honest_files_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metadata file of as many megabytes as it may have, with as many snapshots as then fit (rule 275)."""
+    """A metadata file of as many megabytes as it may have, with as many snapshots as then fit
+    (rule: bound-foreign-bytes)."""
     monkeypatch.setenv(MAX_UNPACKED_MB, "12")
     document = {**DOCUMENT, "snapshots": [snapshot(number) for number in range(29_000)]}
     plain = json.dumps(document, separators=(",", ":")).encode()
@@ -191,7 +192,6 @@ def types_of(kind: Any) -> tuple[AvroTypes, Any]:
     ids=["nulls", "records", "fixed"],
 )
 def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) -> None:
-    """(rule 276)"""
     types, schema = types_of(kind)
     for count in (most, most + 1):
         data = avro_long(count) + b"\0"

@@ -1,4 +1,5 @@
-"""Tables that name files of others, by location or by symbolic link (rule 92, rule 257)."""
+"""Tables that name files of others, by location or by symbolic link
+(rule: bound-every-table, use-the-checked-folder)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from icekeeper.verification.checks import ProblemKind
 from local_stack.moto_server import MotoServer
 from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 
-# A tenant whose table names files of this machine, of the bucket's owner and of other tenants (rule 92).
+# A tenant whose table names files of this machine, of the bucket's owner and of other tenants
+# (rule: bound-every-table).
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
 # A pass that finds work for every operation, and deletes without waiting.
@@ -280,7 +282,8 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
 @pytest.mark.parametrize("by_a_pass", [True, False])
 @pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own", "its very identity"])
 def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str, by_a_pass: bool) -> None:
-    """Commits delete what falls off the log, where the table's properties ask for it (rule 262)."""
+    """Commits delete what falls off the log, where the table's properties ask for it
+    (rule: metadata-deleted-only-if-own)."""
     tenant, victim = lake.table(), lake.table("ns.victim")
     theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
     folder = {"write.metadata.path": f"{victim.location()}/metadata"} if "folder" in how else {}
@@ -397,7 +400,8 @@ class TestHonestSetUps:
 
 
 def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:
-    """Its metadata file lies where its writer may write, and says that the table is somewhere else (rule 256)."""
+    """Its metadata file lies where its writer may write, and says that the table is somewhere else
+    (rule: warehouse-is-the-default-bound)."""
     s3 = moto_server.client("s3")
     own, others = f"own-{uuid.uuid4()}", f"logs-{uuid.uuid4()}"
     for bucket in (own, others):
@@ -438,7 +442,8 @@ def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tm
         assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12
 
 
-# Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile (rule 257).
+# Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile
+# (rule: use-the-checked-folder).
 
 SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1", "orphan_min_sightings": "1"}
 

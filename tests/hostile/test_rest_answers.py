@@ -1,4 +1,4 @@
-"""A REST catalog whose answers have no end or no sense: each is a named error (rule 254)."""
+"""A REST catalog whose answers have no end or no sense: each is a named error (rule: bounded-answers)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A REST catalog that attacks: what it sends as configuration (rule 250), and where it leads (rule 251), (rule 252)."""
+"""A REST catalog that attacks: what it sends as configuration (rule: admit-server-settings-by-list), and where it leads
+(rule: own-keys-stay-with-own-endpoint), (rule: no-cross-origin-redirects)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An S3 endpoint that attacks: nothing outside is deleted, every answer ends, in a named error (rule 253)."""
+"""An S3 endpoint that attacks: nothing outside is deleted, every answer ends, in a named error
+(rule: check-listings)."""
 
 from __future__ import annotations
 
@@ -346,7 +347,7 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
 def test_an_answer_that_is_no_object_ends(
     store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule 293)."""
+    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule: bounded-answers)."""
     monkeypatch.setattr("icekeeper.storage.s3.MOST_BYTES", 1 << 20)
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
@@ -384,7 +385,8 @@ def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store:
 def test_no_request_of_a_servers_endpoint_follows_a_redirect(
     store: HostileStore, elsewhere: HostileStore, status: int
 ) -> None:
-    """PyArrow would, with the session token (platform 119): to what answers link-local addresses, too."""
+    """PyArrow would, with the session token (platform: pyarrow-follows-redirects): to what answers link-local
+    addresses, too."""
     where = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
     store.script = lambda request: Answer(status, b"", {"Location": f"{elsewhere.url}{request.path}", **where})
     storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
@@ -493,7 +495,8 @@ def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
 ) -> None:
     """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
 
-    Bucket names are unique in one partition of AWS only, so that another region may be another store (rule 292).
+    Bucket names are unique in one partition of AWS only, so that another region may be another store
+    (rule: key-caches-by-store).
     """
     table.append(3)
     victim = table.loaded

@@ -72,7 +72,7 @@ def file_holding(table: MaintainedTable, row_id: int, region: str) -> str:
 
 
 def test_rows_that_come_back_after_their_delete_stay(table: MaintainedTable) -> None:
-    """Delete a key, insert it again, compact: the new row is there (rule 6)."""
+    """Delete a key, insert it again, compact: the new row is there (rule: deletes-reach-by-sequence-number)."""
     commit_deletes(table, [equality_delete(103, "us")])
     table.table.append(rows_of(103, 1, "us"))
     before = rows(table)
@@ -85,7 +85,8 @@ def test_rows_that_come_back_after_their_delete_stay(table: MaintainedTable) -> 
 
 
 def test_a_delete_in_one_partition_leaves_the_others_alone(table: MaintainedTable) -> None:
-    """The same key lives in eu (rule 7).  DuckDB 1.5 did not show it: it ignores partitions (platform 25)."""
+    """The same key lives in eu (rule: deletes-reach-one-partition).  DuckDB 1.5 did not show it: it ignores partitions
+    (platform: duckdb-deletes-every-partition)."""
     table.table.append(rows_of(103, 1, "eu"))
     before = rows(table)
     commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])
@@ -145,7 +146,7 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
 
 
 def test_a_key_column_that_was_dropped_still_deletes(table: MaintainedTable) -> None:
-    """By its field id, from the older schema (rule 10)."""
+    """By its field id, from the older schema (rule: equality-keys-by-value)."""
     commit_deletes(table, [equality_delete(103, "us")])
     with table.table.update_schema() as update:
         update.delete_column("id")
@@ -198,7 +199,7 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Maintai
 
 
 def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: MaintainedTable) -> None:
-    """No data file is in its partition, so it deletes nothing (rule 12)."""
+    """No data file is in its partition, so it deletes nothing (rule: drop-deletes-only-when-dangling)."""
     before = rows(table)
     commit_deletes(table, [equality_delete(1, "nowhere")])
     large = {"target_file_size_mb": "0.0001"}
@@ -237,7 +238,8 @@ def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp
 
 @pytest.mark.parametrize("is_null_struct", [True, False])
 def test_a_null_key_within_an_optional_struct_stops_its_group(is_null_struct: bool, tmp_path: Path) -> None:
-    """Java tells a null struct from a null column in it, others do not: whom it deletes is not known (rule 242)."""
+    """Java tells a null struct from a null column in it, others do not: whom it deletes is not known
+    (rule: refuse-null-struct-keys)."""
     name = NestedField(4, "name", StringType(), required=False)
     owner = NestedField(3, "owner", StructType(name), required=False)
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
@@ -423,7 +425,8 @@ def existing(entry: ManifestEntry) -> ManifestEntry:
     return replace(entry, status=EntryStatus.EXISTING)
 
 
-# Position deletes that name their data file in another spelling: for readers they delete nothing (rule 177).
+# Position deletes that name their data file in another spelling: for readers they delete nothing
+# (rule: refuse-misspelled-deletes).
 
 
 def under_deletes(table: MaintainedTable, *, spelled: str, named: bool) -> list[str]:
@@ -456,7 +459,8 @@ def test_a_delete_in_another_spelling_is_neither_applied_nor_dropped(
         assert (region_rows(table), rows.total()) == (rows, 40)
 
 
-# NaN has many bit patterns: x86 computes one with a sign, Java writes one without, both are one key (rule 180).
+# NaN has many bit patterns: x86 computes one with a sign, Java writes one without, both are one key
+# (rule: nan-is-one-value).
 #
 # Source: Java's ``Double.equals`` and ``Double.hashCode``, by which ``StructLikeSet`` and ``StructLikeMap`` compare.
 
@@ -502,7 +506,8 @@ def test_a_partition_of_nan_is_one_partition() -> None:
     assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
 
 
-# A position delete of a row that no file can have leaves its group as it is, by name, no other one (rule 11).
+# A position delete of a row that no file can have leaves its group as it is, by name, no other one
+# (rule: unreadable-delete-blocks-its-files).
 
 
 def under_odd_positions(table: MaintainedTable, position: int) -> None:

@@ -113,7 +113,8 @@ def test_jobs_are_asked_about_only_where_the_bucket_is_left_something(
 def test_a_bucket_that_does_not_answer_lets_no_operation_be_skipped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """moto without the operation: HTTP 500.  The pass had succeeded, with everything skipped (rule 139)."""
+    """moto without the operation: HTTP 500.  The pass had succeeded, with everything skipped
+    (rule: throttles-are-failures)."""
     monkeypatch.delattr(S3TablesResponse, "get_table_maintenance_configuration")
     with pytest.raises(StorageError, match=r"^what table bucket arn:\S+ maintains itself is not known: S3 Tables "):
         lake.maintain()

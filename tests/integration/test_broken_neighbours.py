@@ -181,7 +181,7 @@ WAYS: dict[str, tuple[Callable[[Lake], None], ...]] = {
 
 
 class TestKeptApart:
-    """Rules of the operator let both have no folder together (rule 280)."""
+    """Rules of the operator let both have no folder together (rule: separated-tables-stop-nothing)."""
 
     @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
     def test_a_broken_table_stops_nothing_of_the_victim(self, ruled: Lake, way: tuple[Callable[[Lake], None]]) -> None:
@@ -379,7 +379,7 @@ NAMES = [("tenant", "x."), ("tenant", ""), ("", "x"), ("tenant", "a..b"), ("tena
 
 
 class TestNames:
-    """Names that nobody may write, as a catalog gives them (rule 281)."""
+    """Names that nobody may write, as a catalog gives them (rule: hostile-names-stop-nobody)."""
 
     @staticmethod
     def register(lake: Lake, namespace: str, name: str) -> None:
@@ -474,7 +474,7 @@ class TestVeryMany:
 
 
 def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folders are then recorded as one, around all tables of the bucket (rule 184)."""
+    """Its folders are then recorded as one, around all tables of the bucket (rule: read-each-guest-manifest-once)."""
     monkeypatch.setattr(footprint, "_MOST_ROOTS", 0)
     paths = [lake.plant(f"imported{number}/part.parquet") for number in range(4)]
     for path in paths:

@@ -96,6 +96,8 @@ def test_each_table_loses_its_orphans_and_nothing_else(command: Command) -> None
 
 
 def test_each_table_keeps_its_own_policy(command: Command) -> None:
+    """One listing may serve a whole bucket, but every table keeps its own guards
+    (rule: bucket-sweep-keeps-table-guards)."""
     tables = {
         "ns.off": {"icekeeper.maintenance_enabled": "false"},
         "ns.unswept": {"icekeeper.orphan_sweep_enabled": "false"},
@@ -278,7 +280,8 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
     assert local_path(adopted).exists()
 
 
-# A data path outside of the table's location: swept where it is named and nobody else's (rule 228).
+# A data path outside of the table's location: swept where it is named and nobody else's
+# (rule: sweep-outside-only-if-named).
 
 
 @pytest.fixture
@@ -408,7 +411,7 @@ def test_a_sweep_of_the_bucket_knows_whose_it_is(
 def test_a_tenant_names_no_folder_to_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a property removed private files of others (rule 260)."""
+    """Such a property removed private files of others (rule: properties-never-loosen)."""
     command = Command(tmp_path, monkeypatch, capsys)
     folder = command.warehouse / "private"
     properties = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}

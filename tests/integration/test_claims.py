@@ -18,7 +18,8 @@ from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
 from support.maintained_table import ID_AND_PART, new_table
 from support.served import files_of, ids, maintain
 
-# Where a table has files is known although its catalog entry went back to an older state (rule 89).
+# Where a table has files is known although its catalog entry went back to an older state
+# (rule: ask-neighbours-before-deleting).
 
 GUEST = "ns.guest"
 

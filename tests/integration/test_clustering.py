@@ -171,7 +171,7 @@ def test_an_input_that_cannot_be_read_is_left_out_of_a_sort_of_all_workers(
     table: MaintainedTable, engine: Engine, *, gone: bool
 ) -> None:
     """A file that is gone is met by the sample, damage in another column by a split, after which what lanes wrote is
-    removed (rule 186)."""
+    removed (rule: leave-out-unreadable-files)."""
     fill(table, 6, 20_000)
     victim = Path(normalise(table.data_files()[3].file_path))
     chunk = pq.ParquetFile(victim).metadata.row_group(0).column(1)  # not the one that is sampled

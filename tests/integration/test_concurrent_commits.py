@@ -171,8 +171,8 @@ def test_a_refusal_by_a_catalog_that_cannot_be_asked_keeps_the_files(
 
 # Commits of a pass of which nobody hears land when the pass has given them up: between its operations, or after it.
 #
-# What an unknown commit names stays until it can land no more (rule 65): outputs by the record of their job, manifests
-# by the grace period of orphans.
+# What an unknown commit names stays until it can land no more (rule: keep-files-while-commit-may-land): outputs by the
+# record of their job, manifests by the grace period of orphans.
 
 WITH_GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 COMMITS = 3
@@ -255,7 +255,7 @@ def test_what_lands_late_finds_all_that_it_names(template: Path, number: int, wh
 
 
 def test_an_expiry_that_lands_late_is_finished_by_the_next_one(template: Path) -> None:
-    """Its list is there, although nobody knew that it would be needed (rule 79)."""
+    """Its list is there, although nobody knew that it would be needed (rule: record-deletions-before-commit)."""
     with restored(template) as table:
         table.maintain("compact")
         before = table.reachable()
@@ -386,7 +386,8 @@ def test_a_position_delete_on_an_input_drops_its_group_only(table: MaintainedTab
 
 
 def test_a_newer_equality_delete_still_applies_to_the_outputs(table: MaintainedTable) -> None:
-    """Outputs keep the planning snapshot's sequence number (rule 1); rows appended after the delete stay."""
+    """Outputs keep the planning snapshot's sequence number (rule: keep-planning-sequence-number); rows appended after
+    the delete stay."""
     before = ids(table)
 
     def meanwhile() -> None:
@@ -482,11 +483,12 @@ def test_these_tests_bite(table: MaintainedTable, monkeypatch: pytest.MonkeyPatc
     assert ids(table) == before  # and with the right number it is one less: see above
 
 
-# Swaps that are lost, and commits whose outcome nobody knows (rule 69).
+# Swaps that are lost, and commits whose outcome nobody knows (rule: delete-only-after-commit).
 
 
 def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: MaintainedTable) -> None:
-    """50 ms, 100 ms, 200 ms, ... (rule 59); at the end nothing changed and nothing is left behind."""
+    """50 ms, 100 ms, 200 ms, ... (rule: commit-on-newest-head); at the end nothing changed and nothing is left
+    behind."""
     before = ids(table)
     numbers = iter(range(100_000, 200_000))
     table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "eu"))
@@ -501,7 +503,7 @@ def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: Maintain
 
 
 def test_two_hours_of_work_are_not_lost_to_six_lost_swaps(table: MaintainedTable) -> None:
-    """Another writer wins every swap for two minutes (rule 59)."""
+    """Another writer wins every swap for two minutes (rule: commit-on-newest-head)."""
     numbers = iter(range(100_000, 200_000))
 
     def lose() -> None:

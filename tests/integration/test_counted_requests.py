@@ -40,7 +40,8 @@ from support.maintained_table import EAGER
 from support.proxies import CountingProxy, counting_proxy
 from support.rewrites import rows, struct, task
 
-# The requests that a pass tells of are those that go over the wire, and no more than it needs (platform 50).
+# The requests that a pass tells of are those that go over the wire, and no more than it needs
+# (platform: pyarrow-s3-requests).
 
 FILES = 6
 MIB = 1 << 20
@@ -245,7 +246,8 @@ def test_a_missing_file_fails_in_its_turn(tmp_path: Path) -> None:
     assert found == list(range(100))
 
 
-# Every request that a copy of row groups sends to a store, from the first look at a footer to the proof (rule 156).
+# Every request that a copy of row groups sends to a store, from the first look at a footer to the proof
+# (rule: cache-only-immutable-metadata).
 
 
 def kinds(store: CountingProxy, stage: str) -> Counter[str]:
@@ -294,7 +296,8 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
     }
 
 
-# How many requests each operation of a pass sends to a store, and not one more (rule 156, rule 157).
+# How many requests each operation of a pass sends to a store, and not one more
+# (rule: cache-only-immutable-metadata, bounded-worker-memory).
 
 
 def kind_of(path: str) -> str:
@@ -344,7 +347,7 @@ def test_each_operation_sends_what_it_needs(
     assert found == {
         # What begins the pass: the head, and where all new files lie.
         "": {"GET manifest": FILES, "GET manifest list": FILES, "GET metadata": 1},
-        # Each input at once, and the end of what was written (rule 32).
+        # Each input at once, and the end of what was written (rule: prove-before-commit).
         "compact": {
             "GET data": FILES + 1,
             "PUT data": 1,
@@ -352,7 +355,7 @@ def test_each_operation_sends_what_it_needs(
             "PUT manifest list": 1,
             "PUT metadata": 1,
         },
-        # What compaction wrote is read back by who needs it first (rule 133).
+        # What compaction wrote is read back by who needs it first (rule: cache-only-immutable-metadata).
         "rewrite_position_deletes": {"GET manifest list": 1, "GET metadata": 1},
         "expire_snapshots": {
             "DELETE_MANY other": 2,
@@ -366,7 +369,8 @@ def test_each_operation_sends_what_it_needs(
     }
 
 
-# A table bucket as an Iceberg REST catalog: what a pass asks the endpoint for, its role may (rule 143).
+# A table bucket as an Iceberg REST catalog: what a pass asks the endpoint for, its role may
+# (rule: least-privilege-roles).
 
 BUCKET = f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake"
 SETTINGS = {"operations": "compact", "min_input_files": "2"}

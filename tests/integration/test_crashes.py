@@ -69,7 +69,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _left_over(table: MaintainedTable) -> list[str]:
-    """Metadata files newer than the oldest snapshot are never orphans (rule 97)."""
+    """Metadata files newer than the oldest snapshot are never orphans (rule: keep-young-metadata-files)."""
     found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse, the table is all it has
     return [path for path in found if not path.endswith(".metadata.json")]
 
@@ -104,7 +104,8 @@ _JOURNAL = 'INSERT INTO "passes" '
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [Killed, _fails], ids=["killed", "failing"])
 def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
-    """A crash at any point leaves a readable table with the same rows, and at most unreferenced files (rule 69).
+    """A crash at any point leaves a readable table with the same rows, and at most unreferenced files
+    (rule: delete-only-after-commit).
 
     What has not changed since the step before leaves the same to later passes.  Those that follow a failure in the same
     process do so every fifth time all the same: it may remember something.
@@ -148,7 +149,7 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
     assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= where
 
 
-# A store that fails in the midst of a pass costs no row, and the next pass cleans up (rule 179).
+# A store that fails in the midst of a pass costs no row, and the next pass cleans up (rule: failures-cost-no-row).
 
 ADVICE = "failed with ExpiredToken: The provided token has expired; sign in again, or name a profile or role"
 
@@ -185,7 +186,8 @@ def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kin
         assert done.told == ()
 
 
-# Commands that are killed lose no row, and the same command does afterwards what it should have done (rule 166).
+# Commands that are killed lose no row, and the same command does afterwards what it should have done
+# (rule: dead-holders-bar-nobody).
 
 LONGEST_LEASE_MS = 180_000
 EVERY_STEP = range(1, 100)
@@ -237,7 +239,7 @@ def no_lease_bars_others(state: Path) -> None:
     assert all(has_died(holder) for holder, _ in left), left
 
 
-# A call or a wave that is killed loses no row, and later runs leave nothing lying about (rule 174).
+# A call or a wave that is killed loses no row, and later runs leave nothing lying about (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize(("run", "steps"), [(in_one_call, (22, 35, 60)), (in_a_wave, (50,))])
@@ -251,7 +253,7 @@ def test_a_killed_run_is_begun_again(
         assert runs.survive(number)
 
 
-# A write to this machine's disk that ends in the middle leaves no half file (rule 172).
+# A write to this machine's disk that ends in the middle leaves no half file (rule: write-local-documents-whole).
 
 _WRITTEN = 4096
 
@@ -339,7 +341,7 @@ def small_disk(folder: Path, size_bytes: int = 8 << 20) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-# A disk that is full in the midst of a pass costs no row, and a pass with room cleans up (rule 187).
+# A disk that is full in the midst of a pass costs no row, and a pass with room cleans up (rule: failures-cost-no-row).
 
 
 @pytest.fixture

@@ -111,7 +111,8 @@ def flip_a_bit(path: Path) -> None:
 def test_a_damaged_file_does_not_stop_the_others(
     table: MaintainedTable, copied: str, spoil: Callable[[Path], None]
 ) -> None:
-    """Four of six files are merged; both damaged ones stay in the table, and the summary names one (rule 186)."""
+    """Four of six files are merged; both damaged ones stay in the table, and the summary names one
+    (rule: leave-out-unreadable-files)."""
     files = filled(table, 6)
     damaged = [files[number] for number in TWO_OF_SIX]
     for path in damaged:
@@ -143,7 +144,8 @@ def test_a_damaged_file_does_not_stop_the_others(
 def test_one_bad_file_never_holds_up_the_others(
     table: MaintainedTable, spoil: Callable[[Path], None], told: str
 ) -> None:
-    """Four passes by the default policy: the first merges eleven of twelve files, the others do nothing (rule 186)."""
+    """Four passes by the default policy: the first merges eleven of twelve files, the others do nothing
+    (rule: leave-out-unreadable-files)."""
     bad = filled(table, FILES)[BAD]
     spoil(on_disk(bad))
     outcome = table.runtime.maintain(NAME, {}, table.engine)
@@ -178,7 +180,7 @@ def left_out(table: MaintainedTable, **settings: str) -> tuple[int, list[str]]:
 
 
 def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: MaintainedTable) -> None:
-    """By position, as Iceberg-Java reads it (rule 218)."""
+    """By position, as Iceberg-Java reads it (rule: columns-by-field-id)."""
     bad = filled(table, 4)[BAD]
     overwrite(on_disk(bad), pa.table({"id": [30, 31], "part": ["p", "p"]}), with_ids=False)
     outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1")
@@ -188,7 +190,8 @@ def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: Mainta
 
 
 def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
-    """The next passes do not touch it, also where others come; the one of a week later finds it restored (rule 216)."""
+    """The next passes do not touch it, also where others come; the one of a week later finds it restored
+    (rule: retry-unreadable-files-weekly)."""
     bad = filled(table, 4)[BAD]
     content = on_disk(bad).read_bytes()
     on_disk(bad).unlink()
@@ -233,7 +236,7 @@ def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> No
 
 @pytest.mark.parametrize("change", ["schema", "mapping", "other"])
 def test_a_change_of_what_files_are_read_by_has_them_tried_again(table: MaintainedTable, change: str) -> None:
-    """A file without ids is read once the table has a name mapping (rule 216)."""
+    """A file without ids is read once the table has a name mapping (rule: retry-unreadable-files-weekly)."""
     bad = filled(table, 4)[BAD]
     without_ids(on_disk(bad))
     assert left_out(table) == (3, [bad])
@@ -296,7 +299,8 @@ def test_wrong_checksums_are_admitted_where_the_policy_says_so(table: Maintained
     assert outcome.metrics["compact.bytes_unread"] == 0
 
 
-# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged (rule 217).
+# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged
+# (rule: text-byte-for-byte).
 
 TEXTS = [b"\xff\xfe\x80p", b"a\x80", b"", "é€".encode(), b"zz\xed\xa0\x80"]
 """A lead byte that is none, a lone continuation, an empty and a sound one, and a surrogate."""
@@ -522,4 +526,4 @@ def test_no_value_of_a_data_file_is_made_up() -> None:
         pytest.raises(StorageError, match="fewer than the") as caught,
     ):
         read(storage)
-    assert type(caught.value) is StorageError  # the file may be sound (rule 215)
+    assert type(caught.value) is StorageError  # the file may be sound (rule: leave-out-unreadable-files)

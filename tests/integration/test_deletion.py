@@ -121,7 +121,8 @@ def test_what_is_adopted_before_its_batch_stays(table: MaintainedTable) -> None:
 
 
 def test_what_is_staged_or_pinned_before_its_batch_stays(table: MaintainedTable) -> None:
-    """Whoever stages or pins tells the state only: no metadata of the table show it (rule 82)."""
+    """Whoever stages or pins tells the state only: no metadata of the table show it
+    (rule: one-object-decides-deletions)."""
     paths = planted(table, 6)
     identity, head = identity_of(table.catalog, table.loaded), table.metadata.current_snapshot
     assert head is not None
@@ -137,7 +138,7 @@ def test_what_is_staged_or_pinned_before_its_batch_stays(table: MaintainedTable)
 
 
 def test_what_the_deployment_does_not_allow_stays(table: MaintainedTable) -> None:
-    """Also below a location that the table's own properties name (rule 92)."""
+    """Also below a location that the table's own properties name (rule: bound-every-table)."""
     paths = [table.plant("data/elsewhere.parquet"), table.plant("metadata/left.avro")]
     result = deleted(table, paths, allowed=(table.metadata.metadata_directory,))
     assert (result.deleted, result.spared) == (paths[1:], paths[:1])

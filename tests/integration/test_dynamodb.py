@@ -27,7 +27,8 @@ from icekeeper.state.store import LakeStats, LastSeen, LoadState, MaintenanceReq
 from local_stack.moto_server import REGION, MotoServer
 from support.state_stores import IDENTITY, LOAD, PIN, a_table, counted, lost_answers, stored
 
-# Items of the state table that somebody changed by hand: one sentence that names the item (rule 164).
+# Items of the state table that somebody changed by hand: one sentence that names the item
+# (rule: bad-state-items-stop-readers).
 
 FOLDERS = frozenset({"s3://b/t/data"})
 CLAIMS = TableClaims(
@@ -476,7 +477,7 @@ def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: D
         right.acquire("b", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
 
 
-# Conditional writes of the state table whose answer is lost or late (rule 159).
+# Conditional writes of the state table whose answer is lost or late (rule: repeated-writes-count-once).
 
 
 def one_more(calls: list[Any]) -> Any:

@@ -284,7 +284,8 @@ def test_delete_files_go_with_the_partitions_that_they_are_for(days: MaintainedT
         "total-data-files": "2",
     }
     assert {key: head.summary[key] for key in expected} == expected
-    assert [kind for kind, _ in days.problems()] == ["delete_scope"]  # as the test made it (rule 234)
+    # As the test made it (rule: named-deletes-reach-anywhere).
+    assert [kind for kind, _ in days.problems()] == ["delete_scope"]
 
 
 def test_a_partition_that_shares_a_file_with_a_younger_one_stays(days: MaintainedTable) -> None:
@@ -419,7 +420,8 @@ def test_null_bucket_and_truncated_partitions_are_chosen_and_the_last_one_too(
 
 
 def test_the_scope_of_rewrites_drops_no_rows(table_of_days: MaintainedTable) -> None:
-    """A filter that the table keeps for compaction, or that other operations have beside this one (rule 126)."""
+    """A filter that the table keeps for compaction, or that other operations have beside this one
+    (rule: drop-only-fully-matched-partitions)."""
     beside = table_of_days.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
     with table_of_days.table.transaction() as change:
         change.set_properties({"icekeeper.where": f"part = '{day(30)}'"})

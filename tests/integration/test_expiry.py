@@ -30,7 +30,8 @@ from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 from support.v3 import live as live_entries
 
-# Snapshots whose metadata is gone: they stop expiry and sweeps until a person gives them up (rule 229).
+# Snapshots whose metadata is gone: they stop expiry and sweeps until a person gives them up
+# (rule: give-up-snapshots-by-name).
 
 EXPIRY, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
 
@@ -273,7 +274,7 @@ def test_statistics_go_with_their_snapshot(table: MaintainedTable) -> None:
 
 
 def test_files_outside_the_tables_locations_stay(table: MaintainedTable, tmp_path: Path) -> None:
-    """Files taken in by add_files belong to whoever wrote them."""
+    """Files taken in by add_files belong to whoever wrote them (rule: delete-below-own-locations)."""
     import pyarrow.parquet as pq
 
     theirs = tmp_path / "theirs.parquet"
@@ -331,7 +332,7 @@ def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: Mai
 
 
 def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
-    """Legacy v1 snapshots list their manifests in the metadata file itself."""
+    """Legacy v1 snapshots list their manifests in the metadata file itself (rule: v1-tables-have-less)."""
     with maintained_table(tmp_path / "source") as source:
         written = source.create(ROWS.schema, properties={"format-version": "1"})
         for _ in range(3):

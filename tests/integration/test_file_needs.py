@@ -262,6 +262,7 @@ class TestFolders:
     """Only where the table has ever had files are unreferenced ones its orphans."""
 
     def test_data_of_an_unknown_neighbour_stays_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
+        """Only folders in which the table keeps files are swept (rule: sweep-only-table-folders)."""
         theirs = table.plant("tenant/data/live.parquet")
         ours = table.plant("data/orphan.parquet")
         outcome = table.run(Operation.REMOVE_ORPHANS)
@@ -309,7 +310,8 @@ class TestFolders:
         assert Path(theirs).exists()
 
 
-# A newer head of a table that its entry does not know, where its metadata lie in an unusual place (rule 90).
+# A newer head of a table that its entry does not know, where its metadata lie in an unusual place
+# (rule: stale-entries-delete-nothing).
 
 DELETING = pytest.mark.parametrize("operation", [Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
 
@@ -386,7 +388,8 @@ def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
     assert table.files() == before
 
 
-# A table that no pass has looked at since takes in files of another one; the owner's passes know it (rule 184).
+# A table that no pass has looked at since takes in files of another one; the owner's passes know it
+# (rule: read-each-guest-manifest-once).
 
 
 @pytest.fixture
@@ -445,7 +448,8 @@ def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> N
 
 
 def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Once a pass has seen the table around it, only what is recorded of that one tells where it lies (rule 88)."""
+    """Once a pass has seen the table around it, only what is recorded of that one tells where it lies
+    (rule: ask-neighbours-before-deleting)."""
     inner = new_table(local_catalog, tmp_path)
     inner.fill(3)
     outer = inner.create_beside("ns.outer", inner.table.location().rpartition("/")[0])
@@ -488,7 +492,7 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
 
 
 def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
-    """Each function has a process of its own, so it is the state that tells (rule 220)."""
+    """Each function has a process of its own, so it is the state that tells (rule: look-at-every-served-table)."""
     pipeline.table.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
     item, plan = pipeline.begin()
     for step in ("compact", "expire_snapshots", "remove_orphans"):

@@ -412,7 +412,7 @@ DOCUMENT = {
 
 @pytest.mark.parametrize(("model", "event"), EARLIER_EVENTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_events_of_the_version_before_are_understood(model: type[Any], event: dict[str, Any]) -> None:
-    """(rule 148)"""
+    """A run continues over an upgrade (rule: runs-outlive-upgrades)."""
     parsed = parse_event(model, event)
     assert parsed.run_id == "r"
     if "item" in event:
@@ -420,7 +420,7 @@ def test_events_of_the_version_before_are_understood(model: type[Any], event: di
 
 
 def test_a_plan_of_the_version_before_is_read_or_made_again() -> None:
-    """(rule 148): a plan that cannot be read makes its step plan again, whatever changed in it."""
+    """(rule: runs-outlive-upgrades): a plan that cannot be read makes its step plan again, whatever changed in it."""
     assert read_plan(DOCUMENT).routes == ROUTES
     for changed in ({**DOCUMENT, "of_a_later_version": 1}, {k: v for k, v in DOCUMENT.items() if k != "fingerprint"}):
         with pytest.raises(PlanStale, match="another version of Icekeeper"):
@@ -428,7 +428,6 @@ def test_a_plan_of_the_version_before_is_read_or_made_again() -> None:
 
 
 def test_functions_answer_what_the_definition_before_takes_out(functions: Functions) -> None:
-    """(rule 148)"""
     answers: dict[str, Any] = {}
     wanted = {"table": "ns.t", "catalog": "local"}
     answers["detect_forced"] = functions.send("detect_forced", input=wanted)
@@ -449,7 +448,7 @@ def test_functions_answer_what_the_definition_before_takes_out(functions: Functi
 
 
 def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule 148): one that it misses would end it before it could say why."""
+    """(rule: runs-outlive-upgrades): one that it misses would end it before it could say why."""
     taken = []
 
     def stop(given: Any) -> Any:

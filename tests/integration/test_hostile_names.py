@@ -1,4 +1,5 @@
-"""Names, settings and messages that forge lines or drive a terminal come out of the command spelled out (rule 285)."""
+"""Names, settings and messages that forge lines or drive a terminal come out of the command spelled out
+(rule: escape-at-the-edge)."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ def configure(patch: pytest.MonkeyPatch, catalog: str, properties: dict[str, str
 def test_what_is_pinned_or_pending_stays_whatever_the_table_is_called(
     command: Command, monkeypatch: pytest.MonkeyPatch, spell: Callable[[Command, pytest.MonkeyPatch], Spelling]
 ) -> None:
+    """A table is its UUID, whatever its name and location (rule: table-identity-is-its-uuid)."""
     table = command.table(appends=3)
     pinned = table.metadata.snapshots[0].snapshot_id
     added = command("pin", "add", "ns.t", "--snapshot", str(pinned), "--ttl", "6h", "--name", "reader", "--json")
@@ -91,7 +92,8 @@ def test_what_is_pinned_or_pending_stays_whatever_the_table_is_called(
     assert [pin["name"] for pin in listed] == ["reader"]
 
 
-# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t`` (rule 294).
+# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t``
+# (rule: unambiguous-record-keys).
 
 SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
 RUN = ("run", "--once", "--engine", "local", "--set", "operations=compute_statistics")

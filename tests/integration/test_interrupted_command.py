@@ -148,7 +148,8 @@ def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: p
     assert command("history", "ns.t", "--json").json["passes"] == []
 
 
-# Ctrl-C while Spark works: PySpark would make an error of it, and the pass would go on (platform 43).
+# Ctrl-C while Spark works: PySpark would make an error of it, and the pass would go on
+# (platform: pyspark-sigint-handler).
 
 
 def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:

@@ -30,7 +30,8 @@ from support.maintained_table import MaintainedTable
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import a_table
 
-# What a pass in one call writes and asks for, exactly, and that a crash at any moment is told as before (rule 158).
+# What a pass in one call writes and asks for, exactly, and that a crash at any moment is told as before
+# (rule: record-outcomes-as-they-happen).
 
 ALL_STEPS = ["compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
 
@@ -95,7 +96,7 @@ def test_a_pass_writes_what_it_did_as_it_is_done_and_its_report_at_the_end(pipel
     did = [step for step, (status, _) in told(report).items() if status != "skipped"]
     assert did == ["compact", "expire_snapshots", "remove_orphans", "rewrite_manifests"]
     assert {name: count for name, count in seen.items() if name.startswith("write")} == {
-        "write compact.begun.json": 1,  # what a killed call leaves behind (rule 162)
+        "write compact.begun.json": 1,  # what a killed call leaves behind
         "write plan.json": len(did),
         "write pass.json": 1,
     }
@@ -216,7 +217,8 @@ def crash_before(pipeline: Pipeline, item: Item, step: str) -> None:
 def test_a_lease_is_prolonged_by_one_request_and_only_where_it_must_be_sure(
     pipeline: Pipeline, moto_dynamodb: MotoServer
 ) -> None:
-    """Before each operation, each swap and each batch of deletions (rule 70), and nowhere else."""
+    """Before each operation, each swap and each batch of deletions (rule: lost-lease-changes-nothing), and nowhere
+    else."""
     table = a_table(moto_dynamodb)
     pipeline.deployment = replace(pipeline.deployment, state=DynamoStateStore(table))
     item = proposed(pipeline)
@@ -240,7 +242,8 @@ def test_a_lease_is_prolonged_by_one_request_and_only_where_it_must_be_sure(
     }
 
 
-# The steps of a pass in one call read each file once, and each asks which state the table is in (rule 156).
+# The steps of a pass in one call read each file once, and each asks which state the table is in
+# (rule: cache-only-immutable-metadata).
 
 
 @pytest.fixture
@@ -288,7 +291,8 @@ def test_each_file_is_read_once(pipeline: Pipeline, tmp_path: Path, reads: Count
     item = item_of(pipeline)
     reads.clear()
     in_one_call(pipeline, item)
-    # What the pass wrote is read back, once: a file that did not arrive must stop what deletes (rule 133).
+    # What the pass wrote is read back, once: a file that did not arrive must stop what deletes
+    # (rule: cache-only-immutable-metadata).
     written = names_in(pipeline.table) - before
     assert {name: number for name, number in reads.items() if name in before | written and number > 1} == {}
     assert {path.rpartition("/")[2] for path in data} <= reads.keys()

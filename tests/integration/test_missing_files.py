@@ -1,4 +1,5 @@
-"""Sweeps of tables whose referenced files are missing: an orphan may be the last copy of rows (rule 227)."""
+"""Sweeps of tables whose referenced files are missing: an orphan may be the last copy of rows
+(rule: keep-possible-last-copies)."""
 
 from __future__ import annotations
 

@@ -120,7 +120,8 @@ def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: Ma
 
 
 def test_references_are_loaded_after_the_listing(table: MaintainedTable) -> None:
-    """What is committed while the listing runs is no orphan, not even in the plan of a dry run."""
+    """What is committed while the listing runs is no orphan, not even in the plan of a dry run
+    (rule: list-before-loading-references)."""
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
@@ -132,6 +133,8 @@ def test_references_are_loaded_after_the_listing(table: MaintainedTable) -> None
     [(Moment.OPERATION_STARTED, Status.SKIPPED), (Moment.DELETION_RECORDED, Status.REFUSED)],
 )
 def test_gc_disabled_forbids_deletion_at_any_moment(table: MaintainedTable, moment: Moment, status: Status) -> None:
+    """`gc.enabled=false` forbids every deletion, at any moment (rule: gc-disabled-forbids-deletion)."""
+
     def disable() -> None:
         table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
 
@@ -167,7 +170,7 @@ def test_a_table_that_shares_the_location_must_stay_readable(table: MaintainedTa
     assert orphan in table.files()
 
 
-# A listing that lacks what is there: something else answers in the store's place (rule 175).
+# A listing that lacks what is there: something else answers in the store's place (rule: empty-listings-prove-nothing).
 
 
 @pytest.fixture
@@ -291,6 +294,7 @@ def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def test_another_tables_metadata_below_the_location_is_refused(old_table: MaintainedTable) -> None:
+    """Metadata of an unknown table below the location stops orphan removal (rule: unknown-metadata-stops-sweeps)."""
     foreign = new_document(f"{old_table.metadata.location}/nested", 2)
     old_table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
     assert_refused(old_table, foreign["table-uuid"], f"{old_table.metadata.location}/nested")
@@ -400,7 +404,8 @@ def table_beside_others(local_catalog: SqlCatalog, tmp_path: Path) -> Maintained
 def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(
     table_beside_others: MaintainedTable, marker: str
 ) -> None:
-    """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such."""
+    """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such
+    (rule: other-formats-keep-their-folder)."""
     theirs = table_beside_others.plant("data/nested/day=1/live.parquet")
     table_beside_others.plant(f"data/nested/{marker}", days_old=0)
     ours = table_beside_others.plant("data/orphan.parquet")

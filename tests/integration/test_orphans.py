@@ -84,6 +84,7 @@ def test_a_reference_in_another_spelling_protects_its_file(table: MaintainedTabl
 
 
 def test_a_reference_under_another_host_is_refused(table: MaintainedTable) -> None:
+    """A reference to the same path under another bucket or host is refused (rule: refuse-same-path-elsewhere)."""
     orphan = table.plant("data/f.parquet")
 
     def log(document: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ def test_a_reference_under_another_host_is_refused(table: MaintainedTable) -> No
 
 
 class TestDamagedMetadata:
-    """A metadata file that cannot be parsed and that no log names (rule 230)."""
+    """A metadata file that cannot be parsed and that no log names (rule: damaged-metadata-stops-no-sweep)."""
 
     def test_it_stays_and_is_named_and_orphans_go(self, table: MaintainedTable) -> None:
         torn = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
@@ -140,6 +141,7 @@ class TestDamagedMetadata:
 
 
 def test_statistics_files_stay(table: MaintainedTable) -> None:
+    """A table needs what its snapshots, refs, logs and statistics name (rule: what-a-table-needs)."""
     puffin, partition = table.plant("metadata/stats.puffin"), table.plant("data/partition-stats.parquet")
     head = table.metadata.current_snapshot
     assert head is not None
@@ -433,7 +435,8 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     left_out = sweep(old_table)
     assert left_out.status is Status.SKIPPED
     assert "dropped" in (left_out.reason or "")
-    # Whoever may write the table does not decide that the other one's data are orphans (rule 263).
+    # Whoever may write the table does not decide that the other one's data are orphans
+    # (rule: operators-waive-foreign-metadata).
     with old_table.pyiceberg.load_table("ns.t").transaction() as change:
         change.set_properties({"icekeeper.orphan_protected_prefixes": ",".join(old)})
     still = sweep(old_table)
@@ -477,7 +480,7 @@ def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(old_tabl
 
 
 def test_a_folder_that_a_writer_has_just_used_stays(old_table: MaintainedTable) -> None:
-    """It may be about to write the next file there."""
+    """It may be about to write the next file there (rule: keep-touched-empty-folders)."""
     old_table.plant("data/day=1/orphan.parquet")
     assert sweep(old_table).metrics["remove_orphans.orphans_removed"] == 1
     assert (old_table.folder / "data/day=1").exists()  # the test has just planted a file in it

@@ -1,4 +1,5 @@
-"""Two runs, or two calls of one run, at the same time (rule 127, rule 155)."""
+"""Two runs, or two calls of one run, at the same time
+(rule: overlapping-runs-share-slots, concurrent-calls-lose-nothing)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from icekeeper.storage.storage import store_now_ms
 from support.moments import Moment, at
 from support.pipeline_deployment import RUN, Pipeline
 
-# Scheduled runs that overlap (rule 127): detection goes on, no table is maintained twice, the limit holds for all.
+# Scheduled runs that overlap (rule: overlapping-runs-share-slots): detection goes on, no table is maintained twice, the
+# limit holds for all.
 
 
 def test_a_run_takes_a_slot_with_the_table_and_gives_both_back(pipeline: Pipeline) -> None:
@@ -106,7 +108,7 @@ def test_a_request_that_was_withdrawn_is_not_served(pipeline: Pipeline) -> None:
     assert pipeline.report(item, plan).summary == "the request was served or withdrawn since it was detected"
 
 
-# Two calls under one run's id at the same time: no row and no count is lost (rule 155).
+# Two calls under one run's id at the same time: no row and no count is lost (rule: concurrent-calls-lose-nothing).
 
 
 def beside_a_commit(pipeline: Pipeline, other: str) -> tuple[Any, Any]:

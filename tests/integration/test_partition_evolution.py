@@ -113,7 +113,8 @@ def test_partitions_that_are_given_up_merge_into_one(made: MaintainedTable) -> N
 
 @pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
 def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
-    """On request, and while a writer may still emit equality deletes under the old spec (rule 2)."""
+    """On request, and while a writer may still emit equality deletes under the old spec
+    (rule: rows-stay-in-reach-of-deletes)."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     made.pyiceberg.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
     for number in range(2):
@@ -131,7 +132,8 @@ def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
 
 
 def test_mixed_files_are_dealt_out_where_that_makes_fewer_files(made: MaintainedTable) -> None:
-    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree."""
+    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree
+    (rule: old-specs-move-only-to-fewer-files)."""
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(6):
         regions = ["us", "eu", None, "us", "eu", "us"] if number % 2 else ["eu", "us", None]
@@ -261,6 +263,7 @@ def created(empty_table: MaintainedTable, transform: str, sources: list[int]) ->
 
 
 def test_a_table_partitioned_by_several_columns_at_once_is_left_alone(empty_table: MaintainedTable) -> None:
+    """A partition field of several columns has an unknown transform (rule: multi-column-transforms-unknown)."""
     created(empty_table, "truncate[3]", [1, 2])
     before = empty_table.live_files()
     outcome = empty_table.maintain(rewrite_all="true")
@@ -281,7 +284,8 @@ def test_a_list_of_one_column_is_that_column(empty_table: MaintainedTable) -> No
     assert set(file.lower_bounds) == {2}
 
 
-# Columns that a table is partitioned by, as they are, and that have become another type since (rule 176).
+# Columns that a table is partitioned by, as they are, and that have become another type since
+# (rule: promoted-values-keep-old-width).
 
 DAY_US = 86_400_000_000
 TODAY = datetime.datetime.now(datetime.UTC).date()
@@ -327,6 +331,7 @@ def test_a_day_stays_that_day(table: MaintainedTable) -> None:
 
 @pytest.mark.parametrize(("kind", "units"), [("timestamp", 10**6), ("timestamptz_ns", 10**9)])
 def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
-    """Bounds of columns and of partitions in a manifest list keep their four bytes (rule 22)."""
+    """Bounds of columns and of partitions in a manifest list keep their four bytes
+    (rule: promoted-values-keep-old-width)."""
     assert decode(kind, encode("date", -3)) == -3 * 86_400 * units
     assert decode(kind, encode(kind, -3)) == -3

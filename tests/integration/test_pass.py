@@ -369,7 +369,8 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
         assert (len(table.data_files()), region_rows(table)) == (4, before)
 
 
-# A function that compacts ends in time: what is ready is committed, the rest is the next run's (rule 147).
+# A function that compacts ends in time: what is ready is committed, the rest is the next run's
+# (rule: functions-commit-in-time).
 
 
 @pytest.fixture
@@ -407,7 +408,7 @@ def test_what_is_ready_in_time_is_committed_and_the_rest_is_due_again(regions: P
 
 
 def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_for(regions: Pipeline) -> None:
-    """It keeps half a minute for removing what it wrote and for its report (rule 59)."""
+    """It keeps half a minute for removing what it wrote and for its report (rule: commit-on-newest-head)."""
     table, numbers = regions.table, iter(range(1000, 2000))
     table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "us"))
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)

@@ -343,7 +343,8 @@ def test_a_tag_of_unknown_outcome_leaves_the_pin(table: MaintainedTable) -> None
     assert list_pins(handle_of(table)) == ()
 
 
-# A pin ends by the clock of the table's store, whatever the machines say that set and read it (rule 94).
+# A pin ends by the clock of the table's store, whatever the machines say that set and read it
+# (rule: age-by-store-clock).
 
 NOW_H = 100  # the table's snapshots are so many hours old by its store
 

@@ -149,7 +149,7 @@ def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
 
 
 def test_a_step_that_runs_out_of_time_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
-    """Rule 271: what has a job is tried there first, and a pass that succeeds ends the wait."""
+    """What has a job is tried there first, and a pass that succeeds ends the wait (rule: cut-off-endless-tables)."""
     timed_out = Failure(Error="Sandbox.Timedout", Cause="{}")
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs

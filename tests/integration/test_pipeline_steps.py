@@ -68,7 +68,8 @@ def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
 
 
 def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None:
-    """All steps succeed, the next run has none for it, and detection proposes nothing (rule 186, rule 216)."""
+    """All steps succeed, the next run has none for it, and detection proposes nothing
+    (rule: leave-out-unreadable-files, retry-unreadable-files-weekly)."""
     bad = pipeline.table.data_files()[2].file_path
     Path(bad.removeprefix("file://")).unlink()
     item, plan = pipeline.begin()
@@ -221,7 +222,8 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeli
 
 
 def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipeline: Pipeline) -> None:
-    """A copy of a missing file (rule 227): the removal is given the other orphans only, and knows of no listing."""
+    """A copy of a missing file (rule: keep-possible-last-copies): the removal is given the other orphans only, and
+    knows of no listing."""
     live = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
     copy = live.rename(live.with_name("copy.parquet"))
     (live.parent / "left.parquet").write_bytes(b"left")

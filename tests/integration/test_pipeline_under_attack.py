@@ -1,4 +1,5 @@
-"""What must not get past the pipeline: forged inputs, and documents changed by hand (rule 188)."""
+"""What must not get past the pipeline: forged inputs, and documents changed by hand
+(rule: documents-are-not-trusted)."""
 
 from __future__ import annotations
 
@@ -192,7 +193,7 @@ def test_a_pass_that_lost_its_lease_does_not_silence_its_table(pipeline: Pipelin
     assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
-# Documents of the control bucket that somebody has changed by hand (rule 188).
+# Documents of the control bucket that somebody has changed by hand (rule: documents-are-not-trusted).
 
 
 def folder_of(pipeline: Pipeline, item: Item) -> Path:
@@ -272,7 +273,8 @@ def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline)
     assert pipeline.deployment.control.find_hint("runs/deep.json") is None
 
 
-# Documents that a run's report and a second plan find by their key alone, changed by hand (rule 188).
+# Documents that a run's report and a second plan find by their key alone, changed by hand
+# (rule: documents-are-not-trusted).
 
 CHANGED = r"is not as this run wrote it \(.*\); start another run$"
 

@@ -178,7 +178,8 @@ def test_a_damaged_delete_file_keeps_its_group(table: MaintainedTable) -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: MaintainedTable, *, gone: bool) -> None:
-    """Two of three are merged; the third is as it was, and deletes its row once it is restored (rule 186)."""
+    """Two of three are merged; the third is as it was, and deletes its row once it is restored
+    (rule: leave-out-unreadable-files)."""
     delete_rows(table, "us", (0, 1), (0, 2), (1, 3))
     before = rows(table)
     victim = deletes(table)[1].file.file_path
@@ -198,7 +199,8 @@ def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: Maint
 
 
 def test_what_cannot_be_read_is_not_tried_again(table: MaintainedTable) -> None:
-    """Of two files one is damaged: nothing is left to merge, and the next pass does not read them (rule 216)."""
+    """Of two files one is damaged: nothing is left to merge, and the next pass does not read them
+    (rule: retry-unreadable-files-weekly)."""
     delete_rows(table, "us", (0, 1), (0, 2))
     victim = deletes(table)[0].file.file_path
     local_path(victim).write_bytes(b"PAR1")
@@ -220,7 +222,8 @@ def upgraded(table: MaintainedTable) -> MaintainedTable:
 
 
 def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
-    """One per data file, all in one Puffin file; a file that has a vector already keeps that one."""
+    """One per data file, all in one Puffin file; a file that has a vector already keeps that one
+    (rule: v3-gets-vectors-only)."""
     table = upgraded
     first, second, third = paths(table, "us")
     # Another writer absorbed both positions of the first file, and one more.
@@ -290,7 +293,8 @@ def places(table: MaintainedTable) -> list[tuple[int, tuple[Any, ...]]]:
 
 
 def test_deletes_that_stand_elsewhere_than_the_file_that_they_name_are_moved(table: MaintainedTable) -> None:
-    """Iceberg after 1.11 refuses to read the table (rule 234).  Those that name no file stay: they delete nothing."""
+    """Iceberg after 1.11 refuses to read the table (rule: named-deletes-reach-anywhere).  Those that name no file stay:
+    they delete nothing."""
     first, second, third = paths(table, "us")
     commit_deletes(table, [position_delete(first, 1, "eu")])
     commit_deletes(table, [position_delete(third, 4, "eu", bounds=False)])

@@ -222,7 +222,7 @@ def test_a_request_that_cannot_be_served_is_told_once(command: Command) -> None:
 
 
 def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule 267): the operator's own settings are no request's."""
+    """(rule: requests-never-exceed-policy): the operator's own settings are no request's."""
     command.table(appends=3)
     greed = {"operations": "expire_snapshots", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
     catalog = Runtime.open(CATALOG).catalog
@@ -288,7 +288,7 @@ def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
 
 
 def test_a_terminated_process_ends_well(command: Command) -> None:
-    """Nor does it import what lies in the current folder (rule 295)."""
+    """Nor does it import what lies in the current folder (rule: no-imports-from-current-folder)."""
     command.table()
     (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
@@ -322,7 +322,7 @@ with open(call["messages"], "w") as messages:
 
 
 def test_who_cannot_tell_people_reads_on_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else the worker would wait for ever, once the pipe is full (rule 271)."""
+    """Else the worker would wait for ever, once the pipe is full (rule: cut-off-endless-tables)."""
     worker = tmp_path / "worker"
     worker.write_text(WORKER.format(python=sys.executable))
     worker.chmod(0o700)

@@ -124,6 +124,8 @@ def test_two_attempts_of_one_run_keep_their_own_ground(table: MaintainedTable) -
 
 
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
+    """A running rewrite pins what it reads and records what it writes, before it does so
+    (rule: rewrites-pin-and-record)."""
     seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
     assert planned.metadata.current_snapshot is not None
@@ -440,7 +442,8 @@ def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: Maint
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-# What a job leaves behind that was killed or could not settle its record, and how it is cleaned (rule 104).
+# What a job leaves behind that was killed or could not settle its record, and how it is cleaned
+# (rule: clean-failed-loads-from-record).
 
 
 @pytest.mark.parametrize("strategy", ["binpack", "sort"])

@@ -224,7 +224,8 @@ ZORDERED = {
 def test_what_one_schedule_has_ordered_another_that_merges_leaves(
     local_catalog: SqlCatalog, tmp_path: Path, *, is_sorted: bool
 ) -> None:
-    """Each turn rewrote all that the other had written, in a table with a sort order (rule 237)."""
+    """Each turn rewrote all that the other had written, in a table with a sort order
+    (rule: keep-order-of-other-schedules)."""
     kept = {f"icekeeper.{key}": value for key, value in {**REST, **MERGED, **ZORDERED}.items()}
     maintained = Maintained(new_table(local_catalog, tmp_path, properties=kept))
     table = maintained.table
@@ -267,7 +268,7 @@ def test_deletes_of_ordered_files_wait_for_the_schedule_that_orders(local_catalo
 
 
 def test_no_schedule_cuts_what_another_merges_to_a_larger_target(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Rule 235."""
+    """Files far above the target are cut only where somebody set the target (rule: cut-only-with-explicit-target)."""
     targets = {"schedules.hourly.target_file_size_mb": "0.001", "schedules.hourly.expected_scans": "none"}
     daily = {"schedules.daily.interval": "24h", "schedules.daily.operations": "compact"}
     properties = {**REST, **MERGED, **targets, **daily, "write.parquet.row-group-limit": "1"}
@@ -429,7 +430,8 @@ def test_a_schedule_that_names_statistics_computes_them_in_each_turn(table: Main
         table.table.delete("id = 1001")
 
 
-# A table is swept for orphans once in an interval; what a person asks for is swept at once (rule 128).
+# A table is swept for orphans once in an interval; what a person asks for is swept at once
+# (rule: only-whole-sweeps-count).
 
 NEVER = "orphans were never looked for"
 SWEEP = {"operations": "remove_orphans"}

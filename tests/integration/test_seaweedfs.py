@@ -175,7 +175,8 @@ def test_a_server_that_never_answers_is_given_up_and_stopped(tmp_path: Path, mon
     assert not alive(int((tmp_path / "data" / "pid").read_text()))
 
 
-# The judge in front of SeaweedFS lets nobody past without a role, and no role past its rights (rule 143).
+# The judge in front of SeaweedFS lets nobody past without a role, and no role past its rights
+# (rule: least-privilege-roles).
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 LARGE = bytes(12 << 20)  # which is written in parts

@@ -1,4 +1,4 @@
-"""Every table of every served catalog is known before the first file goes (rule 141)."""
+"""Every table of every served catalog is known before the first file goes (rule: partial-listings-delete-nothing)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class TestOneHead:
     def test_expiry_keeps_the_history_of_an_entry_at_the_same_head(
         self, owner: MaintainedTable, other: SqlCatalog, *, in_other_catalog: bool
     ) -> None:
-        """As long as it stands there; what nobody needs once it is gone, goes."""
+        """As long as it stands there; what nobody needs once it is gone, goes (rule: follow-each-entry)."""
         catalog = other if in_other_catalog else owner.pyiceberg
         known(owner, other)
         maintain(owner, owner.pyiceberg, "ns.t", served=other, operations="compact")
@@ -219,7 +219,7 @@ class TestOneLook:
             assert len(reads) == len(set(reads))
 
     def test_near_a_table_in_a_bucket_of_its_own_nobody_is_looked_for(self, owner: MaintainedTable) -> None:
-        """S3 made that bucket for it alone (platform 109)."""
+        """S3 made that bucket for it alone (platform: s3tables-own-bucket)."""
         alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
         runtime = owner.runtime_with()
         context = runtime.context(owner.loaded, runtime.policy(owner.loaded, {}), LocalEngine(1))
@@ -253,6 +253,8 @@ class TestUnreadable:
     def test_never_looked_at_it_stops_deletion_until_it_is_excluded(
         self, command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A table that was never looked into stops deletions in its bucket, and no further
+        (rule: never-seen-tables-stop-their-bucket)."""
         table = command.table()
         broken = command.table("ns.broken", appends=1)
         broken.add_files(files_of(table)[:1])
@@ -432,7 +434,8 @@ class TestNeverRead:
         assert [len(expirable.refresh().snapshots()), ids(clone)] == [1, before]
 
 
-# A catalog that may not list all of its tables is maintained as far as that is safe (rule 141).
+# A catalog that may not list all of its tables is maintained as far as that is safe
+# (rule: partial-listings-delete-nothing).
 
 HIDDEN = "the tables of 1 database(s) must not be listed (hr)"
 
@@ -440,7 +443,7 @@ HIDDEN = "the tables of 1 database(s) must not be listed (hr)"
 def test_where_tables_may_be_hidden_files_are_merged_and_none_deleted(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hidden table may need any of them (rule 88)."""
+    """A hidden table may need any of them (rule: ask-neighbours-before-deleting)."""
     table = new_table(local_catalog, tmp_path)
     table.fill(5)
     listed = OurSqlCatalog.list_tables

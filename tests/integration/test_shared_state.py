@@ -1,4 +1,4 @@
-"""State that processes share, and a state that knows nothing of a maintained table (rule 191)."""
+"""State that processes share, and a state that knows nothing of a maintained table."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_laptop_leaves_a_table_alone_that_the_pipeline_maintains(command: Comm
     assert command("maintain", "ns.t", "--catalog", CATALOG, "--engine", "local").code == 0
 
 
-# A pass whose state knows nothing of a table that Icekeeper has maintained says so (rule 191).
+# A pass whose state knows nothing of a table that Icekeeper has maintained says so.
 
 PASS = ("maintain", "ns.t", "--set", "min_input_files=2", "--json")
 

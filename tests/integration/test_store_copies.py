@@ -103,7 +103,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
 
 
 def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, folder: str, inputs: list[Any]) -> None:
-    """Assembled or streamed, byte for byte: one input has no page index, so none has (rule 200)."""
+    """Assembled or streamed, byte for byte: one input has no page index, so none has (rule: uniform-footers)."""
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
     with requests_of(storage) as requests:
@@ -208,7 +208,8 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
 
 
 def test_how_seaweedfs_copies_ranges(storage: Storage, folder: str) -> None:
-    """(platform 47)"""
+    """SeaweedFS copies ranges of objects into parts, and their ETags are no MD5s of their bytes
+    (platform: seaweedfs-range-copies)."""
     client, bucket = storage.s3, folder.split("/")[2]
     data = files()[0] + files()[1]
     storage.write(f"{folder}/whole.parquet", data)

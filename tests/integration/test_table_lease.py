@@ -1,4 +1,4 @@
-"""One pass at a time over a table: the lease (rule 70)."""
+"""One pass at a time over a table: the lease (rule: lost-lease-changes-nothing)."""
 
 from __future__ import annotations
 
@@ -211,7 +211,8 @@ def test_of_two_processes_one_has_the_table(command: Command) -> None:
     assert len(duckdb_rows(Runtime.open(CATALOG).catalog.load(NAME).metadata_location)) == 18
 
 
-# ``icekeeper orphans --bucket`` deletes from a table under the table's lease, as every pass does (rule 70).
+# ``icekeeper orphans --bucket`` deletes from a table under the table's lease, as every pass does
+# (rule: lost-lease-changes-nothing).
 
 Key = Callable[[str], str]
 
@@ -267,7 +268,8 @@ def test_a_table_is_leased_while_its_orphans_are_deleted(command: Command, key: 
 
 
 def test_who_loses_the_lease_deletes_nothing_more(command: Command, key: Key) -> None:
-    """Rule 70: another run took the table after it was looked at, before its first batch of deletions."""
+    """Another run took the table after it was looked at, before its first batch of deletions
+    (rule: lost-lease-changes-nothing)."""
     leases = open_state(os.environ).leases
 
     def take() -> None:

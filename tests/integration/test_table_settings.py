@@ -342,7 +342,8 @@ TODAY = "schedules.hourly.where=id > 5"
 def test_schedules_that_must_undo_each_other_are_refused(
     command: Command, hourly: tuple[str, ...], *, is_refused: bool
 ) -> None:
-    """Each turn would rewrite all that the other wrote (rule 237); one that only merges leaves it."""
+    """Each turn would rewrite all that the other wrote (rule: keep-order-of-other-schedules); one that only merges
+    leaves it."""
     command.table(appends=1)
     answer = command("policy", "set", "ns.t", *NIGHTLY, *HOURLY, *hourly)
     assert answer.code == (2 if is_refused else 0)

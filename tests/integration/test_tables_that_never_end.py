@@ -1,4 +1,4 @@
-"""Tables whose reading or maintenance never ends: everybody else's goes on (rule 271)."""
+"""Tables whose reading or maintenance never ends: everybody else's goes on (rule: cut-off-endless-tables)."""
 
 from __future__ import annotations
 

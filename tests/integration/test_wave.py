@@ -29,7 +29,8 @@ from icekeeper.state.claims import CutWork
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
 
-# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome (rule 144, rule 145).
+# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome
+# (rule: wave-tables-are-independent).
 
 ALL = ("ns.t", "ns.u", "ns.v")
 FILES = {"ns.t": 5, "ns.u": 2, "ns.v": 2}
@@ -87,7 +88,8 @@ def test_one_table_that_fails_stops_no_other(wave: Wave, error: Exception) -> No
 def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 272: also where a single driver maintains one after the other; what wakes up late commits nothing."""
+    """Also where a single driver maintains one after the other (rule: cut-off-endless-tables); what wakes up late
+    commits nothing."""
     names = tuple(f"t{number}" for number in range(9))
     wave = Wave(pipeline, names)
     monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: 1)
@@ -286,7 +288,8 @@ def reference(wave: Wave, name: str) -> Any:
     return plan_table(wave.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
 
 
-# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out (rule 144).
+# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out
+# (rule: wave-tables-are-independent).
 
 NAMES = ("ns.t", "ns.u", "ns.v")
 
@@ -322,7 +325,7 @@ def test_one_that_is_at_work_twice_loses_no_row(pipeline: Pipeline) -> None:
         acquire_table_lease(wave.deployment, "another run", wave.items[name], in_wave=True)
 
 
-# In a table bucket a wave does what follows a table's compaction as soon as that is committed (rule 163).
+# In a table bucket a wave does what follows a table's compaction as soon as that is committed.
 
 MERGE = "rewrite_position_deletes"
 BEHIND = ["expire_snapshots", "remove_orphans", "rewrite_manifests"]
@@ -411,7 +414,8 @@ def test_elsewhere_a_wave_does_no_more_than_compaction(pipeline: Pipeline) -> No
     assert [routes[step] for step in BEHIND] == ["function"] * 3
 
 
-# The Glue script carries a wave out in one Spark session, with jobs kept apart by table (rule 144, platform 60).
+# The Glue script carries a wave out in one Spark session, with jobs kept apart by table
+# (rule: wave-tables-are-independent, platform: spark-fair-pools).
 
 
 def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_session: SparkSession) -> None:
@@ -456,7 +460,7 @@ def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCap
 def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end that cannot be told would have the whole wave tried again (rule 145)."""
+    """An end that cannot be told would have the whole wave tried again (rule: wave-tables-are-independent)."""
     wave = Wave(pipeline, ["u"])
 
     def step(deployment: Any, event: Any, engine: Any) -> Any:

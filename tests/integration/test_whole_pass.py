@@ -1,4 +1,4 @@
-"""A table's pass in one call, and a call that is killed in its midst (rule 162)."""
+"""A table's pass in one call, and a call that is killed in its midst."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_files_of_failed_loads_are_cleaned_and_nothing_is_asked_where_there_are_
     assert plan.routes["clean_staged"] == "function"
 
 
-# A call that carried out many steps and was killed: the step that it was at goes elsewhere (rule 162).
+# A call that carried out many steps and was killed: the step that it was at goes elsewhere.
 
 BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 
 
 def test_work_that_is_counted_is_imported_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each worker imports it by itself, half a second each (platform 51)."""
+    """Else each worker imports it by itself, half a second each (platform: forked-workers-start-cheap)."""
     wrapped: list[Any] = []
     engine = CountedEngine(LocalEngine(2))
 

@@ -351,7 +351,7 @@ def test_a_shell_can_complete_commands() -> None:
     assert done.stdout.split() == ["policy"]
 
 
-# What the command says as a process where its output takes nothing, or its arguments are no text (rule 120).
+# What the command says as a process where its output takes nothing, or its arguments are no text.
 
 ICEKEEPER = f"{Path(sys.executable).parent}/icekeeper"
 

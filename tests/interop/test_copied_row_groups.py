@@ -77,7 +77,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
     assert isinstance(made, DataFile), str(made)
     counts = [pq.read_metadata(path).num_row_groups for path in inputs]
     assert counts[0] > 1
-    # Java numbers row groups, Arrow does not (rule 200).
+    # Java numbers row groups, Arrow does not (rule: uniform-footers).
     assert [ordinals(path) for path in inputs] == [list(range(count)) for count in counts[:2]] + [[None] * counts[2]]
     assert ordinals(made.file_path) == list(range(sum(counts)))
     assert mixed_fields(footer_of(made.file_path)) == []
@@ -226,7 +226,7 @@ def committed(location: str, folder: Path, made: DataFile) -> MaintainedTable:
 def test_java_answers_least_and_greatest_values_of_the_rows_that_were_copied(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """With the bounds of the whole file it answers values that are gone (platform 46)."""
+    """With the bounds of the whole file it answers values that are gone (platform: java-min-max-from-bounds)."""
     table = JavaTable.create(spark_session, "copied_parts", PARTS_DDL)
     table.sql(PARTS_INSERT)
     (tmp_path / "planned").mkdir()

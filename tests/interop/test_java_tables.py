@@ -397,7 +397,8 @@ JAVA_ROW = """
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: IcebergJava) -> None:
-    """Names, ids, types, defaults, order: only the documentation strings are left out."""
+    """Names, ids, types, defaults, order: only the documentation strings are left out
+    (rule: avro-schemas-like-java)."""
     name = f"avro_v{version}"
     iceberg_java.session.sql(JAVA_TABLE.format(name=name, version=version))
     iceberg_java.session.sql(JAVA_ROW.format(name=name))
@@ -515,7 +516,8 @@ def test_no_reader_gets_a_deleted_row_back(
 
     expected = Counter([*range(10), *range(15, 30)])
     assert readers() == [expected] * 3
-    assert {kind for kind, _ in table.problems()} == {"delete_scope"}  # later releases refuse it (platform 113)
+    # Later releases refuse it (platform: java-checks-delete-partition).
+    assert {kind for kind, _ in table.problems()} == {"delete_scope"}
     for operation, settings in passes:
         table.maintain(operations=operation, **settings)
         assert readers() == [expected] * 3, operation

@@ -151,7 +151,8 @@ def test_javas_snapshots_table_is_ours(compacted: Compacted, iceberg_java: Icebe
 
 
 def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Compacted) -> None:
-    """Written out explicitly, although their manifests are new (rule 3); so is our own data number (rule 1)."""
+    """Written out explicitly, although their manifests are new (rule: carry-entries-explicitly); so is our own data
+    number (rule: keep-planning-sequence-number)."""
 
     def numbers(location: str) -> dict[str, tuple[int | None, int | None, int | None]]:
         table = StaticTable.from_metadata(location)
@@ -195,7 +196,8 @@ PREDICATES = [
 
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> None:
-    """By partition; within one, the bounds of a merged file are those of its parts."""
+    """By partition; within one, the bounds of a merged file are those of its parts
+    (rule: rewritten-manifests-prune-as-well)."""
 
     def planned(location: str) -> tuple[set[tuple[int, str]], CanonicalRows]:
         scan = StaticTable.from_metadata(location).scan(row_filter=predicate)

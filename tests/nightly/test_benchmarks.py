@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_simulated_tables_keep_their_claims() -> None:
-    """Forty days of each (rule 50, rule 125); the year takes ten minutes."""
+    """Forty days of each (rule: bounded-merge-rewrites); the year takes ten minutes."""
     done = subprocess.run(
         [sys.executable, "benchmarks/layout_year.py", "--days", "40"],
         cwd=ROOT,

@@ -24,7 +24,7 @@ from support.killed_processes import Begin, KilledRuns, in_a_wave, in_one_call
 from support.proxies import Fault, WireRequest
 from support.readers import duckdb_rows
 
-# A call or a wave that is killed at any step whatever (rule 174).
+# A call or a wave that is killed at any step whatever (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize(("run", "apart"), [(in_one_call, 1), (in_a_wave, 5)])
@@ -38,7 +38,7 @@ def test_every_step_may_be_the_last_of_the_process(
     assert last > 60
 
 
-# A store that fails at any request whatever of a pass costs no row (rule 179).
+# A store that fails at any request whatever of a pass costs no row (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -199,19 +199,19 @@ def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
 
 
 def test_six_files_of_53_mb_become_one() -> None:
-    """SeaweedFS's worker, an unpartitioned table before and after (rule 50)."""
+    """SeaweedFS's worker, an unpartitioned table before and after (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
 
 
 def test_a_partition_of_five_is_merged_and_one_of_two_is_left_alone() -> None:
-    """SeaweedFS's worker, a partitioned table before and after (rule 50)."""
+    """SeaweedFS's worker, a partitioned table before and after (rule: bounded-merge-rewrites)."""
     planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
     assert sizes(planned) == [(5, 88)]
     assert groups_of(planned)[0].partition == ("us",)
 
 
 def test_twenty_files_of_600_mb_are_split_and_the_last_four_left_alone() -> None:
-    """SeaweedFS's worker, an oversized bin that is split (rule 50)."""
+    """SeaweedFS's worker, an oversized bin that is split (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(*[30] * 20), policy())) == [(8, 240), (8, 240)]
 
 
@@ -238,7 +238,7 @@ def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_ca
 
 
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
-    """Rows of the one keep their ids, those of the other get theirs from the commit (rule 18)."""
+    """Rows of the one keep their ids, those of the other get theirs from the commit (rule: ids-never-mixed)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
     groups = groups_of(plan(files, policy()))
     assert [[c.file.file_path for c in group.files] for group in groups] == [
@@ -273,7 +273,7 @@ def reason(
 
 
 def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions (rule 121); the budget and switch sentences are our own."""
+    """SeaweedFS's worker, skip conditions (rule: seaweedfs-wording); the budget and switch sentences are our own."""
     deletes = [manifest(), manifest("d", content=ManifestContent.DELETES)]
     spent = [manifest(), manifest("d", content=ManifestContent.DELETES, live=0, dead=3)]
     unknown = [manifest(), manifest("d", content=ManifestContent.DELETES, live=None, dead=None)]
@@ -333,7 +333,8 @@ def shape(planned: tuple[FileGroup, ...]) -> list[tuple[int, int]]:
 
 
 def test_thirty_files_of_three_tenths_of_the_target_are_packed() -> None:
-    """Three of them fill a file, which is fewer than min_input_files; the partition has enough (rule 50)."""
+    """Three of them fill a file, which is fewer than min_input_files; the partition has enough
+    (rule: bounded-merge-rewrites)."""
     assert shape(groups(files_of_sizes(*[TARGET * 3 // 10] * 30), policy())) == [(3, 1)] * 10
 
 
@@ -359,7 +360,7 @@ def test_uniform_files_of_any_size_end_as_large_ones(hundredths: int) -> None:
 def test_nearly_full_files_leave_nothing_to_plan_once_merged(
     parts: list[int], least: int, ratio: object, now_ms: int, scans: int | None
 ) -> None:
-    """Sizes in thousandths of the target; what does not pay, too, stays what it is (rule 49, rule 125)."""
+    """Sizes in thousandths of the target; what does not pay, too, stays what it is (rule: plans-converge)."""
     settings = policy(min_input_files=least, min_file_size_ratio=ratio, expected_scans=scans or "none")
     files = files_of_sizes(*(TARGET * part // 1000 for part in parts))
     after = applied(files, groups(files, settings, now_ms), 100)

@@ -1,4 +1,4 @@
-"""Damaged files of every kind end in a named error (rule 275)."""
+"""Damaged files of every kind end in a named error (rule: bound-foreign-bytes)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.rewrites import struct as iceberg_struct
 from support.tables import new_document
 
-# Sound files with some bytes changed, cut or doubled: an error of ours or an answer, and no other error (rule 275).
+# Sound files with some bytes changed, cut or doubled: an error of ours or an answer, and no other error
+# (rule: bound-foreign-bytes).
 #
 # Manifests are damaged in ``test_avro_values``.
 
@@ -277,7 +278,7 @@ def long(number: int) -> bytes:
     st.booleans(),
 )
 def test_a_number_of_items_that_cannot_be_is_not_counted_to(items: Any, count: int, sized: bool, is_map: bool) -> None:
-    """In a manifest; the number of records of a block likewise."""
+    """In a manifest; the number of records of a block likewise (rule: damage-ends-in-a-named-error)."""
     of = {"type": "map", "values": items} if is_map else {"type": "array", "items": items}
     schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": of}]}
     sink = io.BytesIO()

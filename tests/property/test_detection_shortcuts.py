@@ -87,7 +87,8 @@ PROPERTIES = st.dictionaries(
 
 
 def read_either_way(data: bytes) -> tuple[Any, Any]:
-    """The document as it is read, and as ``json.loads`` reads it; ``None``: there is none (rule 275)."""
+    """The document as it is read, and as ``json.loads`` reads it; ``None``: there is none
+    (rule: bound-foreign-bytes)."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)

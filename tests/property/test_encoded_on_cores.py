@@ -1,4 +1,4 @@
-"""A data file has the same bytes on any number of cores (rule 160)."""
+"""A data file has the same bytes on any number of cores (rule: same-bytes-on-any-cores)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from support.copied import mixed_fields
 from support.examples import examples
 from support.rewrites import rows, struct, task
 
-# On any number of cores a data file has the same bytes, and the same manifest entry (rule 160, rule 134).
+# On any number of cores a data file has the same bytes, and the same manifest entry
+# (rule: same-bytes-on-any-cores, use-only-assigned-cores).
 
 NAN = float("nan")
 KINDS: Mapping[str, Any] = {
@@ -135,7 +136,7 @@ def test_a_file_has_the_same_bytes_on_any_number_of_cores(
         one, *others = files(schema, batches, Path(folder), properties)
         footer = read_footer(str(Path(folder) / "file.parquet"), Storage({}))
     assert isinstance(footer, Footer), footer
-    assert mixed_fields(footer.metadata()) == []  # (rule 200)
+    assert mixed_fields(footer.metadata()) == []  # (rule: uniform-footers)
     for other in others:
         assert other == one
 
@@ -180,7 +181,8 @@ def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> N
 
 
 def test_row_groups_of_long_texts_or_nan_leave_none_with_bounds(tmp_path: Path) -> None:
-    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's (rule 200)."""
+    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's
+    (rule: uniform-footers)."""
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "x", "double"), (4, "gone", "long"))
     values: dict[str, list[Any]] = {
         "id": list(range(6)),
@@ -215,7 +217,8 @@ def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:
     assert tried.call_count == 2
 
 
-# Batches that are joined on their way to the writer hold the same rows in the same order, and are few (rule 32).
+# Batches that are joined on their way to the writer hold the same rows in the same order, and are few
+# (rule: prove-before-commit).
 
 _MIB = 1024 * 1024
 

@@ -1,4 +1,5 @@
-"""Equality deletes and row-group statistics against oracles that know the rows (rule 151)."""
+"""Equality deletes and row-group statistics against oracles that know the rows
+(rule: copy-under-keys-only-if-none-match)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_exactly_the_rows_that_a_newer_key_equals_are_deleted(
     assert found == [any(key[3] > number and all(same(row[i], key[i]) for i in chosen) for key in keys) for row in rows]
 
 
-# Which deleted keys a row group may hold by its statistics, against an oracle that knows its rows (rule 151).
+# Which deleted keys a row group may hold by its statistics, against an oracle that knows its rows
+# (rule: copy-under-keys-only-if-none-match).
 
 DAY = datetime.date(1970, 1, 1)
 VALUES: dict[str, Sequence[Any]] = {

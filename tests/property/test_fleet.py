@@ -80,7 +80,8 @@ def test_every_schedule_keeps_its_rhythm(schedules: list[tuple[int, list[str]]],
             assert count >= hours * HOUR_MS // max(interval_ms, HOUR_MS) * 0.9 - 1
 
 
-# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass (rule 128).
+# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass
+# (rule: only-whole-sweeps-count).
 
 DAY_MS = 24 * HOUR_MS
 OLD_MS = 1000 * HOUR_MS
@@ -175,7 +176,8 @@ def played(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[
 def test_a_byte_is_rewritten_three_times_at_most_whatever_came_in_an_hour(
     size: int, files: int, commits: int, most_small: int
 ) -> None:
-    """From 10 KB to 10 GB an hour (rule 50); merged by size alone, tables of 1 MB an hour are rewritten four times."""
+    """From 10 KB to 10 GB an hour (rule: bounded-merge-rewrites); merged by size alone, tables of 1 MB an hour are
+    rewritten four times."""
     amplification, small = played(size, files=files, commits=commits)
     assert amplification <= 3
     assert small <= most_small

@@ -100,14 +100,14 @@ class Case:
         assert not self.table.problems()
 
     def _java_can_read(self) -> bool:
-        """Java 1.10 fails on equality deletes by a column that was dropped since (platform 24)."""
+        """Java 1.10 fails on equality deletes by a column that was dropped since (platform: java-cannot-read)."""
         columns = {field["id"] for field in self.run.java.schema["fields"]}
         return self.table.live_keys() <= columns
 
     def _duckdb_can_read(self) -> bool:
         """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, knows no timestamptz_ns,
         stumbles over manifest lists from before the upgrade of a v1 table, and ends where manifests give a partition
-        field two types, as those of a v1 table do once it is void (platform 25)."""
+        field two types, as those of a v1 table do once it is void (platform: duckdb-deletes-every-partition)."""
         if "timestamptz_ns" in local_path(self.table.metadata_location).read_text():  # in an old schema, too
             return False
         if self.history.format_version == 1 and (self.history.upgrades or self._has_void_fields()):

@@ -49,7 +49,7 @@ def stored(partition: Sequence[Any]) -> list[Any]:
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_what_is_written_reads_back(format_version: int, data: st.DataObject) -> None:
-    """With everything that a null would have inherited filled in (rule 3)."""
+    """With everything that a null would have inherited filled in (rule: carry-entries-explicitly)."""
     made = data.draw(entries(format_version))
     content = data.draw(st.sampled_from(ManifestContent)) if format_version > 1 else ManifestContent.DATA
     metadata = drawn_table(format_version)
@@ -64,7 +64,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
         inherited = number if before.file_sequence_number is None else before.file_sequence_number
         assert after.file_sequence_number == inherited
         assert bits(after.file.partition) == bits(stored(before.file.partition))
-        # An ADDED entry's row ids are the commit's to give (rule 19).
+        # An ADDED entry's row ids are the commit's to give (rule: assign-row-ids-per-attempt).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
     live = [
@@ -77,7 +77,8 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
-    """Counts per status, the least sequence number, and summaries over every entry, deleted ones too (rule 35)."""
+    """Counts per status, the least sequence number, and summaries over every entry, deleted ones too
+    (rule: count-manifests-from-entries)."""
     kinds = [kind for _, kind, _ in COLUMNS]
     made = next(
         iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []
@@ -181,7 +182,8 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
 @settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
 def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes], literals: list[bytes]) -> None:
-    """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal."""
+    """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal
+    (rule: summaries-hold-for-every-reader)."""
     for part in split_by_section(["uuid"], values, lambda value: (value,)):
         bounds = uuid_bounds(part)
         assert bounds is not None

@@ -149,7 +149,7 @@ def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
 
 
 def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions (rule 121); the last sentence is our own."""
+    """SeaweedFS's worker, skip conditions (rule: seaweedfs-wording); the last sentence is our own."""
     few = [manifest(f"m{i}") for i in range(4)]
     deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(4)]
     assert reason(None, policy()) == "no current snapshot"
@@ -161,7 +161,7 @@ def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
 
 
 def test_twelve_small_manifests_become_one_and_three_delete_manifests_wait() -> None:
-    """SeaweedFS's worker, before and after (rule 56); delete manifests have a threshold of their own."""
+    """SeaweedFS's worker, before and after; delete manifests have a threshold of their own."""
     small = [manifest(f"m{i}", live=25) for i in range(12)]
     deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(5)]
     planned = plan_listed([*small, *deletes[:3]], policy(), 8 * 1024 * 1024)

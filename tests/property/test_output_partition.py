@@ -135,7 +135,7 @@ def test_what_is_not_certain_stays() -> None:
 
 @pytest.mark.parametrize("transform", ["identity", "truncate[2]", "bucket[3]"])
 def test_a_file_whose_bounds_are_no_text_stays_where_it_is(transform: str) -> None:
-    """Nothing could be said of the partition that such text belongs to (rule 217)."""
+    """Nothing could be said of the partition that such text belongs to (rule: text-byte-for-byte)."""
     file = data_file("f", 10, records=2, null_value_counts={1: 0}, lower_bounds={1: b"\xff"}, upper_bounds={1: b"\xff"})
     assert OutputPartitions(table("string", transform), keep=False).destination(file, 0) == Destination(0, ())
 
@@ -190,6 +190,7 @@ def plain(value: Any) -> Any:
 
 @given(tables())
 def test_rows_go_where_their_values_say(table: tuple[dict[str, Any], dict[str, Any], list[list[Any]]]) -> None:
+    """All rows of a file belong to the partition that its entry names (rule: rows-match-their-partition)."""
     schema, spec, rows = table
     target = arrow_schema(schema)
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(target)]

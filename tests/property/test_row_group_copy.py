@@ -1,4 +1,4 @@
-"""Copies of any row groups of any files hold the same rows, or are refused (rule 129)."""
+"""Copies of any row groups of any files hold the same rows, or are refused (rule: copy-only-checked-footers)."""
 
 from __future__ import annotations
 
@@ -250,7 +250,8 @@ def rows_of(path: Path) -> pa.Table | None:
     return table
 
 
-# Whatever a file claims, it is refused in one sentence, or its copy has the rows that Arrow reads in it (rule 129).
+# Whatever a file claims, it is refused in one sentence, or its copy has the rows that Arrow reads in it
+# (rule: copy-only-checked-footers).
 
 ROWS = 40
 
@@ -340,7 +341,7 @@ def test_copies_have_the_rows_of_their_inputs_for_every_reader(
 
 
 # Whatever row groups of whatever files are copied, rows, row ids and last changes are those that a reader finds in the
-# inputs; what a file claims of them is refused, or true (rule 129, rule 130).
+# inputs; what a file claims of them is refused, or true (rule: copy-only-checked-footers, copied-rows-store-their-ids).
 
 IDS = st.none() | st.integers(0, 2**62)
 STORED = st.lists(st.tuples(IDS, IDS), min_size=0, max_size=12)
@@ -362,7 +363,8 @@ def drawn(folder: Path, number: int, file: tuple[Any, ...], chance: random.Rando
 
 
 def assert_true_of_all_rows(path: str) -> None:
-    """What some row groups state of a column holds for the file: there are readers that take it so (platform 100)."""
+    """What some row groups state of a column holds for the file: there are readers that take it so
+    (platform: rust-readers-need-uniform-footers)."""
     footer, table = pq.read_metadata(path), pq.read_table(path).flatten()
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for column in range(footer.num_columns):
@@ -398,7 +400,7 @@ def test_rows_and_their_lineage_are_those_of_the_inputs(files: list[tuple[Any, .
             assert connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall() == row_ids(made.file_path)
         footer = read_footer(made.file_path, STORAGE)
         assert isinstance(footer, Footer), footer
-        assert mixed_fields(footer.metadata()) == []  # (rule 200)
+        assert mixed_fields(footer.metadata()) == []  # (rule: uniform-footers)
         assert_true_of_all_rows(made.file_path)
         again = merged([Input(entry_of(Path(made.file_path), first_row_id=5), 5)], Path(name) / "again.parquet")
         assert isinstance(again, DataFile), str(again)

@@ -204,7 +204,7 @@ EIGHT = [14 * DAY_H, 10 * DAY_H, 8 * DAY_H, 6 * DAY_H, 5 * DAY_H, 3 * DAY_H, 2 *
 
 
 def test_eight_snapshots_become_five() -> None:
-    """SeaweedFS's worker, before and after (rule 71)."""
+    """SeaweedFS's worker, before and after (rule: retention-keeps-if-anything-does)."""
     assert expired(history(EIGHT)) == (1, 2, 3)
     assert expired(history(EIGHT, format_version=1)) == (1, 2, 3)
 
@@ -216,13 +216,13 @@ def test_the_young_are_kept_beyond_the_count() -> None:
 
 
 def test_the_cap_expires_the_young_as_well() -> None:
-    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit`` (rule 73)."""
+    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit`` (rule: caps-respect-protection)."""
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
 
 
 def test_pins_are_horizons() -> None:
-    """Readers of a pinned snapshot may come from any later one (rule 74)."""
+    """Readers of a pinned snapshot may come from any later one (rule: pin-is-a-horizon)."""
     assert expired(history(EIGHT), pinned=[2]) == (1,)
     assert expired(history(EIGHT), pinned=[3, 8]) == (1, 2)
     assert expired(history(EIGHT), pinned=[1]) == ()
@@ -230,6 +230,7 @@ def test_pins_are_horizons() -> None:
 
 
 def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
+    """Refs age by their snapshot, and main never does (rule: refs-age-by-snapshot)."""
     old = {"max-ref-age-ms": 100 * HOUR_MS}
     refs = {
         "main": {"type": "branch", "snapshot-id": 3, **old},
@@ -402,6 +403,7 @@ def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
 
 
 def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
+    """The path from the head to a streaming writer's last commit stays (rule: keep-path-to-streaming-marks)."""
     ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
     metadata = history(ages, marks=marks)

@@ -340,7 +340,8 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
 @settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str, data: st.DataObject) -> None:
-    """Dropped whole only if every row matches to every engine; left out of a rewrite only if no row does (rule 241)."""
+    """Dropped whole only if every row matches to every engine; left out of a rewrite only if no row does
+    (rule: judge-partitions-by-value-range)."""
     text, truth = data.draw(filters(kind))
     known, metadata = KINDS[kind], table_of_column(kind, transform)
     whole, may_match = whole_partitions(text, metadata, 0), row_filter(text, metadata, 0)
@@ -360,7 +361,8 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
 
 @pytest.mark.parametrize(("kind", "limit"), [("int", INT), ("long", LONG)])
 def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit: int) -> None:
-    """Java writes the least value of an integer type to a partition near the greatest one (rule 241)."""
+    """Java writes the least value of an integer type to a partition near the greatest one
+    (rule: judge-partitions-by-value-range)."""
     partition = truncate(10, limit)(-limit)
     assert partition > 0
     for stored in (partition, -limit - -limit % 10):
@@ -371,7 +373,7 @@ def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit:
 
 
 def test_the_two_zeros_are_dropped_only_by_a_filter_that_every_engine_means_so() -> None:
-    """``f IN (0.0)`` finds -0.0 in Spark and not in Java (platform 71)."""
+    """``f IN (0.0)`` finds -0.0 in Spark and not in Java (platform: java-signed-zero-and-nan)."""
     for kind in ("float", "double"):
         metadata = table_of_column(kind, "identity")
         assert not whole_partitions("c in (0.0)", metadata, 0)(0, (-0.0,))

@@ -217,7 +217,8 @@ class CleanupTable:
         return {normalise(path) for path in self.java.reachable()}
 
     def left_over(self) -> set[str]:
-        """What lies there and nothing needs; metadata files that some catalog may know (rule 97) apart."""
+        """What lies there and nothing needs; metadata files that some catalog may know
+        (rule: keep-young-metadata-files) apart."""
         oldest_ms = min(snapshot.timestampMillis() for snapshot in self.java.table.snapshots())
         found = self.on_disk - self.reachable - self.staged
         return {p for p in found if not (p.endswith(_METADATA) and Path(p).stat().st_mtime * 1000 >= oldest_ms)}

@@ -226,7 +226,8 @@ def row_ids(path: str) -> list[tuple[int, int, int]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-# Says what a footer states of some row groups only, which readers take for the whole file (rule 200, platform 100).
+# Says what a footer states of some row groups only, which readers take for the whole file
+# (rule: uniform-footers, platform: rust-readers-need-uniform-footers).
 
 
 def mixed_fields(metadata: FileMetaData) -> list[str]:

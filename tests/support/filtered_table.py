@@ -95,7 +95,7 @@ class Filter:
     @property
     def _asked(self) -> tuple[str, ...]:
         """What is asked besides: to Java's filters of single rows nulls are less than all else, to those of Java and
-        DuckDB NaN is greater, and bounds tell of neither (platform 81)."""
+        DuckDB NaN is greater, and bounds tell of neither (platform: nan-filters-change)."""
         if self.name not in ("<", "<=", ">", ">="):
             return ()
         return ("is not null", "is not nan") if self.kind in ("float", "double") else ("is not null",)

@@ -186,7 +186,7 @@ _ONE_ROW_A_GROUP = {
     "write.parquet.row-group-check-max-record-count": "1",
 }
 # Java 1.10 reads several keys of fixed bytes as the last one and no keys of nanoseconds at all, and lets bounds decide
-# that a delete of NaN is not needed (platform 24).
+# that a delete of NaN is not needed (platform: java-cannot-read).
 _NO_KEYS = ("fixed[3]", "timestamp_ns", "timestamptz_ns", "float", "double")
 _UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
 

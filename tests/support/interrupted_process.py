@@ -95,7 +95,8 @@ sys.exit(main())
 """
 
 
-# A table's files are regular ones, or are refused (rule 92): here pipes stand for slow ones, in every process.
+# A table's files are regular ones, or are refused (rule: bound-every-table): here pipes stand for slow ones, in every
+# process.
 _PIPES_ARE_FILES = """
 from contextlib import nullcontext
 from icekeeper.storage import storage

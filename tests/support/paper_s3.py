@@ -23,7 +23,8 @@ class PaperS3:
     def __init__(self, fails: Callable[[str, int], None] = lambda call, number: None) -> None:
         self.objects: dict[str, bytes] = {"other/t/a b": b"0123456789"}
         self.etag = '"etag"'
-        """Of every object, as answers tell it; conditions of requests are ignored, as moto does (platform 111)."""
+        """Of every object, as answers tell it; conditions of requests are ignored, as moto does
+        (platform: moto-ignores-copy-etag)."""
         self.parts: dict[int, bytes] = {}
         self.calls: list[str] = []
         self.open_uploads = 0

@@ -12,7 +12,7 @@ from icekeeper.errors import LeaseHeld
 from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
 
-# Canonical order (rule 58), the opt-in ones at their places.
+# Canonical order (rule: canonical-operation-order), the opt-in ones at their places.
 FUNCTION_STEPS = {
     "expire_partitions": "expire_partitions",
     "compact": "compact_small",

@@ -1,4 +1,4 @@
-"""Where files of tables may be, and a store that keeps to it (rule 92)."""
+"""Where files of tables may be, and a store that keeps to it (rule: bound-every-table)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from icekeeper.storage.multipart import assemble, bounded_output
 from icekeeper.storage.read_ahead import Read, direct_reads
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Where the operator, or else a default, allows the files of tables (rule 92) (rule 255) (rule 256).
+# Where the operator, or else a default, allows the files of tables (rule: bound-every-table, names-are-not-paths)
+# (rule: warehouse-is-the-default-bound).
 
 ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
@@ -82,34 +83,30 @@ class TestRules:
         ],
     )
     def test_a_namespace_that_names_another_folder_gets_none(self, levels: tuple[str, ...]) -> None:
-        """(rule 255)"""
         found = allowed("*=s3://lake/{namespace}/", namespace=levels)
         assert isinstance(found, NoPrefixes)
         assert "rename it" in found.reason
         assert allowed("*=s3://lake/", namespace=levels) == ("s3://lake",)
 
     def test_one_level_with_a_dot_takes_no_rule_of_two_levels(self) -> None:
-        """(rule 255)"""
         rules = "lake.victim.private=s3://lake/victim;*=s3://else"
         assert allowed(rules, namespace=("victim", "private")) == ("s3://lake/victim",)
         assert isinstance(allowed(rules, namespace=("victim.private",)), NoPrefixes)
         assert isinstance(allowed(rules, namespace=("victim.private", "")), tuple)
 
     def test_brackets_of_a_rule_stand_for_themselves(self) -> None:
-        """(rule 255): `team[1]` is no pattern that fits `team1`."""
+        """(rule: names-are-not-paths): `team[1]` is no pattern that fits `team1`."""
         rules = "lake[1].team[1]=s3://lake/private"
         assert allowed(rules, namespace=("team[1]",), catalog="lake[1]") == ("s3://lake/private",)
         assert allowed(rules, namespace=("team1",), catalog="lake[1]") is None
         assert allowed(rules, namespace=("team[1]",), catalog="lake1") is None
 
     def test_a_catalog_that_names_another_folder_gets_none(self) -> None:
-        """(rule 255)"""
         for name in ("a/b", "..", "a\\b", "a\nb"):
             assert isinstance(allowed("*=s3://lake/{catalog}/", catalog=name), NoPrefixes)
         assert allowed("*=s3://lake/{catalog}/", catalog="a.b") == ("s3://lake/a.b",)
 
     def test_nothing_is_allowed_where_the_name_is_wrong(self) -> None:
-        """(rule 255)"""
         none = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", "*=s3://lake/{namespace}", ("a/b",))
         assert none.prefixes == ()
         with pytest.raises(LocationRefused, match=r"s3://lake/t is not touched: .*namespace 'a/b' .*rename it"):
@@ -147,7 +144,6 @@ class TestDefaults:
     def test_the_default_is_made_of_the_warehouse(
         self, kind: CatalogKind, warehouse: str, location: str, prefixes: tuple[str, ...]
     ) -> None:
-        """(rule 256)"""
         found = bound(kind, warehouse, location)
         assert (found.prefixes, found.from_operator) == (prefixes, False)
 
@@ -376,7 +372,6 @@ def bounded(*prefixes: str) -> Storage:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("as_worker", [False, True], ids=["here", "in a worker"])
 def test_no_method_of_a_store_reaches_outside_of_the_bound(tmp_path: Path, method: str, *, as_worker: bool) -> None:
-    """(rule 92)"""
     inside, private = tmp_path / "wh", tmp_path / "private"
     inside.mkdir()
     private.mkdir()
@@ -471,7 +466,7 @@ ATTACKED: dict[str, Callable[[Storage, str], Any]] = {
 def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, *, of_file: bool
 ) -> None:
-    """(rule 257)"""
+    """A local file is used through the folder that was checked (rule: use-the-checked-folder)."""
     folder, private = tmp_path / "wh" / "t" / "data", tmp_path / "private"
     folder.mkdir(parents=True)
     private.mkdir()

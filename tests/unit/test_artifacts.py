@@ -120,7 +120,8 @@ class TestZip:
 
 class TestJobs:
     def test_install_it_and_nothing_from_elsewhere(self) -> None:
-        """(rule 149)"""
+        """A deployment runs only the packages that were packed for it, installed by hash
+        (rule: deploy-pinned-packages)."""
         assert PARAMETERS["GlueWheelsName"]["Default"] == zip_name()
         for script, (_, job) in JOBS.items():
             arguments = job["DefaultArguments"]
@@ -297,7 +298,6 @@ def test_another_file_under_the_same_name_is_not_installed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """(rule 287)"""
     locked = small_wheel(tmp_path / "index", "deflate", "0.9.0")
     ours = small_wheel(tmp_path / "built", "icekeeper", version())
     digest = hashlib.sha256(locked.read_bytes()).hexdigest()
@@ -372,7 +372,7 @@ def test_what_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], e
     ids=["clean", "nobody asked", "no report", "broken"],
 )
 def test_the_audit_ends_well_only_where_all_was_scanned(tmp_path: Path, answer: str, code: int, said: str) -> None:
-    """With a pip-audit beside the interpreter that answers so (rule 288)."""
+    """With a pip-audit beside the interpreter that answers so."""
     (tmp_path / "reports").mkdir()
     for lock in LOCKS:
         clean = [{"name": name, "version": pinned, "vulns": []} for name, pinned in read_pins(lock).items()]
@@ -409,7 +409,6 @@ def test_a_release_is_checked_by_its_checksums(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(workflow: Path) -> None:
-    """(rule 289)"""
     text = workflow.read_text()
     used = re.findall(r"uses: (.+)", text)
     assert used

@@ -1,4 +1,4 @@
-"""What AWS refuses and moto accepts (platform 59, platform 69)."""
+"""What AWS refuses and moto accepts (platform: moto-lets-pass, table-buckets-refuse-headers)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local_stack.rights.s3_needs import s3_needs
 from local_stack.wire import HttpAnswer, WireRequest
 from support.state_machine import load_machine
 
-# What AWS refuses and moto lets pass (platform 59).
+# What AWS refuses and moto lets pass (platform: moto-lets-pass).
 
 STORAGE = "s3://1--table-s3"
 
@@ -190,7 +190,7 @@ def test_an_execution_within_its_quotas() -> None:
         require_within_quotas(execution(1, 25_001))
 
 
-# What AWS Step Functions refuses and moto lets pass (platform 59).
+# What AWS Step Functions refuses and moto lets pass (platform: moto-lets-pass).
 
 
 def asked(target: str, document: Any) -> HttpAnswer | None:
@@ -257,7 +257,7 @@ def test_a_definition_is_no_longer_than_a_megabyte() -> None:
     assert machine(A={"Type": "Succeed", "Comment": "x" * 2**20}) is not None
 
 
-# Headers of objects that AWS refuses and moto lets pass (platform 69).
+# Headers of objects that AWS refuses and moto lets pass (platform: table-buckets-refuse-headers).
 
 OF_UPLOAD = "partNumber=1&uploadId=u"
 TRAILER = "x-amz-checksum-crc32c, x-amz-checksum-crc64nvme"

@@ -1,4 +1,4 @@
-"""Which rights requests need, and who has them (rule 143)."""
+"""Which rights requests need, and who has them (rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from local_stack.rights.s3_needs import s3_needs
 from local_stack.template import TEMPLATE, Template
 from local_stack.wire import WireRequest, signer
 
-# The evaluator decides as IAM does, and what takes rights away is found (rule 143).
+# The evaluator decides as IAM does, and what takes rights away is found (rule: least-privilege-roles).
 
 
 def role(*statements: dict[str, Any]) -> Role:
@@ -157,7 +157,7 @@ def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
     }
 
 
-# Which rights a request needs, from what goes over the wire (rule 143).
+# Which rights a request needs, from what goes over the wire (rule: least-privilege-roles).
 
 DELETE = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>a&amp;b</Key></Object></Delete>'
 BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
@@ -324,7 +324,7 @@ def test_each_protocol_says_no_in_its_own_way() -> None:
     assert denial(WireRequest("s3tables", "GET", "/buckets"), "R", need).status.startswith("403")
 
 
-# AWS STS tells everybody who they are, and gives a role to those only who may have it (rule 143).
+# AWS STS tells everybody who they are, and gives a role to those only who may have it (rule: least-privilege-roles).
 
 ROLE = "arn:aws:iam::123456789012:role/other"
 

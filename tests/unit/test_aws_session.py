@@ -138,7 +138,7 @@ def test_what_fails_otherwise_is_given_up_as_soon_as_before(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("status", "code"), THROTTLES)
 def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
-    """A repetition would meet its own first attempt (rule 66)."""
+    """A repetition would meet its own first attempt (rule: send-commits-once)."""
     wire = Wire(monkeypatch, answer(status, code))
     with pytest.raises(Exception, match="UpdateTableMetadataLocation"):
         clients(S3_TABLES, wire).once.update_table_metadata_location(
@@ -151,7 +151,8 @@ def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, statu
 def test_a_lasting_throttle_is_told_and_is_no_missing_table(
     monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
-    """A table that is not there is skipped without a word; one that cannot be looked up is an error (rule 139)."""
+    """A table that is not there is skipped without a word; one that cannot be looked up is an error
+    (rule: throttles-are-failures)."""
     wire = Wire(monkeypatch, answer(status, code))
     tables = S3TablesCatalog("lake", {**PROPERTIES, "warehouse": ARN})
     glue = GlueCatalog("glue", PROPERTIES)

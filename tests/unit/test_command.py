@@ -18,7 +18,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
 
-# Whoever closes the pipe has read enough: the exit code stays that of what was done (rule 120).
+# Whoever closes the pipe has read enough: the exit code stays that of what was done.
 
 _TELL = """
 import sys
@@ -70,7 +70,7 @@ def test_narrow_help_breaks_no_word_and_no_line(
     assert [line for line in lines if len(line) > NARROW and not line.startswith("    icekeeper ")] == []
 
 
-# Sentences about mistakes of a set-up say what to do next (rule 120).
+# Sentences about mistakes of a set-up say what to do next.
 
 
 @pytest.mark.parametrize(

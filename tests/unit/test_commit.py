@@ -180,7 +180,8 @@ def test_retries_end_in_a_conflict_with_nothing_left_staged(script: Script) -> N
 
 
 def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """Forty swaps lost to a busy writer do not throw the work of hours away; each is logged (rule 59)."""
+    """Forty swaps lost to a busy writer do not throw the work of hours away; each is logged
+    (rule: commit-on-newest-head)."""
     caplog.set_level("INFO", "icekeeper.activity")
     run = Run(MemoryCatalog(scripts=[lost_to_another] * 40))
     committed = run.go(max_retries=2, patience_s=600)
@@ -577,6 +578,7 @@ def test_the_state_that_the_commit_was_prepared_on_is_not_read(tmp_path: Path) -
 
 @pytest.mark.parametrize("log_entries", [100, 1], ids=["long log", "log of one"])
 def test_it_is_the_last_one_with_the_snapshots_however_much_has_landed_since(tmp_path: Path, log_entries: int) -> None:
+    """The state that an expiry replaced is read from the metadata log (rule: read-what-expiry-replaced)."""
     history = made(tmp_path, before=3, after=5, log_entries=log_entries)
     swap = history.swap(known=1)
     assert swap is not None

@@ -123,7 +123,7 @@ def test_batches_hold_every_group_once_in_order_and_not_too_much(sizes: list[lis
 
 
 def test_an_attempt_at_a_batch_is_one_at_each_group() -> None:
-    """No two attempts write the same file (rule 33)."""
+    """No two attempts write the same file (rule: attempts-never-share-a-file)."""
     batch = RewriteBatch((group(0, 0), group(1, 0)))
     again = batch.in_attempt(3)
     assert [task.outputs.attempt for task in again.tasks] == [3, 3]
@@ -172,7 +172,8 @@ def test_an_input_that_is_missing_fails_its_own_group_alone(tmp_path: Any) -> No
 
 @pytest.mark.parametrize(("size", "at_once"), [(0, 8), (MIB, 8), (3 * MIB, 2), (9 * MIB, 1)])
 def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has its limit whatever the groups (rule 171): eight of 3 MB would be some hundred MB of rows."""
+    """A worker has its limit whatever the groups (rule: bounded-worker-memory): eight of 3 MB would be some hundred MB
+    of rows."""
     threads = []
 
     def pool(count: int, **names: str) -> Any:
@@ -185,7 +186,8 @@ def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monke
     assert threads == [at_once]
 
 
-# Which files count as clustered when the state is lost and the snapshot that says so has expired (rule 53).
+# Which files count as clustered when the state is lost and the snapshot that says so has expired
+# (rule: clustering-known-by-snapshot).
 
 ORDER: dict[str, Any] = {
     "order-id": 3,
@@ -209,7 +211,7 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
 
 
 def test_files_of_expired_snapshots_that_claim_the_tables_order_are_clustered() -> None:
-    """Without them the whole table would be sorted once more (rule 53)."""
+    """Without them the whole table would be sorted once more (rule: clustering-known-by-snapshot)."""
     assert taken(3, EXPIRED) == 0
     assert taken(None, EXPIRED) == taken(2, EXPIRED) == 5
 
@@ -223,7 +225,8 @@ def test_another_order_than_the_tables_is_claimed_by_no_file() -> None:
     assert taken(3, EXPIRED, sort_order="id desc") == 5
 
 
-# Files much larger than the target are cut between row groups, where somebody set the target (rule 235).
+# Files much larger than the target are cut between row groups, where somebody set the target
+# (rule: cut-only-with-explicit-target).
 
 
 def file_of(sizes: Sequence[int], path: str = "f", **more: Any) -> DataFile:
@@ -277,7 +280,7 @@ def test_files_are_cut_where_it_comes_nearest_to_even_shares(sizes: list[int], e
 @settings(max_examples=examples(60))
 @given(st.lists(st.lists(st.integers(1, 3 * MB), min_size=1, max_size=30), max_size=12), st.integers(2, 6))
 def test_a_plan_applied_leaves_nothing_to_plan(drawn: list[list[int]], least: int) -> None:
-    """Large files, which are cut, beside small ones, which are merged (rule 49)."""
+    """Large files, which are cut, beside small ones, which are merged (rule: plans-converge)."""
     files = [file_of(sizes, f"f{number}") for number, sizes in enumerate(drawn)]
     plan = planned(*files, min_input_files=least)
     if isinstance(plan, Nothing):
@@ -366,7 +369,7 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
 
 def test_a_file_listed_twice_is_left_alone() -> None:
     """The specification forbids it, some writers do it, and readers then read it twice: replacing one of the entries
-    would add its rows once more (rule 24)."""
+    would add its rows once more (rule: leave-files-listed-twice)."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
     metadata = table()
@@ -412,7 +415,7 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 4)]
 
 
-# What merges have shown of sizes, recorded in snapshots and read again (rule 236).
+# What merges have shown of sizes, recorded in snapshots and read again (rule: plan-with-observed-sizes).
 
 KB = 1024
 
@@ -591,7 +594,7 @@ def test_the_lowest_numbers_truncate_as_in_java(kind: str, value: int, expected:
     assert [field.apply(value) for field in fields] == [expected]
 
 
-# Whether another group fits into the time that is left (rule 147).
+# Whether another group fits into the time that is left (rule: functions-commit-in-time).
 
 
 def times(*seconds: float) -> TimeLeft:

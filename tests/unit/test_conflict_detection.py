@@ -1,4 +1,5 @@
-"""Which commits of others keep a rewritten group from being committed (rule 60, rule 61)."""
+"""Which commits of others keep a rewritten group from being committed
+(rule: inputs-unchanged-at-commit, drop-groups-new-deletes-would-miss)."""
 
 from __future__ import annotations
 
@@ -165,7 +166,8 @@ def equality_delete(ids: tuple[int, ...], spec_partition: tuple[PartitionValue, 
     return replace(file, content=FileContent.EQUALITY_DELETES)
 
 
-# What another commit may do to the ground under a rewritten group (rule 60), decided from manifests alone.
+# What another commit may do to the ground under a rewritten group (rule: inputs-unchanged-at-commit), decided from
+# manifests alone.
 
 
 def test_appends_change_nothing_and_only_new_manifests_are_opened() -> None:
@@ -219,6 +221,7 @@ def test_an_input_that_is_gone_or_only_marked_deleted_drops_its_group() -> None:
 
 
 def test_another_table_and_another_line_of_history_are_stale() -> None:
+    """Nothing lands on another table or another line of history (rule: same-table-same-history)."""
     lake = lake_with("a")
     with pytest.raises(PlanStale, match="replaced"):
         decide(lake, claim("a"), head=document(SNAPSHOT_S, SNAPSHOT_H, head=H, **{"table-uuid": "v"}))
@@ -238,7 +241,8 @@ def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:
 
 
 def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
-    """The manifest got a first row id by a commit that landed meanwhile (rule 17, rule 18)."""
+    """The manifest got a first row id by a commit that landed meanwhile
+    (rule: rows-keep-their-lineage, ids-never-mixed)."""
     document_v3 = TableMetadata({**HEAD.document, "format-version": 3})
     lake = lake_with("a")
     claims = [replace(claim("a"), without_row_ids=True), claim("a", group_id=1)]
@@ -272,7 +276,8 @@ def test_schema_changes_that_outputs_survive() -> None:
     ],
 )  # fmt: skip
 def test_a_column_that_came_back_is_still_in_the_inputs_and_not_in_the_outputs(revived: dict[str, Any]) -> None:
-    """The schema was set back to an older one: inputs hold values that the rewrite left out."""
+    """The schema was set back to an older one: inputs hold values that the rewrite left out
+    (rule: returned-columns-drop-groups)."""
     result = decide(lake_with("a"), claim("a"), head=with_fields(*FIELDS[:3], revived))
     assert result.dropped == {0: "the schema has column 0 again, which the output lacks"}
 
@@ -286,7 +291,8 @@ def test_a_spec_that_was_removed_drops_its_groups() -> None:
     }
 
 
-# Which deletes of another commit keep a rewritten group from being committed (rule 61), by manifests alone.
+# Which deletes of another commit keep a rewritten group from being committed
+# (rule: drop-groups-new-deletes-would-miss), by manifests alone.
 
 
 def test_a_delete_that_was_added_again_is_not_the_one_that_was_applied() -> None:
@@ -393,7 +399,7 @@ def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:
 
 @pytest.mark.parametrize(("spec_id", "partition"), [(0, ()), (3, (None, None))])
 def test_equality_deletes_without_a_partition_are_global(spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-    """Also those of a spec whose every field is void (rule 7)."""
+    """Also those of a spec whose every field is void (rule: deletes-reach-one-partition)."""
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
     lake.add("m-deletes", [equality_delete((9,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
@@ -416,7 +422,7 @@ def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
     spec_id: int, partition: tuple[PartitionValue, ...]
 ) -> None:
     """Under the old partition it would miss the moved rows, under the new one hit rows that it must not
-    (rule 2).  A global one still reaches exactly what it reached."""
+    (rule: rows-stay-in-reach-of-deletes).  A global one still reaches exactly what it reached."""
     moved = claim("a", spec_id=1, partition=(1.5,), to=(2, (None, b"\x05")))
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)

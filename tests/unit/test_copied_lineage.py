@@ -1,4 +1,5 @@
-"""Rows of copied row groups keep their ids and their last change (rule 17, rule 130)."""
+"""Rows of copied row groups keep their ids and their last change
+(rule: rows-keep-their-lineage, copied-rows-store-their-ids)."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ from support.copied import (
 )
 from support.rewrites import rewritten, rows, struct, task, written
 
-# Rows of copied row groups keep their ids and their last change, in columns of their own (rule 17, rule 130).
+# Rows of copied row groups keep their ids and their last change, in columns of their own
+# (rule: rows-keep-their-lineage, copied-rows-store-their-ids).
 
 NAMES = ["_row_id", "_last_updated_sequence_number"]
 
@@ -157,7 +159,7 @@ def test_a_copy_with_row_ids_can_be_copied_again_with_the_same_bytes(inputs: lis
 def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(
     codec: str, indexed: bool, tmp_path: Path
 ) -> None:
-    """If one input has no page index, no row group has (rule 200)."""
+    """If one input has no page index, no row group has (rule: uniform-footers)."""
     options: dict[str, Any] = {"compression": "none" if codec == "uncompressed" else codec}
     inputs = [
         plain_file(tmp_path / "a.parquet", 0, 100, 1, **options),
@@ -207,7 +209,7 @@ def test_the_entry_tells_of_row_ids_what_a_rewrite_tells(mode: str, tmp_path: Pa
 
 
 def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path) -> None:
-    """They get theirs from the commit (rule 18)."""
+    """They get theirs from the commit (rule: ids-never-mixed)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     refused = copyable_file(entry_of(path), lineage_target(), STORAGE, 3)
     assert str(refused) == f"{path} has rows without ids, which get theirs from a commit"
@@ -266,7 +268,8 @@ def test_stored_ids_whose_bounds_are_no_values_are_decoded(tmp_path: Path) -> No
 
 
 def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_path: Path) -> None:
-    """Readers work around faults of a writer by its name, which must not stand for pages of others (rule 129)."""
+    """Readers work around faults of a writer by its name, which must not stand for pages of others
+    (rule: copy-only-checked-footers)."""
 
     def by_java(metadata: FileMetaData) -> None:
         metadata.created_by = b"parquet-mr version 1.13.1 (build 1)"
@@ -279,7 +282,8 @@ def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_p
     assert pq.read_metadata(without_ids.file_path).created_by.startswith("parquet-mr version 1.13.1")
 
 
-# Row ids of a copy that are not those from before are seen, whoever is at fault (rule 32, rule 130).
+# Row ids of a copy that are not those from before are seen, whoever is at fault
+# (rule: prove-before-commit, copied-rows-store-their-ids).
 
 Patch = pytest.MonkeyPatch
 

@@ -1,4 +1,5 @@
-"""Some row groups of a file are copied, and no doubtful bound becomes a narrow one (rule 25)."""
+"""Some row groups of a file are copied, and no doubtful bound becomes a narrow one
+(rule: metrics-contain-every-value)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from support.copied import (
 )
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
-# Some row groups of a file are copied without the others, and described by what is sure of them (rule 25).
+# Some row groups of a file are copied without the others, and described by what is sure of them
+# (rule: metrics-contain-every-value).
 
 FLOATS = struct(
     (1, "id", "long"),
@@ -143,7 +145,8 @@ def whole(folder: Path, values: dict[str, list[Any]], change: Any = None, **opti
 def test_the_entry_of_a_part_tells_what_a_rewrite_of_its_rows_tells(
     numbers: list[int], mode: str, tmp_path: Path
 ) -> None:
-    """Bounds too, for engines take them for values (platform 46); not those of row groups that stay behind."""
+    """Bounds too, for engines take them for values (platform: java-min-max-from-bounds); not those of row groups that
+    stay behind."""
     values = floats(30)
     entry = whole(tmp_path / "in", values)
     target = target_of(FLOATS, mode=mode)
@@ -295,7 +298,7 @@ def uncounted_rows() -> pa.Table:
 @pytest.mark.parametrize("has_bounds", [True, False], ids=["as PyIceberg", "without bounds"])
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [0], [1]])
 def test_nan_that_an_entry_does_not_count_are_counted(numbers: list[int], has_bounds: bool, tmp_path: Path) -> None:
-    """Iceberg-Java takes an absent count for none, and drops whole files by that (rule 210)."""
+    """Iceberg-Java takes an absent count for none, and drops whole files by that (rule: count-nan-of-copied-files)."""
     table = uncounted_rows()
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
     told = written(rewritten(UNCOUNTED, [table], tmp_path))
@@ -372,7 +375,7 @@ def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
 
 
 def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -> None:
-    """So that nothing is decoded: here a false count comes through (rule 210)."""
+    """So that nothing is decoded: here a false count comes through (rule: count-nan-of-copied-files)."""
     table = rows(FLOATS, floats(20))
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
     told = written(rewritten(FLOATS, [table], tmp_path))
@@ -406,7 +409,7 @@ def test_a_float_column_that_cannot_be_decoded_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("counted", [{}, {1: 0}, {3: 1}, {1: 0, 3: 1}], ids=["none", "first", "second", "both"])
 def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dict[int, int], tmp_path: Path) -> None:
-    """A dot in a name is a step to PyArrow (platform 9)."""
+    """A dot in a name is a step to PyArrow (platform: pyarrow-dotted-columns)."""
     schema = struct((1, "a.b", "double"), (2, "a", struct((3, "b", "double"))))
     values: dict[str, list[Any]] = {"a.b": [1.0, 2.0, 3.0], "a": [{"b": math.nan}, {"b": 5.0}, None]}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
@@ -418,7 +421,7 @@ def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dic
         assert {i: facts.nans for i, facts in file.groups[0].floats.items()} == ({} if counted else {1: 0, 3: 1})
 
 
-# What statistics of a row group do not say is not believed (rule 151).
+# What statistics of a row group do not say is not believed (rule: copy-under-keys-only-if-none-match).
 
 
 def row_group(**told: Any) -> Any:
@@ -494,7 +497,8 @@ def file_of(path: Path, values: list[float], bounds: tuple[float, float], **opti
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
 def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
-    """Some writers give them to files that hold NaN beside other values: then they tell nothing (rule 25).
+    """Some writers give them to files that hold NaN beside other values: then they tell nothing
+    (rule: metrics-contain-every-value).
 
     Those of the footer do, if it has any.
     """
@@ -535,7 +539,8 @@ def with_turned_bounds(path: Path) -> Path:
 
 
 def test_turned_statistics_leave_no_key_out(tmp_path: Path) -> None:
-    """A writer that compares otherwise is no reason to let deleted rows come back (rule 151)."""
+    """A writer that compares otherwise is no reason to let deleted rows come back
+    (rule: copy-under-keys-only-if-none-match)."""
     footer = pq.read_metadata(with_turned_bounds(tmp_path / "a.parquet"))
     first, second = (column_ranges(footer.row_group(number), leaf_columns(TEXTS)) for number in range(2))
     assert set(first.values()) == {ColumnRange(may_be_null=False)}
@@ -576,7 +581,7 @@ def packed(value: float | None) -> bytes | None:
 def test_bounds_of_floats_are_told_only_if_one_is_above_the_other(
     least: float | None, most: float | None, hidden: bool, deprecated: bool
 ) -> None:
-    """Of a single bound no reader makes a single value (rule 122)."""
+    """Of a single bound no reader makes a single value (rule: no-misread-float-bounds)."""
     told = Statistics(min=packed(least), max=packed(most))
     if not deprecated:
         told = Statistics(min_value=packed(least), max_value=packed(most))

@@ -1,4 +1,5 @@
-"""The proof of a copy: what differs is seen, and a failing store disproves nothing (rule 32, rule 183)."""
+"""The proof of a copy: what differs is seen, and a failing store disproves nothing
+(rule: prove-before-commit, failed-read-is-no-evidence)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from icekeeper.storage.storage import Storage
 from support.copied import MIXED, copied, mixed_rows, parquet_file, with_metadata
 from support.rewrites import input_file, rows, struct, task
 
-# What differs between the row groups read and the file written is seen, whoever is at fault (rule 32).
+# What differs between the row groups read and the file written is seen, whoever is at fault
+# (rule: prove-before-commit).
 
 
 @pytest.fixture
@@ -194,7 +196,8 @@ def test_blocks_may_end_anywhere(inputs: list[Path], tmp_path: Path, monkeypatch
         assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-# A store that fails while an output is read back disproves nothing: that is said, nothing is committed (rule 183).
+# A store that fails while an output is read back disproves nothing: that is said, nothing is committed
+# (rule: failed-read-is-no-evidence).
 
 SCHEMA = struct((1, "id", "long"))
 UNPROVED = "the output could not be proved, nothing was committed: "
@@ -293,7 +296,8 @@ def test_a_copy_that_could_not_be_read_back_is_unproved(
 
 
 def test_an_input_is_not_called_damaged_when_its_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a rewrite would be begun again without it, and the file be told as damaged (rule 186)."""
+    """Else a rewrite would be begun again without it, and the file be told as damaged
+    (rule: leave-out-unreadable-files)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
 
     def fails(*arguments: Any, **more: Any) -> Any:

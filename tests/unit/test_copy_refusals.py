@@ -1,4 +1,5 @@
-"""Files that are not copied, each with one sentence that says why (rule 129, rule 131)."""
+"""Files that are not copied, each with one sentence that says why
+(rule: copy-only-checked-footers, store-copies-the-judged-object)."""
 
 from __future__ import annotations
 
@@ -222,7 +223,8 @@ def test_a_writers_name_of_a_megabyte_is_refused_at_once(name: bytes) -> None:
     assert time.process_time() - begun_s < 1
 
 
-# An offset index is believed only if its pages lie one behind the other and fill their column chunk (rule 131).
+# An offset index is believed only if its pages lie one behind the other and fill their column chunk
+# (rule: store-copies-the-judged-object).
 
 INDEX = Piece(900, 930)
 TRUE = ((120, 30, 0), (150, 20, 10), (170, 30, 20))
@@ -258,7 +260,8 @@ def test_pages_that_do_not_are_refused(change: Callable[..., tuple[tuple[int, in
         pages_of(*change(*TRUE))
 
 
-# A Parquet footer that claims what is not so is refused with one sentence, and no file is left (rule 129).
+# A Parquet footer that claims what is not so is refused with one sentence, and no file is left
+# (rule: copy-only-checked-footers).
 
 
 def meta(metadata: FileMetaData, column: int = 0, group: int = 0) -> Any:
@@ -441,7 +444,7 @@ def test_an_offset_index_of_other_pages_is_refused(tmp_path: Path) -> None:
     assert str(refused) == f"{path} has an offset index that names other pages than there are"
 
 
-# Where column chunks that nobody reads end must be certain (rule 131).
+# Where column chunks that nobody reads end must be certain (rule: store-copies-the-judged-object).
 
 COLUMN = 3
 

@@ -172,7 +172,8 @@ def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
 
 
 def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -> None:
-    """A date that became a timestamp: read as microseconds, its days would lie in January 1970 (rule 22)."""
+    """A date that became a timestamp: read as microseconds, its days would lie in January 1970
+    (rule: promoted-values-keep-old-width)."""
     low, high = ({1: struct.pack("<i", days)} for days in (20_000, 20_001))
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     noon = 20_000 * 86_400_000_000 + 43_200_000_000
@@ -193,7 +194,7 @@ def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None
 
 
 def test_a_data_file_with_two_vectors_is_refused() -> None:
-    """One of them is wrong, and nobody knows which (rule 9)."""
+    """One of them is wrong, and nobody knows which (rule: vector-replaces-position-deletes)."""
     first, second = (position(9, referenced_data_file="d", content_offset=offset) for offset in (4, 40))
     with pytest.raises(MetadataUnreadable, match=r"^d has two deletion vectors"):
         index(first, second)
@@ -216,7 +217,8 @@ def test_an_index_knows_every_entry_it_was_given() -> None:
     assert index().is_empty
 
 
-# Deletes whose data file is spelled otherwise are told from those whose data file is gone (rule 177).
+# Deletes whose data file is spelled otherwise are told from those whose data file is gone
+# (rule: refuse-misspelled-deletes).
 
 PAIRS = [
     ("s3a://b/t/f", "s3://b/t/f"),

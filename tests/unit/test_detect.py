@@ -90,7 +90,7 @@ def test_the_thresholds_of_small_files_are_those_of_compaction(
 
 
 def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
-    """By their average size; a pass cuts them (rule 235)."""
+    """By their average size; a pass cuts them (rule: cut-only-with-explicit-target)."""
     large = table(small_files(3, 12 * MB))
     far_above = "3 data files of 12 MB on average are far above target_file_size_mb 2"
     assert reasons(large, policy(target_file_size_mb="2")) == (far_above,)
@@ -106,7 +106,8 @@ def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
 
 @pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)"])
 def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) -> None:
-    """Every pass would end without a change, and every scan would propose it again (rule 23, rule 28)."""
+    """Every pass would end without a change, and every scan would propose it again
+    (rule: read-faithfully-or-not-at-all, write-where-readers-find)."""
     small = table(small_files(400, 1.2 * MB))
     fields = [{"id": 1, "name": "v", "type": kind, "required": False}]
     odd = TableMetadata({**small.document, "schema": {"type": "struct", "fields": fields}})
@@ -173,6 +174,7 @@ def test_manifests_are_counted_from_the_summary_or_by_the_caller() -> None:
     ],
 )
 def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
+    """Detection reads only metadata documents, and takes unknown for unknown (rule: detection-reads-documents-only)."""
     assert check(table(summary)) == QUIET
 
 
@@ -201,7 +203,8 @@ def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> Non
 
 
 def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
-    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions (rule 104)."""
+    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions
+    (rule: clean-failed-loads-from-record)."""
     disabled = policy(maintenance_enabled="false")
     assert reasons(table(), failed_loads=2) == ("files of 2 failed loads can be cleaned",)
     assert reasons(table(), disabled, failed_loads=1) == ("files of 1 failed load can be cleaned",)

@@ -265,7 +265,7 @@ def test_spark_is_taken_where_it_is_at_hand(found: Surroundings, engine: EngineN
 
 
 def test_a_sort_beyond_the_memory_is_sparks() -> None:
-    """It keeps three bytes for each that it reads (platform 51)."""
+    """It keeps three bytes for each that it reads (platform: forked-workers-start-cheap)."""
     assert choose_for_sort(LAPTOP, 4 * GB) == choose(LAPTOP)
     taken = choose_for_sort(LAPTOP, 5 * GB)
     assert taken.engine is EngineName.SPARK
@@ -443,7 +443,7 @@ def fields(first: int, second: int, *, nullable: bool = False) -> pa.Schema:
 
 @pytest.mark.parametrize("nullable", [False, True])
 def test_columns_are_matched_by_id_where_a_file_has_the_names_of_the_table(nullable: bool) -> None:
-    """Equal fields need no matching; with ids swapped they are not equal (rule 20)."""
+    """Equal fields need no matching; with ids swapped they are not equal (rule: columns-by-field-id)."""
     for written, expected in ((fields(1, 2, nullable=nullable), ["a", "b"]), (fields(2, 1), ["b", "a"])):
         batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], schema=written)
         projection = Projection(written, SCHEMA, {}, None)

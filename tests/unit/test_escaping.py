@@ -1,4 +1,5 @@
-"""What terminals and readers of logs would act on is spelled out wherever text leaves for people (rule 285)."""
+"""What terminals and readers of logs would act on is spelled out wherever text leaves for people
+(rule: escape-at-the-edge)."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ def test_a_functions_lines_errors_metrics_and_what_libraries_log(
         cloudwatch.emit_table(item, report)
         metric, _ = map(json.loads, capsys.readouterr().out.splitlines())
         assert metric["table"].startswith(rf"t\xe4{LOGGED_SPELLED}")
-        assert (metric["table"].isascii(), len(metric["table"])) == (True, 1024)  # (platform 130)
+        # (platform: cloudwatch-ascii-dimensions)
+        assert (metric["table"].isascii(), len(metric["table"])) == (True, 1024)
 
         logging.getLogger("library").warning("read %s", LOGGED)
         assert handler.stream.getvalue() == f"[WARNING]\tread {LOGGED_SPELLED}\n\n"

@@ -310,7 +310,8 @@ def table_with_refs(refs: dict[str, dict[str, object]]) -> TableMetadata:
 
 @pytest.mark.parametrize("name", REFS)
 def test_every_ref_that_is_known_must_be_where_it_was(name: str) -> None:
-    """Some catalogs drop a ref together with its snapshot: one that moved meanwhile may need what goes (rule 77)."""
+    """Some catalogs drop a ref together with its snapshot: one that moved meanwhile may need what goes
+    (rule: assert-refs-on-expiry)."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     check_requirements(table_with_refs(REFS), commit.requirements)
     moved = REFS | {name: REFS[name] | {"snapshot-id": 1 if name != "old" else 2}}
@@ -326,7 +327,8 @@ def test_it_must_be_the_same_table() -> None:
 
 
 def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
-    """Said by updates of their own: a catalog need not know what goes with a snapshot (rule 43)."""
+    """Said by updates of their own: a catalog need not know what goes with a snapshot
+    (rule: statistics-leave-with-snapshot)."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     assert [update["action"] for update in commit.updates] == [
         "remove-snapshot-ref",
@@ -529,7 +531,8 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, set[int]]], set[int]]:
 def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
     history: tuple[list[dict[str, set[int]]], set[int]], version: int
 ) -> None:
-    """Branches, rewrites of manifests, files that come back: the shortcuts change nothing."""
+    """Branches, rewrites of manifests, files that come back: the shortcuts change nothing
+    (rule: free-only-what-no-snapshot-holds)."""
     snapshots, expired = history
     table, made = ListedManifests(version), {}
     for number, manifests in enumerate(snapshots, start=1):
@@ -594,6 +597,7 @@ def test_a_spec_of_any_kept_manifest_stays(table_of_versions: ListedManifests) -
 
 
 def test_schemas_stay_while_deletes_may_mean_dropped_columns(table_of_versions: ListedManifests) -> None:
+    """Specs and schemas are removed only when nothing can refer to them (rule: keep-schemas-deletes-may-mean)."""
     table_of_versions.snapshot(
         4, table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2), **{"schema-id": 2}
     )

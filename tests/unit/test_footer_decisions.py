@@ -1,4 +1,5 @@
-"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds (rule 200)."""
+"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds
+(rule: uniform-footers)."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_every_optional_field_of_the_format_has_a_decision() -> None:
 
 
 def test_structures_have_the_fields_of_the_format() -> None:
-    """Files with any other one are refused, for they are not written again as they were read (rule 129)."""
+    """Files with any other one are refused, for they are not written again as they were read
+    (rule: copy-only-checked-footers)."""
     for field in FIELDS:
         known = getattr(footer_structs, field.structure).thrift_spec
         if field.number < len(known) and known[field.number] is not None:
@@ -182,7 +184,8 @@ def _there(metadata: FileMetaData, field: Field) -> list[bool]:
 
 
 def test_row_groups_are_numbered_though_only_some_writers_do_so(tmp_path: Path) -> None:
-    """Java numbers row groups, Arrow does not, and Rust refuses a file that has both (platform 100)."""
+    """Java numbers row groups, Arrow does not, and Rust refuses a file that has both
+    (platform: rust-readers-need-uniform-footers)."""
 
     def number(metadata: FileMetaData) -> None:
         for ordinal, group in enumerate(metadata.row_groups):
@@ -303,7 +306,7 @@ MIXED: dict[str, tuple[Callable[[FileMetaData], None], list[str]]] = {
 
 @pytest.mark.parametrize("what", MIXED)
 def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
-    """The comparison by which other tests judge footers (rule 200)."""
+    """The comparison by which other tests judge footers (rule: uniform-footers)."""
     change, words = MIXED[what]
     metadata = _footer(flat_file(tmp_path / "a.parquet", 0))
     change(metadata)

@@ -1,4 +1,4 @@
-"""Answers that no store or catalog has given, or that refuse: nothing is believed (rule 150, rule 169)."""
+"""Answers that no store or catalog has given, or that refuse: nothing is believed (rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.s3_objects import DeleteReport, delete_objects
 from icekeeper.storage.storage import Storage
 
-# Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed (rule 169).
+# Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed
+# (rule: trust-only-own-answers).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
 PAGES = [b"", b"<html><body>Sign in</body></html>"]
@@ -90,7 +91,7 @@ def test_a_part_that_a_page_answers_is_not_sent() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
 def test_a_page_does_not_end_a_listing(page: bytes) -> None:
-    """Files that were not listed could be signs that others are needed (rule 83)."""
+    """Files that were not listed could be signs that others are needed (rule: unreadable-deletes-less)."""
     answers = iter((LISTED % (b"true", b"a"), page, page, page))
     with pytest.raises(StorageError, match="s3://bucket/t failed with NoListBucketResult"):
         list(store(lambda operation: next(answers)).list_folder("s3://bucket/t"))
@@ -127,7 +128,8 @@ def test_the_state_believes_no_page(
 
 @pytest.mark.parametrize("page", [*PAGES, b"{}"], ids=["empty", "page", "object"])
 def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
-    """Else Glue would seem to point nowhere after a commit, whose outcome nobody knew any more (rule 64)."""
+    """Else Glue would seem to point nowhere after a commit, whose outcome nobody knew any more
+    (rule: metadata-decides-over-answers)."""
     keys = {"client.access-key-id": "a", "client.secret-access-key": "b", "client.region": "us-east-1"}
     glue, tables = GLUE.connect(keys).repeating, S3_TABLES.connect(keys).repeating
     answering(glue, lambda operation: page)
@@ -145,7 +147,7 @@ def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
             ask(**about)
 
 
-# An answer to a deletion that is no store's: nothing counts as gone by it (rule 150).
+# An answer to a deletion that is no store's: nothing counts as gone by it (rule: trust-only-own-answers).
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
@@ -187,7 +189,8 @@ def test_a_quiet_result_without_errors_is_a_success() -> None:
     assert answered(RESULT % denied).deleted == ("s3://bucket/b",)
 
 
-# What a store answers to a batch of deletions: no file counts as gone that may still be there (rule 185).
+# What a store answers to a batch of deletions: no file counts as gone that may still be there
+# (rule: trust-only-own-answers).
 
 
 def report(*answers: dict[str, Any]) -> Any:
@@ -304,7 +307,7 @@ def test_an_error_with_status_200_is_one(body: bytes) -> None:
 
 
 def test_keys_that_expire_amid_a_listing_do_not_end_it() -> None:
-    """No file is judged by what was listed until then (rule 83, rule 137)."""
+    """No file is judged by what was listed until then (rule: unreadable-deletes-less, renew-keys-before-use)."""
     storage = refusing_store((200, PAGE), (400, error("ExpiredToken")))
     listed = storage.list_folder(FOLDER)
     assert next(listed).path == f"{FOLDER}/a"

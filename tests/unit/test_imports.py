@@ -1,4 +1,5 @@
-"""What functions and workers import before their first work, in a fresh interpreter (platform 56)."""
+"""What functions and workers import before their first work, in a fresh interpreter
+(platform: function-import-time)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-# What a function imports before its first call, in a fresh interpreter: every cold start pays for it (platform 56).
+# What a function imports before its first call, in a fresh interpreter: every cold start pays for it
+# (platform: function-import-time).
 
 FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
 IMPORTS = "import sys; sys.path.insert(0, {path!r}); import {role}.handler; print(*sorted(sys.modules), sep='\\n')"

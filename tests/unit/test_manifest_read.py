@@ -184,7 +184,8 @@ def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
-    """In the order of their manifest: whoever decodes and encodes them sorts them (rule 193)."""
+    """In the order of their manifest: whoever decodes and encodes them sorts them
+    (rule: check-entries-kept-as-bytes)."""
     turned = dict(reversed(METRICS["lower_bounds"].items()))
     (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
     assert found.file == EXPECTED
@@ -221,14 +222,14 @@ def test_an_entry_without_a_file_is_refused() -> None:
 
 
 def test_partitions_of_equal_numbers_stay_apart() -> None:
-    """0.0 and -0.0 are two partitions, though Python finds them equal (rule 7)."""
+    """0.0 and -0.0 are two partitions, though Python finds them equal (rule: deletes-reach-one-partition)."""
     found = read(written([STORED | {"partition": {"d": value}} for value in (0.0, -0.0, 0.0, None)]))
     assert [repr(entry.file.partition) for entry in found] == ["(0.0,)", "(-0.0,)", "(0.0,)", "(None,)"]
     assert found[0].file.partition is found[2].file.partition
 
 
 def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
-    """As writers encode them that do not know the number of items before (rule 132)."""
+    """As writers encode them that do not know the number of items before (rule: check-entries-kept-as-bytes)."""
     schema = fastavro.parse_schema(json.loads(fastavro.reader(io.BytesIO(written([STORED]))).metadata["avro.schema"]))
     record = io.BytesIO()
     fastavro.schemaless_writer(record, schema, {"status": 1, "data_file": STORED})

@@ -304,7 +304,7 @@ def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file
 def test_existing_and_deleted_entries_must_say_it_all(
     status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
-    """Written null, they would inherit the numbers of the wrong snapshot (rule 3)."""
+    """Written null, they would inherit the numbers of the wrong snapshot (rule: carry-entries-explicitly)."""
     with pytest.raises(ValueError, match="must carry its ids explicitly"):
         encoded(drawn_table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
 
@@ -361,7 +361,8 @@ def test_decimals_of_a_narrower_type_are_widened() -> None:
 
 
 def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
-    """Its decimal is stored wider then.  Told apart, a newer delete would miss the older file (rule 7, rule 10)."""
+    """Its decimal is stored wider then.  Told apart, a newer delete would miss the older file
+    (rule: deletes-reach-one-partition, equality-keys-by-value)."""
     read = []
     for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):
         fields = [{"id": i, "name": f"d{i}", "required": False, "type": kind} for i in (1, 2)]

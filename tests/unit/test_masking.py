@@ -41,6 +41,7 @@ SECRET = "v3ry/S3cret+key="
     ],
 )
 def test_what_is_not_on_the_list_is_hidden(key: str) -> None:
+    """Only values of properties on a list are shown; every other one is a secret (rule: mask-values-not-listed)."""
     assert mask(f"it said {SECRET}!", {key: SECRET}) == "it said ***!"
 
 

@@ -1,4 +1,4 @@
-"""What a process holds in memory has bounds, and freed memory goes back (rule 171)."""
+"""What a process holds in memory has bounds, and freed memory goes back (rule: bounded-worker-memory)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from support.copied import mixed_rows, parquet_file
 from support.paper_s3 import PaperS3, storage_over
 from support.rewrites import task
 
-# Whoever imports Icekeeper first has Arrow give memory back (platform 63).
+# Whoever imports Icekeeper first has Arrow give memory back (platform: arrow-allocators).
 
 GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 
@@ -84,7 +84,8 @@ def test_arrow_uses_it() -> None:
     assert (done.stdout, done.stderr) == ("jemalloc\n", "")
 
 
-# What a worker holds has bounds that do not grow with its group (rule 171), in bytes that Arrow hands out.
+# What a worker holds has bounds that do not grow with its group (rule: bounded-worker-memory), in bytes that Arrow
+# hands out.
 
 MB = 1024 * 1024
 BY_POSITION = DeleteFile(
@@ -303,7 +304,7 @@ def test_files_are_fetched_ahead_up_to_a_number_of_bytes(count: int) -> None:
         assert storage.opened <= (taken - 1) * size + 16 * MB + size
 
 
-# Whoever imports Icekeeper has the C library give large blocks back (platform 76).
+# Whoever imports Icekeeper has the C library give large blocks back (platform: freed-memory-stays-per-thread).
 
 _CODE = """
 import ctypes, sys
@@ -432,7 +433,7 @@ def test_one_block_of_a_copied_file_is_in_memory_at_a_time(tmp_path: Path) -> No
     assert copy.getvalue() == data[whole.start : whole.end]
 
 
-# A task may hold what its engine says, and nothing where the engine does not know (rule 157).
+# A task may hold what its engine says, and nothing where the engine does not know (rule: bounded-worker-memory).
 
 
 def spare_of(task: int) -> int:

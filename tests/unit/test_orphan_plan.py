@@ -230,6 +230,8 @@ def test_what_is_hidden_may_be_another_formats_or_engines(key: str, stays: bool)
     ],
 )
 def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction, source: str, refused: bool) -> None:
+    """Too many orphans at once are refused, and a policy may require repeated sightings
+    (rule: limit-orphans-per-sweep)."""
     source, _, missing = source.partition(", ")
     if not refused:
         refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))

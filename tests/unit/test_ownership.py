@@ -242,7 +242,8 @@ def test_what_runs_is_the_buckets(built_in: BuiltIn, status: str) -> None:
 
 @pytest.mark.parametrize("built_in", BuiltIn)
 def test_what_is_disabled_is_ours_although_it_is_configured(built_in: BuiltIn) -> None:
-    """AWS disables snapshot management for a table with a retention of a branch or tag (platform 58)."""
+    """AWS disables snapshot management for a table with a retention of a branch or tag
+    (platform: bucket-maintenance-may-stall)."""
     found = owners({built_in: Job("Disabled")})
     assert set(found.owned) == set.union(*OPERATIONS.values()) - OPERATIONS[built_in]
     assert (found.taken_over, found.warnings) == ({}, {})
@@ -250,7 +251,7 @@ def test_what_is_disabled_is_ours_although_it_is_configured(built_in: BuiltIn) -
 
 @pytest.mark.parametrize("message", [TAGS, PROPERTIES, TAGS.upper()])
 def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
-    """Otherwise nobody ever expires the snapshots of such a table (rule 140)."""
+    """Otherwise nobody ever expires the snapshots of such a table (rule: leave-bucket-its-jobs)."""
     found = owners({SNAPSHOTS: Job("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {

@@ -23,7 +23,8 @@ from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
-# What is written to S3 is an object once it is complete, in few requests, and nothing after an error (rule 157).
+# What is written to S3 is an object once it is complete, in few requests, and nothing after an error
+# (rule: bounded-worker-memory).
 
 TO = "s3://bucket/t/new"
 
@@ -122,7 +123,7 @@ def test_local_files_are_written_as_before(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"data"
 
 
-# A store assembles an object, or leaves nothing behind and says why it did not (platform 47).
+# A store assembles an object, or leaves nothing behind and says why it did not (platform: seaweedfs-range-copies).
 
 SOURCE = CopiedRange("s3a://other/t/a b", '"etag"', 2, 6)
 PARTS: Sequence[Part] = (SOURCE, SentPart((OwnBytes(b"x"), SOURCE)), SOURCE, SentPart((OwnBytes(b"end"),)))
@@ -186,7 +187,7 @@ def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
 
 @pytest.mark.parametrize("parts", [(SOURCE, PARTS[-1]), PARTS[1:2]], ids=["copied", "sent"])
 def test_a_source_that_was_exchanged_is_seen_where_conditions_are_ignored(parts: Sequence[Part]) -> None:
-    """By the ETag of what the store answers (platform 111)."""
+    """By the ETag of what the store answers (platform: moto-ignores-copy-etag)."""
     client = PaperS3()
     client.etag = '"another"'
     assert assemble(storage_over(client), TO, parts) == NotAssembled(
@@ -256,7 +257,7 @@ def test_local_files_and_other_stores_are_not_copied_by_a_store() -> None:
 
 @pytest.mark.parametrize("short", [0, 7, 8])
 def test_a_short_answer_is_asked_for_again_and_then_an_error(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule 123)"""
+    """A truncated read raises an error (rule: short-reads-are-errors)."""
     client = PaperS3()
     for answers in ([short] * 2 + [9], [short] * 3):
         bodies = iter([io.BytesIO(bytes(size)) for size in answers])
@@ -293,7 +294,7 @@ def test_etags_are_believed_where_they_are_md5s(etag: str, parts: list[PartEtag]
     assert etag_problem(etag, parts) == problem
 
 
-# An object that may still appear: nothing else is written under its name (rule 168).
+# An object that may still appear: nothing else is written under its name (rule: attempts-never-share-a-file).
 
 UPLOADED_PARTS: tuple[Part, ...] = (CopiedRange("s3a://other/t/a b", '"etag"', 2, 6), SentPart((OwnBytes(b"end"),)))
 UNKNOWN = [

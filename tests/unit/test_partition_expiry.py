@@ -43,7 +43,7 @@ def keys(*days: PartitionValue) -> frozenset[Any]:
 
 
 def test_a_partition_goes_when_its_end_is_older_than_the_retention() -> None:
-    """A day that ended exactly as long ago stays."""
+    """A day that ended exactly as long ago stays (rule: partitions-age-by-their-time)."""
     assert planned([TODAY, TODAY - 11, TODAY - 12]) == ExpiryPlan(keys(TODAY - 12), 0)
     assert planned([TODAY, TODAY - 11]) == Nothing("no partitions to expire")
     assert planned([]) == Nothing("no partitions to expire")
@@ -76,7 +76,7 @@ def delete(content: FileContent, day: int, **more: Any) -> DataFile:
 
 
 def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
-    """By sequence number, partition and name alike (rule 107)."""
+    """By sequence number, partition and name alike (rule: never-empty-a-table)."""
     gone = {"partitions": keys(3), "dropped": frozenset({data_file("a", 1).file_path})}
 
     def goes(file: DataFile, spec_id: int = 0, is_global: bool = False) -> bool:
@@ -177,7 +177,7 @@ def table(*fields: tuple[int, str]) -> TableMetadata:
 def test_a_partition_matches_only_if_each_of_its_rows_does(
     fields: list[tuple[int, str]], partition: tuple[PartitionValue, ...], where: str, matches: bool
 ) -> None:
-    """What a filter drops is gone for good (rule 126)."""
+    """What a filter drops is gone for good (rule: drop-only-fully-matched-partitions)."""
     assert whole_partitions(where, table(*fields), MAY_1_MS)(0, partition) is matches
 
 
@@ -187,7 +187,7 @@ def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
 
 
 def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> None:
-    """Neither a slip in a filter nor a wrong clock empties a table (rule 126)."""
+    """Neither a slip in a filter nor a wrong clock empties a table (rule: drop-only-fully-matched-partitions)."""
     found = ChosenPartitions(lambda spec_id, partition: partition[0] != "keep")
     found.add(0, ("a",))
     last = found.plan(None, "c2 != 'keep'")

@@ -79,7 +79,6 @@ def test_questions_about_a_compared_path_look_at_nothing(tmp_path: Path, looks: 
 
 
 def test_each_comparison_sees_the_links_of_its_moment(tmp_path: Path) -> None:
-    """(rule 87)"""
     (tmp_path / "target").write_text("")
     path = str(tmp_path / "f")
     before = compared(path)
@@ -104,7 +103,7 @@ def test_an_expiry_plans_with_one_look_at_each_file(tmp_path: Path, looks: Count
     assert len(asked) <= 2
 
 
-# Paths of a folder of many files get the names that each would get by itself (rule 87).
+# Paths of a folder of many files get the names that each would get by itself (rule: compare-real-local-paths).
 
 OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
 LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]
@@ -221,7 +220,7 @@ def test_of_too_many_roots_the_store_is_told_so_that_nothing_is_missed() -> None
     assert len(footprint.roots()) <= 1_001
 
 
-# A reference protects the object that some store or client takes for it (rule 85).
+# A reference protects the object that some store or client takes for it (rule: any-spelling-protects).
 
 HOME = "s3://b/t"
 COMPOSED, DECOMPOSED = "k=\u00e9", "k=e\u0301"

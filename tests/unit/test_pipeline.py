@@ -45,7 +45,7 @@ from icekeeper.pipeline.whole_pass import WholePassEvent
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
 
-# What a compaction costs in a function and in a wave, and the default that follows (rule 146).
+# What a compaction costs in a function and in a wave, and the default that follows.
 
 DOCUMENT = load_template()
 PARAMETERS = DOCUMENT["Parameters"]
@@ -239,7 +239,7 @@ def test_what_a_function_did_not_come_to_an_end_of_is_a_jobs_if_it_has_one() -> 
     assert in_glue(0, *every, files=1, deletes=0, size=1) == HAVE_JOBS
 
 
-# How large a wave is, and which tables begin: pure rules (rule 144, rule 145, rule 146).
+# How large a wave is, and which tables begin: pure rules (rule: wave-tables-are-independent).
 
 GB = 1024**3
 
@@ -280,7 +280,8 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
 
 
 def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
-    """Rule 272: a quarter of an hour, or four times what surely suffices; three minutes stay at the end."""
+    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables); three minutes stay at
+    the end."""
     hour = 3600.0
     assert longest_s(0, 2, elapsed_s=0, limit_s=hour) == 900
     assert longest_s(60 * GB, 2, elapsed_s=0, limit_s=hour) == pytest.approx(3211, abs=1)
@@ -295,7 +296,8 @@ def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:
 
 
 def test_the_steps_of_a_wave_follow_each_other_in_a_pass() -> None:
-    """A pass waits for a wave once: between its steps there is none that the wave does not do (rule 58)."""
+    """A pass waits for a wave once: between its steps there is none that the wave does not do
+    (rule: canonical-operation-order)."""
     numbers = [number for number, step in enumerate(STEP_FACTS) if step.in_waves]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     jobs = {step.job.script for step in STEP_FACTS if step.in_waves and step.job is not None}

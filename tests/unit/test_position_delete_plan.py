@@ -73,7 +73,7 @@ def test_a_group_is_closed_at_the_target_size() -> None:
 
 
 def test_a_group_fits_into_memory_whatever_the_table_asks_for() -> None:
-    """Its positions are merged there (rule 261)."""
+    """Its positions are merged there (rule: cap-costly-properties)."""
     given = [delete(name, 200 * MB, number=number) for number, name in enumerate("abcdef")]
     large = {"write.delete.target-file-size-bytes": str(2**62)}
     assert groups(plan(given, properties=large)) == [["a", "b", "c"], ["d", "e", "f"]]
@@ -136,7 +136,8 @@ def test_deletes_that_all_stand_elsewhere_go_to_the_files_that_they_name() -> No
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_one_delete_that_stands_elsewhere_is_reason_enough(version: int) -> None:
-    """However large it is; and a table that has one place only is not looked at for it (rule 234)."""
+    """However large it is; and a table that has one place only is not looked at for it
+    (rule: named-deletes-reach-anywhere)."""
     found = [data("d1"), data("d2", ("b",))]
     astray = delete("x", 60 * MB, referenced_data_file="d2")
     planned = plan([delete("a"), astray], found, version=version, min_input_files=9)
@@ -178,7 +179,8 @@ def test_per_data_file_when_the_table_wants_it() -> None:
 
 
 def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
-    """It reaches nothing (rule 6, rule 16), and must not begin to under the output's higher sequence number."""
+    """It reaches nothing (rule: deletes-reach-by-sequence-number, merged-deletes-take-highest-number), and must not
+    begin to under the output's higher sequence number."""
     inputs = []
     for number, rows in ((3, [("d5", 1), ("d3", 2)]), (7, [("d5", 4), ("gone", 1), (None, 3)])):
         path = str(tmp_path / f"{number}.parquet")

@@ -91,7 +91,7 @@ def test_a_default_of_another_type_is_refused(kind: str, default: Any) -> None:
 
 
 def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> None:
-    """Also where the partition value is null (specification, "Column Projection")."""
+    """Also where the partition value is null (specification, "Column Projection") (rule: absent-column-value)."""
     field = (2, "n", "int", {"initial-default": 5})
     assert added(field, {2: 9}).to_pylist() == [9, 9]
     assert added(field, {2: None}).to_pylist() == [None, None]
@@ -242,7 +242,8 @@ def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
         list(projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1, 3]))
 
 
-# Which column of a file is which of the table: by field id, or by name mapping, never by name alone (rule 20).
+# Which column of a file is which of the table: by field id, or by name mapping, never by name alone
+# (rule: columns-by-field-id).
 
 
 def with_id(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
@@ -358,7 +359,7 @@ def test_a_file_without_ids_is_read_by_position(
     ids=["another order", "another name", "another type", "nested", "no struct", "dropped since"],
 )
 def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
-    """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule 218)."""
+    """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule: columns-by-field-id)."""
     with pytest.raises(TableUnsupported, match=r"no field ids, the table no schema\.name-mapping\.default"):
         Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
 
@@ -378,7 +379,8 @@ def test_only_without_a_name_mapping_positions_count() -> None:
     assert found.to_pylist() == [{"id": None, "b": 7}]
 
 
-# A column of another type than the table's is read only where its values are the same in it (rule 181).
+# A column of another type than the table's is read only where its values are the same in it
+# (rule: read-faithfully-or-not-at-all).
 
 OTHER_VALUES = [
     (pa.bool_(), True, "long"),

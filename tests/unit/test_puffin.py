@@ -65,7 +65,7 @@ def fingerprint(positions: BitMap64) -> str:
 
 @pytest.mark.parametrize("name", FRAMED)
 def test_our_bytes_are_javas(name: str) -> None:
-    """Every kind of Roaring container, runs too."""
+    """Every kind of Roaring container, runs too (rule: manifest-describes-its-vector)."""
     blob, told = golden(name)
     positions = decode_deletion_vector(blob, name, told["count"])
     assert fingerprint(positions) == told["sha256_of_comma_joined"]
@@ -266,7 +266,8 @@ def test_damage_of_a_sketch_is_found(damage: Callable[[bytes], bytes], said: str
         decode_theta(damage(encode_theta(MANY)), "x.stats")
 
 
-# A manifest entry whose deletion vector cannot lie where it says fails its group, not the operation (rule 11).
+# A manifest entry whose deletion vector cannot lie where it says fails its group, not the operation
+# (rule: unreadable-delete-blocks-its-files).
 
 IDS = struct_type((1, "id", "long"))
 

@@ -30,7 +30,8 @@ from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, rows, struct, task
 from support.rewrites import rows as made_rows
 
-# Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left (rule 190).
+# Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left
+# (rule: decode-ahead-in-order).
 
 ROWS = 10
 FILES = 24
@@ -186,7 +187,8 @@ def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
     assert held.traceback
 
 
-# Keys reach only the inputs that one of their delete files applies to, here too (rule 7, rule 151).
+# Keys reach only the inputs that one of their delete files applies to, here too
+# (rule: deletes-reach-one-partition, copy-under-keys-only-if-none-match).
 
 KEYED_SCHEMA = struct((1, "id", "long"), (2, "name", "string"))
 STORAGE = Storage({})
@@ -245,7 +247,8 @@ def test_rows_as_new_as_the_delete_match_nothing(work: RewriteTask) -> None:
     assert not found(newer).match_rows_of(newer.inputs[0], STORAGE)
 
 
-# Every failure to read a data or delete file carries its path; a failure of its store does not (rule 215).
+# Every failure to read a data or delete file carries its path; a failure of its store does not
+# (rule: leave-out-unreadable-files).
 
 PATH = "s3://b/t/data/1.parquet"
 READ_SCHEMA = struct((1, "id", "long"))

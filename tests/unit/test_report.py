@@ -190,7 +190,7 @@ def test_more_paths_go_to_a_listing_file(tmp_path: Path) -> None:
 
 
 def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) -> None:
-    """A table's name may be a path (rule 286)."""
+    """A table's name may be a path (rule: state-is-private)."""
     folder, before = tmp_path / "state" / "listings", os.umask(0o022)
     try:
         written = Path(listing_in(folder)(f"{tmp_path}/ns.t-staged", {"staged": ["f"]}))

@@ -199,7 +199,8 @@ def test_what_is_no_parquet_file_is_an_error(damaged: bytes, tmp_path: Path) -> 
         read_parquet_footer(str(tmp_path / "f"), Storage({}))
 
 
-# A pass reads each manifest and metadata file once, and remembers only what it has read whole (rule 133).
+# A pass reads each manifest and metadata file once, and remembers only what it has read whole
+# (rule: cache-only-immutable-metadata).
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}
 FILE = write_avro(SCHEMA, [{"a": "x" * 100}], {})

@@ -172,7 +172,8 @@ def test_caps_take_what_comes_first_in_the_order_asked_for() -> None:
 
 
 def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
-    """Its rows cannot be told from deleted ones; the group would fail in every pass (rule 23)."""
+    """Its rows cannot be told from deleted ones; the group would fail in every pass
+    (rule: read-faithfully-or-not-at-all)."""
     secret = delete_entry(70, content=FileContent.EQUALITY_DELETES, equality_ids=(1,), key_metadata=b"key")
     found = plan_of(large_files(2), [secret], policy(), new_mb=500)
     why = "2 file(s) are left alone: f000 needs delete file delete-70, which is encrypted"
@@ -266,7 +267,7 @@ def test_mostly_dead_files_are_rewritten_whatever_was_spent() -> None:
 
 
 def test_a_cdc_table_keeps_within_its_amplification_and_its_debt_is_bounded() -> None:
-    """8 MB an hour that replace rows all over 3 GB, by an equality delete each (rule 51).
+    """8 MB an hour that replace rows all over 3 GB, by an equality delete each (rule: delete-rewrites-within-budget).
 
     With one indebted file a pass, whatever it costs, 30 bytes would be rewritten for each that came.
     """
@@ -306,7 +307,7 @@ def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
     assert found.spread == {("d", None): 10}
 
 
-# A rewrite is done where it saves its readers more than it costs, the best first (rule 125).
+# A rewrite is done where it saves its readers more than it costs, the best first.
 
 # Two gets and 4 MB read: what opening a file costs.
 OPEN = 2 * 0.0004 / 1000 + 4 / 1024 * 0.005

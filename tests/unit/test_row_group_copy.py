@@ -139,7 +139,7 @@ def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path
 
     assert [piece.start for piece in bounds[1:] + places] == [piece.end for piece in [*bounds, *places[:-1]]]
     assert places[-1].end == footer.start
-    assert len(bounds) == len(chunks) - len(groups)  # those of uuids are left out (rule 26)
+    assert len(bounds) == len(chunks) - len(groups)  # those of uuids are left out (rule: no-uuid-bounds)
     assert len(places) == len(chunks)
     old = [(path, chunk) for path in paths for chunk in _chunks(path)]
     for chunk, (path, before), piece in zip(chunks, old, places, strict=True):
@@ -258,7 +258,8 @@ def test_bounds_are_merged_as_each_column_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["counts", "truncate(4)", "full"])
 def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) -> None:
-    """PyIceberg's entries have no bounds of columns in structs, and with few metrics no counts either (rule 25)."""
+    """PyIceberg's entries have no bounds of columns in structs, and with few metrics no counts either
+    (rule: metrics-contain-every-value)."""
     point = struct((3, "x", "int"), (4, "y", "double"))
     schema = struct((1, "t", "string"), (2, "point", point), (5, "gone", "long"))
     values: dict[str, list[Any]] = {
@@ -280,7 +281,8 @@ def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) 
 
 
 def test_footers_tell_no_bounds_that_readers_misread(tmp_path: Path) -> None:
-    """Of uuids (rule 26) and of floats that are all the same or beside NaN (rule 122), though the inputs did."""
+    """Of uuids (rule: no-uuid-bounds) and of floats that are all the same or beside NaN
+    (rule: no-misread-float-bounds), though the inputs did."""
     schema = struct((1, "x", "double"), (2, "y", "double"), (3, "key", "uuid"))
     values: dict[str, list[Any]] = {"x": [0.0, -0.0, 0.0], "y": [1.0, 2.0, None], "key": [bytes(16)] * 3}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
@@ -372,7 +374,7 @@ def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
 
 
 def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
-    """In no more files than were planned; else they share one, which has no page index (rule 200)."""
+    """In no more files than were planned; else they share one, which has no page index (rule: uniform-footers)."""
     bare = file(50, is_indexed=False)
     some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
     sizes = [50, 50, 50, 50, 10]  # the last one is decoded, and has a page index then
@@ -477,7 +479,8 @@ def test_row_groups_behind_a_hole_are_copied_and_decoded(tmp_path: Path) -> None
     assert decoded.equals(rows)
 
 
-# Checksums of Parquet pages: verified by whoever reads page bytes, written, and kept by copies (rule 247).
+# Checksums of Parquet pages: verified by whoever reads page bytes, written, and kept by copies
+# (rule: verify-page-checksums).
 
 TRIALS = 40
 EXPECTED = mixed_rows(0).combine_chunks()

@@ -24,7 +24,7 @@ from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_end, read
 from icekeeper.storage.storage import Storage
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 
-# Objects of S3 are read with one request, whose answer shows whether it is whole (rule 123).
+# Objects of S3 are read with one request, whose answer shows whether it is whole (rule: short-reads-are-errors).
 
 PATH = "s3://bucket/dir/file"
 
@@ -73,7 +73,7 @@ def test_a_large_object_is_read_in_parts_of_one_state() -> None:
 
 
 def test_parts_of_two_states_are_no_object() -> None:
-    """Also where the store ignores conditions (platform 111)."""
+    """Also where the store ignores conditions (platform: moto-ignores-copy-etag)."""
     client = Client(bytes(ONE_READ_BYTES + 1), lambda answer, number: {**answer, "ETag": f"e{number}"})
     with pytest.raises(OSError, match=f"{PATH} was replaced while it was read"):
         read_object(client, PATH)

@@ -169,7 +169,8 @@ def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None
 
 
 def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
-    """Rule 270: neither the lease of a copy nor its request is the other table's; it is proposed beside it."""
+    """Neither the lease of a copy nor its request is the other table's (rule: copied-uuids-hold-up-nobody); it is
+    proposed beside it."""
     victim = with_uuid(table(small_files(1000, MB)), "u1")
     copy = TableMetadata({**victim.document, "location": "s3://b/copy"})
     leased = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.copy"), "u1", "s3://b/copy")
@@ -546,7 +547,7 @@ def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.Mon
 def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
     gathering_state: SqliteStateStore, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(rule 154)"""
+    """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
     begun = []
     transaction = SqliteFile.transaction
 
@@ -587,7 +588,6 @@ def test_what_a_scan_could_not_record_the_next_one_does(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """(rule 154)"""
 
     def lost(*_: object) -> Any:
         raise StorageError("the disk is full")

@@ -136,7 +136,8 @@ def test_a_lost_state_costs_the_scan_and_not_the_proposals(
 def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 271: it is an error of each scan, and costs its time but once; others are looked at meanwhile."""
+    """It is an error of each scan, and costs its time but once (rule: cut-off-endless-tables); others are looked at
+    meanwhile."""
     monkeypatch.setattr(scan, "LEAST_LIMIT_S", 0)
     release = threading.Event()
 
@@ -197,7 +198,7 @@ def test_a_table_whose_passes_were_cut_off_waits_and_health_says_so(state: Count
 
 
 def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedState) -> None:
-    """Rule 118: also across catalogs; two entries of one table have one location."""
+    """Also across catalogs; two entries of one table have one location."""
     one = with_uuid(table(), "u1")
     copy = TableMetadata({**one.document, "location": "s3a://b/copy/"})
     first = PreparedCatalog({"ns.t": one, "ns.same": one, "ns.other": with_uuid(table(), "u2")})
@@ -236,7 +237,8 @@ def scanned_catalog(sqlite_state: SqliteStateStore, catalog: PreparedCatalog, **
 
 
 def test_a_configured_catalog_without_tables_is_told(sqlite_state: SqliteStateStore) -> None:
-    """Under Lake Formation a listing holds what was granted: without grants nothing, and no error (rule 141)."""
+    """Under Lake Formation a listing holds what was granted: without grants nothing, and no error
+    (rule: partial-listings-delete-nothing)."""
     report = scanned_catalog(sqlite_state, PreparedCatalog({}))
     assert (report.warnings, report.empty_catalogs, report.errors) == ((NONE,), 1, 0)
 

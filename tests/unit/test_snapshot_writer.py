@@ -71,7 +71,8 @@ def entries_of(
 
 
 def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(table: ListedManifests) -> None:
-    """Readers take both from the manifest list, and read a path twice that is listed twice (rule 34)."""
+    """Readers take both from the manifest list, and read a path twice that is listed twice
+    (rule: one-spec-per-manifest)."""
     _, prepared = replaced(table, ["data/a", "data/c", "data/x"])
     _, manifests = entries_of(table, prepared)
     found = {
@@ -89,8 +90,9 @@ def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(tab
 
 
 def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedManifests) -> None:
-    """Added files have the number of the planning snapshot (rule 1), the others keep theirs (rule 3); the commit's own
-    is above that of every branch (rule 4)."""
+    """Added files have the number of the planning snapshot (rule: keep-planning-sequence-number), the others keep
+    theirs (rule: carry-entries-explicitly); the commit's own is above that of every branch
+    (rule: sequence-number-over-all-branches)."""
     writer, prepared = replaced(table, ["data/a", "data/c"])
     after, manifests = entries_of(table, prepared)
     snapshot = after.current_snapshot
@@ -115,7 +117,7 @@ def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedMani
     }
 
 
-# Who gets which row ids (rule 19), and what verify says when they do not hold.
+# Who gets which row ids (rule: assign-row-ids-per-attempt), and what verify says when they do not hold.
 
 
 def with_rows(
@@ -212,7 +214,7 @@ def test_a_data_file_has_one_vector() -> None:
     assert (problem.kind, problem.path) == ("deletion_vector", "a")
 
 
-# Totals of snapshot summaries: they add up, and what is not known is not made up (rule 40).
+# Totals of snapshot summaries: they add up, and what is not known is not made up (rule: summary-totals-add-up).
 
 
 def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:
@@ -352,5 +354,6 @@ def test_a_malformed_time_counts_as_that_of_the_snapshot() -> None:
 
 @pytest.mark.parametrize("operation", ["replace", "delete"])
 def test_snapshots_of_ours_bear_their_parents_marks(operation: str) -> None:
+    """A snapshot without new rows carries its parent's marks of streaming writers (rule: carry-streaming-marks)."""
     summary = snapshot_summary(operation, made(FLINK), (), (), {"icekeeper.run-id": "r"}, {})
     assert summary == {"operation": operation, **FLINK, COMMITTED_KEY: "1000", "icekeeper.run-id": "r"}

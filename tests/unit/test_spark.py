@@ -19,7 +19,8 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.resources import on_cores, task_cores
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
 
-# A session that keeps few stages is told which settings to raise (platform 6), without Spark.
+# A session that keeps few stages is told which settings to raise (platform: spark-attempt-numbers-restart), without
+# Spark.
 
 
 class Session:
@@ -100,7 +101,8 @@ class _Started(Exception):
 
 
 def test_java_leaves_the_cores_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second compiler and parallel collector took as much CPU again as all else that it does (platform 84)."""
+    """Its second compiler and parallel collector took as much CPU again as all else that it does
+    (platform: spark-java-options)."""
     for variable in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(variable, "")
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)

@@ -147,7 +147,8 @@ def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypat
 
 
 def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    """Also in a folder that somebody named and others may enter: it tells which tables there are (rule 286)."""
+    """Also in a folder that somebody named and others may enter: it tells which tables there are
+    (rule: state-is-private)."""
     before = os.umask(0o022)
     try:
         store = SqliteStateStore(tmp_path / "state.db")
@@ -348,6 +349,7 @@ def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
+    """The folder of a state file that was named is never created (rule: never-create-named-state-folders)."""
     volume = tmp_path / "volume"
     with pytest.raises(StorageError) as caught:
         open_state({"ICEKEEPER_STATE": str(volume / "s.db")})

@@ -405,7 +405,7 @@ def longest_wait_s(state: Mapping[str, Any], error: str) -> float:
 
 @pytest.mark.parametrize("error", ["Lambda.Unknown", "Runtime.ExitError", "Runtime.OutOfMemory"])
 def test_a_function_that_lacked_time_or_memory_is_tried_once_more(error: str) -> None:
-    """Each attempt may take fifteen minutes, and ends as the first one did (platform 57)."""
+    """Each attempt may take fifteen minutes, and ends as the first one did (platform: vague-lambda-glue-failures)."""
     assert {name: attempts(state, error) for name, state in tasks("lambda")} == {name: 1 for name, _ in tasks("lambda")}
 
 
@@ -429,7 +429,8 @@ def test_what_lambda_itself_could_not_do_is_asked_again(error: str) -> None:
 
 
 def test_a_throttled_start_of_a_job_is_no_failure_of_the_job() -> None:
-    """Glue's throttle has the name of Glue's base exception (platform 57); a job that failed is begun once more."""
+    """Glue's throttle has the name of Glue's base exception (platform: vague-lambda-glue-failures); a job that failed
+    is begun once more."""
     for name, state in tasks("glue"):
         assert attempts(state, "Glue.AWSGlueException") == 6, name
         assert attempts(state, "Glue.ConcurrentRunsExceededException") == 10, name

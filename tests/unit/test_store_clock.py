@@ -1,4 +1,5 @@
-"""What the time is by a store's answers, and ages that cannot be (rule 94, rule 95)."""
+"""What the time is by a store's answers, and ages that cannot be
+(rule: age-by-store-clock, orphans-outlive-the-grace-period)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from icekeeper.machine.clock import ServerClock, ahead_ms, system_clock
 from icekeeper.operations.orphans.inventory import file_rows
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Times that stores tell oddly: what is no age is unknown, and no file is older than it is (rule 94, rule 95).
+# Times that stores tell oddly: what is no age is unknown, and no file is older than it is
+# (rule: age-by-store-clock, orphans-outlive-the-grace-period).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
 # 2026-11-20T00:00:00Z

@@ -12,7 +12,7 @@ from botocore.stub import Stubber
 
 from icekeeper.storage.s3_objects import can_delete_s3, can_list_s3, few_if_allowed, list_s3
 
-# A listing that breaks off is an error: files that were not listed could need others (rule 83).
+# A listing that breaks off is an error: files that were not listed could need others (rule: unreadable-deletes-less).
 
 
 def listed(*pages: dict[str, Any]) -> list[str]:
@@ -95,7 +95,8 @@ ASKED: list[tuple[Ask, str]] = [
 
 @pytest.mark.parametrize(("ask", "right"), ASKED)
 def test_a_missing_right_is_told_once(ask: Ask, right: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The outcome says that the storage removes such files itself, which no ordinary bucket does (rule 139)."""
+    """The outcome says that the storage removes such files itself, which no ordinary bucket does
+    (rule: throttles-are-failures)."""
     bucket = f"denied-{ask.__name__}"
     assert [ask(Refusing("AccessDenied", 403), bucket) for _ in range(3)] == [False] * 3
     assert caplog.messages == [

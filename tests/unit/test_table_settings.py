@@ -1,4 +1,4 @@
-"""What an attacker who sets a table's properties can change (rule 260, rule 261)."""
+"""What an attacker who sets a table's properties can change (rule: properties-never-loosen, cap-costly-properties)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from support.rewrites import rows, struct, task
 from support.settings import NONE, refusal
 from support.settings import resolved as resolved_settings
 
-# Tests as an attacker who may set a table's properties: what each of them may change, key by key (rule 260).
+# Tests as an attacker who may set a table's properties: what each of them may change, key by key
+# (rule: properties-never-loosen).
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,6 @@ def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
 
 @pytest.mark.parametrize("key", sorted(BOUND_KEYS & set(TRIED)))
 def test_nobody_loosens_a_bound(key: str) -> None:
-    """(Rule 113)."""
     may, variable = MAY[key], f"ICEKEEPER_BOUND_{key.upper()}"
     bound = {variable: may.stated, "ICEKEEPER_TABLE_SETTINGS": "all"}
     for resolved in policies(key, may.loose, bound):
@@ -454,7 +454,8 @@ def test_a_table_without_the_right_makes_no_schedule() -> None:
     }
 
 
-# Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it (rule 261).
+# Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it
+# (rule: cap-costly-properties).
 
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, 41)))
 LEAVES = leaf_columns(SCHEMA)

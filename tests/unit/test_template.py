@@ -302,7 +302,8 @@ class TestAlarms:
             assert f"`{metric}`" in section, key
 
 
-# Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do (rule 165).
+# Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do
+# (rule: deny-vpc-rights-to-code).
 
 # AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
 RIGHTS = {
@@ -576,7 +577,7 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
 
 
 def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
-    """DynamoDB asks KMS in the name of whoever reads or writes the table (platform 131)."""
+    """DynamoDB asks KMS in the name of whoever reads or writes the table (platform: dynamodb-asks-kms)."""
     key = SINGLE["StateTableKmsKeyArn"]
     stack = render({"StateTableKmsKeyArn": key})
     (table,) = stack.of_type("AWS::DynamoDB::Table").values()
@@ -640,7 +641,8 @@ def test_a_first_deployment_that_fails_leaves_nothing_in_the_way_of_the_second()
     assert set(kept.values()) == {"RetainExceptOnCreate"}
 
 
-# The parts of template.yaml that a wave needs: how long its task waits, and what it runs on (platform 61).
+# The parts of template.yaml that a wave needs: how long its task waits, and what it runs on
+# (platform: glue-flex-waits).
 
 FLEX_WAITS_S = 20 * 60
 

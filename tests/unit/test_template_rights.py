@@ -48,7 +48,8 @@ MAY: Mapping[str, set[str]] = {
     "lease": set(),
     "plan": {READ},
     "expire_partitions": {READ, COMMIT},
-    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects (rule 153).
+    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects
+    # (rule: one-call-never-deletes).
     "maintain_small": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
@@ -171,7 +172,8 @@ class TestRights:
         assert writable == {"${ControlBucket.Arn}/runs/*", "${ControlBucket.Arn}/detection/cursor.json"}
 
     def test_people_get_no_right_of_the_operator(self) -> None:
-        """Whoever may call a function or start a job works with its role, and by documents of his own (rule 266)."""
+        """Whoever may call a function or start a job works with its role, and by documents of his own
+        (rule: documents-are-not-trusted)."""
         given: dict[str, list[Any]] = {}
         for path in (ROOT / "docs").glob("*.md"):
             for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", path.read_text(), re.DOTALL | re.MULTILINE):
@@ -271,7 +273,8 @@ def allowed(policy: str) -> dict[str, list[Any]]:
 
 
 def test_the_whole_catalog_can_be_listed() -> None:
-    """Glue asks for every database where databases are listed; who deletes files must know every table (rule 88)."""
+    """Glue asks for every database where databases are listed; who deletes files must know every table
+    (rule: ask-neighbours-before-deleting)."""
     rights = allowed("ReadTablesPolicy")
     everything = [{"Fn::Sub": f"{_OWN}{what}"} for what in ("catalog", "database/*", "table/*")]
     for action in ("glue:GetDatabases", "glue:GetTables"):

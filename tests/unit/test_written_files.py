@@ -22,7 +22,7 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from support.copied import MIXED, mixed_rows
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
-# Which columns go without a dictionary: only those of which it is certain that one would save nothing (rule 135).
+# Which columns go without a dictionary: only those of which it is certain that one would save nothing.
 
 LIMIT = 2 * 1024 * 1024
 ROWS = 300_000
@@ -134,7 +134,8 @@ def test_the_writer_does_as_told(tmp_path: Path) -> None:
     ]
 
 
-# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side (rule 160).
+# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side
+# (rule: same-bytes-on-any-cores).
 
 
 @pytest.mark.parametrize("cores", [1, 3])

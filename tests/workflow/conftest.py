@@ -46,7 +46,8 @@ def functions_end_with_their_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nobody_is_denied() -> Iterator[None]:
-    """Every call of every workflow is allowed to its role (rule 143); who expects a denial empties the list."""
+    """Every call of every workflow is allowed to its role (rule: least-privilege-roles); who expects a denial empties
+    the list."""
     DENIED.clear()
     yield
     wait_for_calls()

@@ -1,4 +1,4 @@
-"""A table bucket as AWS has them, and what AWS refuses at times (rule 102, rule 143)."""
+"""A table bucket as AWS has them, and what AWS refuses at times (rule: ask-for-capabilities, least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from local_stack.stack import LocalStack
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.local_lake import POLICY_FILE
 
-# A table bucket as AWS has them (rule 102): objects are neither listed nor deleted, its own maintenance may be on.
+# A table bucket as AWS has them (rule: ask-for-capabilities): objects are neither listed nor deleted, its own
+# maintenance may be on.
 
 TABLE = TableName.parse("ns.t")
 COMPACTION, SNAPSHOTS, FILES = (built_in.value for built_in in BuiltIn)
@@ -206,7 +207,8 @@ def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> N
     assert alarms(scripted_stack, execution) == ["PassesFailedAlarm", "ExecutionsFailedAlarm"]
 
 
-# A pass under what AWS refuses and does at times, at the gate of the local stack (rule 143, platform 59).
+# A pass under what AWS refuses and does at times, at the gate of the local stack
+# (rule: least-privilege-roles, platform: moto-lets-pass).
 
 
 @pytest.fixture

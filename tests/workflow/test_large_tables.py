@@ -134,7 +134,8 @@ def _entry(path: str) -> ManifestEntry:
     return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, file)
 
 
-# A scheduled run over real tables too large for functions; its job is the real one without Spark (rule 144).
+# A scheduled run over real tables too large for functions; its job is the real one without Spark
+# (rule: wave-tables-are-independent).
 
 TABLES = ("ns.t", "ns.u")
 BEFORE = ["MaintainSmall", "LeaveToWave"]
@@ -228,7 +229,7 @@ def test_one_job_compacts_all_and_the_rest_of_each_pass_follows(lake: LocalLake,
 def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 272: it waits, and the next run leaves it out."""
+    """It waits, and the next run leaves it out (rule: cut-off-endless-tables)."""
     names = [f"ns.t{number}" for number in range(8)]
     for name in names:
         made = lake.pyiceberg.create_table(name, schema=ID_AND_PART)

@@ -1,4 +1,5 @@
-"""Requests against a whole stack: ``icekeeper request``, and what a request may ask for (rule 267)."""
+"""Requests against a whole stack: ``icekeeper request``, and what a request may ask for
+(rule: requests-never-exceed-policy)."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def test_a_run_that_never_came_to_the_pass_says_why_and_leaves_the_request(lapto
 
 
 def test_a_request_for_more_than_the_policy_is_answered_at_once_and_dropped(laptop: Laptop) -> None:
-    """(rule 267): here nothing is known of the deployment's policy file and of what it admits."""
+    """(rule: requests-never-exceed-policy): here nothing is known of the deployment's policy file and of what it
+    admits."""
     laptop.lake.table.fill(2)
     answer = laptop("--operations", "expire_partitions", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
@@ -180,7 +182,8 @@ def test_a_run_that_cannot_be_started_leaves_the_request(laptop: Laptop) -> None
     assert len(laptop.pending) == 1
 
 
-# Asking for a pass deletes no more than the table's policy does (rule 267): the real state machine and functions.
+# Asking for a pass deletes no more than the table's policy does (rule: requests-never-exceed-policy): the real state
+# machine and functions.
 
 POLICY = """\
 rules:

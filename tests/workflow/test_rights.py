@@ -1,4 +1,4 @@
-"""Least rights: passes need all that the policies allow, and no more (rule 143)."""
+"""Least rights: passes need all that the policies allow, and no more (rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from local_stack.stack import LocalStack, deployed
 from support.rights_fleet import ALL_IN_JOBS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
-# Least rights (rule 143): passes over tables of every kind need all that the policies allow, and no more.
+# Least rights (rule: least-privilege-roles): passes over tables of every kind need all that the policies allow, and no
+# more.
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
 OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
@@ -140,7 +141,8 @@ def test_each_function_and_job_asks_for_the_keys_of_its_own_role(
     assert os.environ["AWS_ACCESS_KEY_ID"] == "of-a-person"
 
 
-# What a wave may do: its job's role is enough for every step of a table in a table bucket (rule 143, rule 163).
+# What a wave may do: its job's role is enough for every step of a table in a table bucket
+# (rule: least-privilege-roles).
 
 
 @pytest.mark.slow

@@ -383,7 +383,7 @@ def test_a_run_that_cannot_be_told_is_red(
         assert script.leases == {}
 
 
-# The definition of template.yaml, executed: passes that end in one call are one state each (rule 162).
+# The definition of template.yaml, executed: passes that end in one call are one state each.
 
 AROUND = ["Detect", "AnyProposals", "MaintainSmallTables", "AnyLeft", "Report", "HowItWent", "Done"]
 IN_ONE_CALL = ["lease", "small", "release"]
@@ -531,7 +531,8 @@ def test_one_wave_takes_large_tables_of_both_maps(scripted_stack: LocalStack, sm
     assert {one["table"]: one["status"] for one in told["tables"]} == {"ns.b": "succeeded", "ns.c": "succeeded"}
 
 
-# The definition of template.yaml, executed: tables too large for functions share one Glue run (rule 144).
+# The definition of template.yaml, executed: tables too large for functions share one Glue run
+# (rule: wave-tables-are-independent).
 
 LARGE = {"compact": "wave", "rewrite_position_deletes": "wave"}
 BEFORE_WAVE = ["lease", "plan", "expire_partitions", "release"]

@@ -161,4 +161,5 @@ QUESTIONS = (
     _ordered("amount", lambda row: row["amount"], 9, of="amount"),
     _ordered("day, id", lambda row: (row["day"], row["id"]), 9, of="day"),
 )
-"""Equality, ranges, null, ``IN``, first and last value, orders; no range over a column with NaN (platform 81)."""
+"""Equality, ranges, null, ``IN``, first and last value, orders; no range over a column with NaN
+(platform: nan-filters-change)."""

@@ -28,16 +28,18 @@ UNREAD: Mapping[tuple[str, str], str | None] = {
     # It reads the data files alone.
     ("datafusion", "positions"): None,
     ("datafusion", "vectors"): None,
-    # ClickHouse has no deletion vectors (platform 105).
+    # ClickHouse has no deletion vectors (platform: clickhouse-no-deletion-vectors).
     ("chdb", "vectors"): "Position deletes are supported only for parquet format",
     # Spark's vectorised reader has no booleans in RLE, which Arrow writes into pages of version 2.  Copied row groups
     # keep them, what is decoded has none.
     ("java", "booleans in RLE"): "Cannot support vectorized reads for column [flag]",
-    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to (platform 104).
+    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to
+    # (platform: polars-one-file-position-deletes).
     ("polars", "partition-wide deletes"): "position delete file not limited to one data file",
-    # polars' files ask for Arrow's views of texts (platform 106); ours do not.
+    # polars' files ask for Arrow's views of texts (platform: pyarrow-string-view-filters); ours do not.
     ("pyiceberg", "string views"): "string_view",
-    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform 38); ours tell none.
+    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform: arrow-equal-bounds); ours tell
+    # none.
     ("pyiceberg", "equal zeros"): "price IN (0.0, 7.25, 8.5): 1 rows",
 }
 """Reader and what it cannot read → what its error says; ``None``: it is not asked, for it would not notice."""

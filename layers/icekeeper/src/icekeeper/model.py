@@ -41,7 +41,8 @@ class TableName:
     @classmethod
     def recorded(cls, text: str) -> TableName:
         """The name of which this is the :attr:`key`; any text is one: catalogs have names that nobody may write
-        (:meth:`parse`), and what is recorded of one must not stop who reads the records of all (rule 281)."""
+        (:meth:`parse`), and what is recorded of one must not stop who reads the records of all
+        (rule: hostile-names-stop-nobody)."""
         if text.startswith("["):
             with suppress(ValueError, RecursionError):
                 parts = json.loads(text)
@@ -52,7 +53,7 @@ class TableName:
 
     @property
     def key(self) -> str:
-        """The text under which a catalog's entry is recorded: no two names share one (rule 294).
+        """The text under which a catalog's entry is recorded: no two names share one (rule: unambiguous-record-keys).
 
         For people :func:`str`, which it is for plain names: ``a.b.c`` may be ``("a", "b")`` and ``c``, or ``("a.b",)``
         and ``c``.
@@ -126,19 +127,21 @@ class DataFile:
 
     @property
     def key(self) -> FileKey:
-        """Unique within a snapshot (rule 34)."""
+        """Unique within a snapshot (rule: one-spec-per-manifest)."""
         return self.file_path, self.content_offset
 
     @property
     def content_bytes(self) -> int:
-        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's (rule 14)."""
+        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's
+        (rule: puffin-lives-with-its-vectors)."""
         return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
 
 
 class LiveFile(NamedTuple):
     """A live file by path, offset and size in bytes, without statistics.
 
-    The size is that of the whole object, also where a deletion vector is only a part of it (rule 14).
+    The size is that of the whole object, also where a deletion vector is only a part of it
+    (rule: puffin-lives-with-its-vectors).
     """
 
     path: str
@@ -161,7 +164,8 @@ class FileIdentity(NamedTuple):
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether a rewrite wrote the file: its rows are older than itself (rule 1).  Of v1 tables nothing tells."""
+        """Whether a rewrite wrote the file: its rows are older than itself (rule: keep-planning-sequence-number).  Of
+        v1 tables nothing tells."""
         return self.file_sequence_number is not None and self.file_sequence_number > self.sequence_number
 
     def is_same(self, other: FileIdentity) -> bool:

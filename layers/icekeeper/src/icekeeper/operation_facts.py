@@ -186,7 +186,7 @@ OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if
 """Operations that are no part of ``operations=all``."""
 
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
-"""What ``operations=all`` means: in canonical order (rule 58), without the opt-ins."""
+"""What ``operations=all`` means: in canonical order (rule: canonical-operation-order), without the opt-ins."""
 
 
 def steps_of_function(function: str) -> frozenset[str]:

@@ -117,7 +117,8 @@ class Runtime:
         return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
     def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
-        """The same runtime, whose overrides are settings of requests, above those of the operator's call (rule 267)."""
+        """The same runtime, whose overrides are settings of requests, above those of the operator's call
+        (rule: requests-never-exceed-policy)."""
         found = copy(self)
         found._policies = self._policies.of_requests(of_call)
         return found

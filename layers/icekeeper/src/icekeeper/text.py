@@ -50,7 +50,8 @@ def usd_text(amount: float) -> str:
 # Names, paths, properties and the messages that quote them come from whoever may write a table.  Raw, they clear a
 # screen (ESC, C1), show another text than they hold (bidi marks, zero-width characters) or begin a line that looks like
 # ours (line breaks).  So text is escaped where it leaves for people: the command's console and JSON, log lines, the
-# report page, metric dimensions (rule 285).  Everywhere else, and for whoever parses the JSON, it stays as it is.
+# report page, metric dimensions (rule: escape-at-the-edge).  Everywhere else, and for whoever parses the JSON, it stays
+# as it is.
 
 _INDENT = "    "
 
@@ -91,8 +92,8 @@ def printable_json(text: str) -> str:
 # Masks secrets in text.  Values of the properties on a list may be shown to people; every other value is a secret.
 #
 # A list of secret properties would miss the next one that PyIceberg or a header brings; a list of those that may be
-# shown at worst hides too much (rule 119).  Addresses on the list are shown without the password and the parameters in
-# them.
+# shown at worst hides too much (rule: mask-values-not-listed).  Addresses on the list are shown without the password
+# and the parameters in them.
 #
 # Errors, exceptions of libraries and log lines are made far from the properties whose values they must not show.  So
 # code that connects by properties calls :func:`remember_secrets`, and all text for people passes through
@@ -229,7 +230,7 @@ def masked_document(document: Any) -> Any:
 
 
 class MaskingFormatter(logging.Formatter):
-    """Another formatter's lines, tracebacks included, without secrets, and escaped (rule 285)."""
+    """Another formatter's lines, tracebacks included, without secrets, and escaped (rule: escape-at-the-edge)."""
 
     def __init__(self, inner: logging.Formatter | None = None) -> None:
         super().__init__()

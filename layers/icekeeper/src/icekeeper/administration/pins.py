@@ -1,4 +1,4 @@
-"""Pins keep snapshots for readers, and records of staged loads keep files for writers (rule 74)."""
+"""Pins keep snapshots for readers, and records of staged loads keep files for writers (rule: pin-is-a-horizon)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
-# Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule 74).
+# Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule: pin-is-a-horizon).
 #
 # A pin may also be written as an Iceberg tag, for engines that do not know Icekeeper's state store.
 
@@ -285,7 +285,7 @@ def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
     return handle.memory(handle.load()).staged_loads()
 
 
-# Whether a pin holds against the table bucket's own expiry, which knows nothing of pins (rule 140).
+# Whether a pin holds against the table bucket's own expiry, which knows nothing of pins (rule: leave-bucket-its-jobs).
 
 
 def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Settings kept with one table (rule 116), its safety bounds now, and withdrawn requests."""
+"""Settings kept with one table (rule: commit-on-newest-head), its safety bounds now, and withdrawn requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory
 
-# Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule 116).
+# Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule: commit-on-newest-head).
 #
 # One commit of properties alone changes them.  It is prepared anew on every head, so that changes of other writers
 # stay, and the policy that is checked is the one that will hold.
@@ -34,8 +34,8 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
     """Set these settings on the table; returns the policy that holds afterwards.
 
     Raises:
-        PolicyError: no such table, or the policy would be wrong, or a value would not count (rule 260);
-            nothing was changed.
+        PolicyError: no such table, or the policy would be wrong, or a value would not count
+            (rule: properties-never-loosen); nothing was changed.
         TableUnsupported: a table that this version must not write.
         StorageError: catalog or state store failed.
     """

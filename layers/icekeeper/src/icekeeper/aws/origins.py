@@ -1,4 +1,5 @@
-"""Whether an address leads to this machine alone, and whether an answer is the service's own (rule 169)."""
+"""Whether an address leads to this machine alone, and whether an answer is the service's own
+(rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-# Whether an answer of success is the service's own, for services that answer in JSON (rule 169).
+# Whether an answer of success is the service's own, for services that answer in JSON (rule: trust-only-own-answers).
 #
 # boto3 takes a page that a proxy answers with status 200 for an empty answer: to a read, that there is no such item,
 # such as a pin; to a write, that the item, such as a lease, is written.  What is not the service's is made a failure

@@ -430,7 +430,7 @@ def _models(data_path: str | None) -> Any:
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
     """Timeouts and attempts of every client: a refused connection fails within 5 s, a lost answer is asked for again
-    (rule 179).
+    (rule: failures-cost-no-row).
     """
     return Config(
         connect_timeout=float(properties.get(S3_CONNECT_TIMEOUT) or 3),

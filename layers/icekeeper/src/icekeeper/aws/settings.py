@@ -100,7 +100,8 @@ def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties, with S3's endpoint from the environment where they name none.
 
     boto3 follows ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL`` by itself, PyArrow 26 does not; both must reach the
-    same store (platform 10).  Source: AWS SDKs and tools reference, "Service-specific endpoints".
+    same store (platform: pyarrow-ignores-endpoint-url).  Source: AWS SDKs and tools reference, "Service-specific
+    endpoints".
     """
     chosen = dict(properties)
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"

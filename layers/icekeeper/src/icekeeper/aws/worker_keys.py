@@ -1,7 +1,7 @@
 """The properties with which workers reach files: they ask for keys themselves, unless they are said to be unable to.
 
 Tasks hold a profile's name or a role, and no keys but those that are configured or vended: whoever sees a task sees
-those, and they are not renewed (rule 138).
+those, and they are not renewed (rule: no-keys-in-tasks).
 """
 
 from __future__ import annotations

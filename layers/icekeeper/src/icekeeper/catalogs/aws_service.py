@@ -1,4 +1,5 @@
-"""Clients of AWS's catalogs, errors of their swaps, and requests repeated after a throttle (rule 139)."""
+"""Clients of AWS's catalogs, errors of their swaps, and requests repeated after a throttle
+(rule: throttles-are-failures)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from icekeeper.model import TableName
 from icekeeper.storage.failures import describe_failure
 from icekeeper.text import mask
 
-# Requests that AWS throttles are sent again for half a minute, beyond boto3's own attempts (rule 139).
+# Requests that AWS throttles are sent again for half a minute, beyond boto3's own attempts
+# (rule: throttles-are-failures).
 #
 # The number of attempts that boto3 is given holds for whatever fails: one that outlasts a throttle would let a refused
 # connection take as long.
@@ -79,7 +81,8 @@ def _pause_s(attempts: int, response: tuple[Any, Mapping[str, Any]] | None = Non
 
 # What the catalogs of AWS share: clients made from PyIceberg's properties, and errors of a swap made ours.
 #
-# Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer (platform 33).
+# Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer
+# (platform: seaweedfs-error-codes).
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 

@@ -2,8 +2,8 @@
 
 An operation that an answer leaves out, or gives no status, counts as enabled, which is AWS's default.  An answer that
 may be another one soon (a throttle, a server's error) is a failure; one that will not (a missing right, a server that
-does not know the operation) is told, and what it is about counts as the bucket's (rule 139).  Source: Amazon S3 API
-reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfiguration",
+does not know the operation) is told, and what it is about counts as the bucket's (rule: throttles-are-failures).
+Source: Amazon S3 API reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfiguration",
 "GetTableMaintenanceJobStatus", "PutTableMaintenanceConfiguration".
 """
 

@@ -1,4 +1,5 @@
-"""The catalog seam (rule 102), a loaded table's identity and bound, and the error for a missing table."""
+"""The catalog seam (rule: ask-for-capabilities), a loaded table's identity and bound, and the error for a missing
+table."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path
 
-# The catalog seam: load a table's document, swap it for a new one, nothing more (rule 102).
+# The catalog seam: load a table's document, swap it for a new one, nothing more (rule: ask-for-capabilities).
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class LoadedTable:
         return AllowedLocations.of(self.io_properties)
 
     def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
-        """Whether rules of the operator fit this table and that of a catalog, and share no folder (rule 280)."""
+        """Whether rules of the operator fit this table and that of a catalog, and share no folder
+        (rule: separated-tables-stop-nothing)."""
         from icekeeper.storage.paths import may_be_under  # functions that delete nothing import this module
 
         mine = self.allowed
@@ -172,7 +174,8 @@ def _listed_in_time(catalog: Catalog) -> Iterator[TableName]:
             return
 
 
-# The bound of each table of a catalog: a rule of the operator, else one made of the warehouse (rule 92) (rule 256).
+# The bound of each table of a catalog: a rule of the operator, else one made of the warehouse
+# (rule: bound-every-table, warehouse-is-the-default-bound).
 
 _TABLE_BUCKETS = "arn:"
 # Part of a pattern's or of the setting's own syntax.

@@ -1,4 +1,5 @@
-"""What a catalog's answer says about the outcome of a commit (pure).  Only a proof shows that it failed (rule 64).
+"""What a catalog's answer says about the outcome of a commit (pure).  Only a proof shows that it failed
+(rule: metadata-decides-over-answers).
 
 A server may act on a request and still answer with any status, and whatever stands between it and us (a proxy, a load
 balancer, a gateway) answers in its place when it is late.  So an answer counts as the catalog's own only if it has the
@@ -40,7 +41,8 @@ class ErrorDocument:
     """The status that the catalog itself answered with."""
 
 
-# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id (platform 28).
+# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id
+# (platform: seaweedfs-conflict-is-400).
 _OVERTAKEN = re.compile(
     r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
 )

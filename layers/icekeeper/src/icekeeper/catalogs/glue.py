@@ -5,8 +5,8 @@ new pointer, on the condition that the entry's version is still the same.  Every
 …) is sent back as it was, since maintenance changes no schema.
 
 Resource links are left out: they point at tables of another database or account, which are maintained there under one
-name.  A database whose tables must not be listed is left out and told (rule 141).  Source: AWS Glue API reference,
-"GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
+name.  A database whose tables must not be listed is left out and told (rule: partial-listings-delete-nothing).  Source:
+AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
 """
 
 from __future__ import annotations

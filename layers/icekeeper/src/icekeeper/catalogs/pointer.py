@@ -34,7 +34,8 @@ from icekeeper.storage.storage import Storage, store_now_ms
 #
 # The pointer itself is asked with every load.  A metadata file never changes (specification, "File System Operations"),
 # so the one that it names is as it was.  A file that this process wrote is read from the store like everything else
-# (rule 133).  Stores of several catalogs may have files of one path (rule 292).
+# (rule: cache-only-immutable-metadata).  Stores of several catalogs may have files of one path
+# (rule: key-caches-by-store).
 
 Place: TypeAlias = tuple[str, str]
 """Of a store, as :attr:`.Storage.place`."""
@@ -105,7 +106,7 @@ def keep_document(place: Place, location: str, data: bytes) -> None:
 #
 # The file is written under a unique name before the pointer names it.  When the swap surely did not happen, the file is
 # deleted again; when the outcome is unknown, it stays, because it may be the table by now.  A catalog that says "no" is
-# not believed until the pointer has shown it (rule 67).
+# not believed until the pointer has shown it (rule: swap-pointers-conditionally).
 
 Swap = Callable[[str], str]
 """Point the table at a new metadata location if it is still at its base; returns the new token.
@@ -151,7 +152,7 @@ class TableFiles:
 def load_bounded(
     files: TableFiles, table: TableName, location: str, token: str, home: str | None = None
 ) -> LoadedTable:
-    """The table whose metadata file a pointer names, with its bound (rule 92).
+    """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
 
     ``home``: the table's location, where the catalog's service knows it.
 
@@ -296,8 +297,9 @@ def _compressed(metadata: TableMetadata) -> bool:
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (rule 74).  What the log names is what the table's
-    writers wrote there; so a file goes only when it says itself that it is of this table, at this location (rule 262).
+    Pinned ones stay: whoever pinned them reads the table by them (rule: pin-is-a-horizon).  What the log names is what
+    the table's writers wrote there; so a file goes only when it says itself that it is of this table, at this location
+    (rule: metadata-deleted-only-if-own).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return

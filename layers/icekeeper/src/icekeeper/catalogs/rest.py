@@ -1,7 +1,7 @@
 """REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
 
 The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
-So each thing that must not have changed meanwhile needs a requirement (rule 68).
+So each thing that must not have changed meanwhile needs a requirement (rule: state-requirements).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -112,7 +112,7 @@ class RestCatalog:
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
-                continue  # SeaweedFS lists nested namespaces at the top, too (platform 32)
+                continue  # SeaweedFS lists nested namespaces at the top, too (platform: seaweedfs-nested-namespaces)
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(

@@ -93,7 +93,7 @@ class S3TablesCatalog:
     def load(self, table: TableName) -> LoadedTable:
         try:
             # The token is read before the document: a commit in between outdates the token, so that our swap fails.
-            # Read the other way round, the swap would succeed and undo that commit (platform 34).
+            # Read the other way round, the swap would succeed and undo that commit (platform: s3tables-version-token).
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):

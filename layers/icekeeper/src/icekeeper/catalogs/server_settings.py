@@ -1,8 +1,10 @@
-"""What the server of a REST catalog may set: everything that it sends passes here before anybody reads it (rule 250).
+"""What the server of a REST catalog may set: everything that it sends passes here before anybody reads it
+(rule: admit-server-settings-by-list).
 
 PyIceberg's client merges what a server sends with what the operator has configured, and imports classes, opens files
 and signs in by it.  Here a list says which keys count and what their values look like; all else is left out, and logged
-once.  Which keys are vended, and to which endpoint the operator's own may be sent, is decided here, too (rule 251).
+once.  Which keys are vended, and to which endpoint the operator's own may be sent, is decided here, too
+(rule: own-keys-stay-with-own-endpoint).
 Source: the Iceberg REST catalog specification, ``CatalogConfig``, ``LoadTableResult``, ``StorageCredential``.
 """
 

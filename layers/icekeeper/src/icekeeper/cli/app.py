@@ -1,4 +1,4 @@
-"""Commands, exit codes and errors of ``icekeeper`` (rule 120).
+"""Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
 something cannot be reached or read; 2 the call itself is wrong; 130 a person interrupted it.
@@ -278,7 +278,8 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
     except OutputLost:
         raise
     except Exception as error:
-        # A bug: documents, manifests and files that break the specification raise errors of ours (rule 248).
+        # A bug: documents, manifests and files that break the specification raise errors of ours
+        # (rule: damage-ends-in-a-named-error).
         log.exception("unexpected")
         kind = type(error).__name__
         print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)

@@ -1,6 +1,6 @@
 """What the command prints: JSON on standard output for programs, text and progress for people.
 
-With ``--json`` standard output holds exactly one JSON document, also for errors (rule 120); everything else goes to
+With ``--json`` standard output holds exactly one JSON document, also for errors; everything else goes to
 standard error.  ``rich`` is imported only by functions that print for people.
 """
 
@@ -54,7 +54,8 @@ def people(*, as_json: bool) -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    """Every console of the command: it escapes all text, and takes none for markup or a name of an emoji (rule 285)."""
+    """Every console of the command: it escapes all text, and takes none for markup or a name of an emoji
+    (rule: escape-at-the-edge)."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.text import Text

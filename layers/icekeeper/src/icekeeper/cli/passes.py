@@ -87,7 +87,7 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
     }
 
 
-# ``icekeeper orphans``: the orphans of a whole bucket, from one listing (rule 101).
+# ``icekeeper orphans``: the orphans of a whole bucket, from one listing (rule: bucket-sweep-keeps-table-guards).
 
 
 def orphans(

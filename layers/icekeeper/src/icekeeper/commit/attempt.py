@@ -147,7 +147,7 @@ def shows_every_commit_since(base: Collection[int], metadata: TableMetadata) -> 
 
 # Row ids of a commit: which manifest starts where (pure).
 #
-# Specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer`` (rule 19).
+# Specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer`` (rule: assign-row-ids-per-attempt).
 
 
 def assign_row_ids(manifests: Sequence[ManifestFile], next_row_id: int) -> tuple[list[ManifestFile], int]:

@@ -1,4 +1,5 @@
-"""Which file groups can still be committed on the newest head, after what happened since planning (rule 60)."""
+"""Which file groups can still be committed on the newest head, after what happened since planning
+(rule: inputs-unchanged-at-commit)."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def rebase(
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
-            that rows may have come back that no group holds (rule 62).
+            that rows may have come back that no group holds (rule: same-table-same-history).
         MetadataUnreadable: the head's manifests cannot be read.
     """
     if head.uuid != planned.metadata.uuid:
@@ -145,7 +146,8 @@ def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revi
     if lacking := revived - group.output_field_ids:
         return f"the schema has column {min(lacking)} again, which the output lacks"
     if group.without_row_ids and any(inputs.location[key] in inputs.numbered for key in group.inputs):
-        # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones (rule 18).
+        # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones
+        # (rule: ids-never-mixed).
         return "the rows of an input file were given ids by another commit"
     return None
 
@@ -184,7 +186,8 @@ def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, planne
 def _unneeded(
     needs: Mapping[FileKey, int], kept: Sequence[GroupClaim], live: Collection[FileKey]
 ) -> frozenset[FileKey]:
-    """Deletes whose every data file is replaced by the kept groups, and those that had none (rule 12)."""
+    """Deletes whose every data file is replaced by the kept groups, and those that had none
+    (rule: drop-deletes-only-when-dangling)."""
     replaced: Counter[FileKey] = Counter()
     for group in kept:
         replaced.update(group.deletes)
@@ -220,7 +223,8 @@ def _locate(
 
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
-    """Why a delete that landed after planning keeps a group from being committed, if it does (rule 61)."""
+    """Why a delete that landed after planning keeps a group from being committed, if it does
+    (rule: drop-groups-new-deletes-would-miss)."""
     here = _comparable((spec_id, delete.partition))
     same_partition = here in {_comparable(scope) for scope in group.input_scopes}
     if delete.content is FileContent.EQUALITY_DELETES:
@@ -252,7 +256,7 @@ def _comparable(scope: Scope) -> tuple[object, ...]:
 
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
     """Columns that the head's schema has, the planning schema had not, and files may hold from before: a schema
-    change that was taken back (rule 63)."""
+    change that was taken back (rule: returned-columns-drop-groups)."""
     known = planned.document.get("last-column-id")
     before = set(_leaves({"type": "struct", **planned.current_schema}))
     now = set(_leaves({"type": "struct", **head.current_schema}))

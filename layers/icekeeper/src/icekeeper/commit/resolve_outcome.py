@@ -21,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
 """Reads the metadata files that the store has received since a state of the table, also those the catalog hides."""
 
-# 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule 59).
+# 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule: commit-on-newest-head).
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
 SLOW = 4

@@ -53,7 +53,8 @@ _LARGEST_TARGET_BYTES = 128 * 1024 * 1024
 
 
 def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
-    """``commit.manifest.target-size-bytes``, within what whoever maintains the table can bear (rule 261).
+    """``commit.manifest.target-size-bytes``, within what whoever maintains the table can bear
+    (rule: cap-costly-properties).
 
     Entries of ``total_bytes`` never become more than 10,000 manifests by it, each of which every pass asks for, and a
     manifest, which is put together in memory, aims at 128 MB at most.
@@ -94,7 +95,7 @@ def portions(
             yield found[start : start + most]
 
 
-# Writes snapshot summaries whose totals add up (rule 40).
+# Writes snapshot summaries whose totals add up (rule: summary-totals-add-up).
 
 # (total, what adds to it, what takes from it), as Java's SnapshotProducer.updateTotal pairs them.
 _TOTALS = (
@@ -174,9 +175,10 @@ def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
 # head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
 
 _Kind = tuple[int, ManifestContent]
-"""One spec and one content type per manifest (rule 34)."""
+"""One spec and one content type per manifest (rule: one-spec-per-manifest)."""
 
-# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come (rule 39, platform 78).
+# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come
+# (rule: rewrites-are-replace, platform: spark-streams-skip-replace).
 REPLACE, DELETE = "replace", "delete"
 RECIPE_KEY = "icekeeper.recipe"
 
@@ -189,8 +191,8 @@ class FileReplacement:
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
     data_sequence_number: int | None
-    """The planning snapshot's, given to every added file, so that newer equality deletes still apply (rule 1).
-    ``None``: added files get that of the commit."""
+    """The planning snapshot's, given to every added file, so that newer equality deletes still apply
+    (rule: keep-planning-sequence-number).  ``None``: added files get that of the commit."""
     own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
     """Added files whose data sequence number is another one."""
     recipe: str | None = None
@@ -230,7 +232,8 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """The attempt's sequence number: counted over all branches, hence from the table and not the head (rule 4)."""
+        """The attempt's sequence number: counted over all branches, hence from the table and not the head
+        (rule: sequence-number-over-all-branches)."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(

@@ -2,7 +2,7 @@
 
 What a catalog answers is a hint; the table's metadata decide (``commit/attempt.py``), and are looked at until they do
 (``commit/resolve_outcome.py``).  Staged files are never removed while the commit that names them may have landed
-(rule 65; iceberg 5752, 13443).
+(rule: keep-files-while-commit-may-land; iceberg 5752, 13443).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Committed:
 
 
 def patience_of(work_s: float, left_s: float | None) -> float:
-    """How many seconds to go on trying to commit work that took ``work_s`` seconds (rule 59).
+    """How many seconds to go on trying to commit work that took ``work_s`` seconds (rule: commit-on-newest-head).
 
     ``left_s`` is how many seconds this process will live on; ``None``: as long as the work takes.
     """

@@ -1,4 +1,5 @@
-"""The process of ``icekeeper run`` that people start; it starts and may kill the worker (rule 271)."""
+"""The process of ``icekeeper run`` that people start; it starts and may kill the worker
+(rule: cut-off-endless-tables)."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def what_was_done(outcome: PassOutcome) -> str:
     return "; ".join(parts) or "nothing to do"
 
 
-# The process of ``icekeeper run`` that people start: it has the work done by one that it can kill (rule 271).
+# The process of ``icekeeper run`` that people start: it has the work done by one that it can kill
+# (rule: cut-off-endless-tables).
 #
 # No signal of Python ends a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows
 # on a board which ones it is at.  Where one takes longer than it may, no further table begins, those that are at work
@@ -147,7 +149,8 @@ class Supervisor:
         ours, theirs = os.pipe()
         # A session of its own: what a terminal or a group sends is for this process, which passes it on.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "icekeeper", WORKER],  # nothing from the current folder (rule 295)
+            # -P: nothing is imported from the current folder (rule: no-imports-from-current-folder).
+            [sys.executable, "-P", "-m", "icekeeper", WORKER],
             stdin=subprocess.PIPE,
             text=True,
             pass_fds=[theirs],

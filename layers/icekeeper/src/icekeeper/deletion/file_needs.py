@@ -2,7 +2,8 @@
 
 It knows what the table itself references, the tables that may share files with it, what pins, staged loads and running
 jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all
-(rule 82).  Whatever cannot be read makes it refuse: less is deleted, never more (rule 83).
+(rule: one-object-decides-deletions).  Whatever cannot be read makes it refuse: less is deleted, never more
+(rule: unreadable-deletes-less).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, m
 
 log = logging.getLogger(__name__)
 
-GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule 93)
+GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule: gc-disabled-forbids-deletion)
 
 
 class FileNeeds:
@@ -223,7 +224,7 @@ class FileNeeds:
 
     def _spare_entry_at(self, pointer: str) -> None:
         """Spare what an entry needs that stands at a metadata file of this very table, which is ours to read: rules
-        that keep it apart must not cost a second entry its history (rule 222)."""
+        that keep it apart must not cost a second entry its history (rule: follow-each-entry)."""
         storage = self._context.storage(self._table)
         found = read_listed_metadata(storage, pointer)
         if found is not None and found.uuid == self._table.metadata.uuid:

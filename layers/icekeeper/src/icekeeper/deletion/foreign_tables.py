@@ -1,4 +1,5 @@
-"""Finds the owner of an unreferenced metadata file (rule 91), and tables of other formats in a folder."""
+"""Finds the owner of an unreferenced metadata file (rule: unknown-metadata-stops-sweeps), and tables of other formats
+in a folder."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ from icekeeper.pass_context.stores import spelled_root
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
-# Finds out to which table an unreferenced metadata file under a table's location belongs (rule 91).
+# Finds out to which table an unreferenced metadata file under a table's location belongs
+# (rule: unknown-metadata-stops-sweeps).
 #
 # Where it is another table's, data of that table may lie there too and look like our orphans.  A file that the store
 # does not let us read might be such a one.  Both stop the deletion, unless the operator says otherwise with
-# ``orphan_protected_prefixes`` (rule 263).  One that is damaged stops nothing: nobody can read a table by it.
+# ``orphan_protected_prefixes`` (rule: operators-waive-foreign-metadata).  One that is damaged stops nothing: nobody can
+# read a table by it.
 
 WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
 """The setting that waives the refusal, and where, for people."""
@@ -116,7 +119,7 @@ def _beginning(storage: Storage, path: str) -> bytes:
 # Which files they need is written in their logs, which are not read here; so all files in their folders may be needed.
 # Sources: Delta Lake's protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage
 # Format", ``.hoodie``), Paimon's specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``)
-# (rule 124).
+# (rule: other-formats-keep-their-folder).
 
 _PARALLEL_LOOKS = 16
 # So many files of a folder are looked at for a marker; one answer of a store holds more.

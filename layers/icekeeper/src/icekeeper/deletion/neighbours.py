@@ -17,7 +17,7 @@ from icekeeper.storage.paths import authority, is_under, leads_out, may_be_under
 #
 # A table claims the folders that its metadata names, those of the files that its document names, and those where an
 # earlier pass over it has seen files that only its manifests name (imported ones).  Checked before any deletion
-# (rule 88).
+# (rule: ask-neighbours-before-deleting).
 
 # Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
@@ -130,7 +130,8 @@ def _named_files(table: LoadedTable) -> Iterator[str]:
         yield from snapshot.inline_manifests
 
 
-# Decides whether a catalog entry is at the newest state of its table, by metadata files it does not know (rule 90).
+# Decides whether a catalog entry is at the newest state of its table, by metadata files it does not know
+# (rule: stale-entries-delete-nothing).
 #
 # The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
 # then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside
@@ -244,7 +245,7 @@ def _number(path: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-# The locations whose files a table may delete (rule 84) (pure).
+# The locations whose files a table may delete (rule: delete-below-own-locations) (pure).
 
 
 def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
@@ -262,7 +263,8 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
 # Prefix mismatch: a listed path and a referenced one that differ only in scheme, bucket or host.
 #
 # The table may be a copy, or its bucket renamed.  Which of both is not guessed: what still differs after normalisation
-# is refused (rule 86), as by ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.
+# is refused (rule: refuse-same-path-elsewhere), as by ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's
+# ``DeleteOrphanFiles``.
 
 
 def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:

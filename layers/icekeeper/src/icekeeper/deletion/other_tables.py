@@ -48,7 +48,8 @@ from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import is_under, may_be_under, normalise
 
-# How long a pass may read another table: one that is never done with holds up nobody else's maintenance (rule 271).
+# How long a pass may read another table: one that is never done with holds up nobody else's maintenance
+# (rule: cut-off-endless-tables).
 #
 # A look that takes too long is an error like any other: what that table may need stays.  It is remembered, and such a
 # table is not looked at again for a while.
@@ -130,12 +131,14 @@ def _shown(work: Callable[[], Result], entry: Entry, limit_s: float, why: str) -
     return shown
 
 
-# Looks at every table of every served catalog, once a run, before the first file of another table goes (rule 220).
+# Looks at every table of every served catalog, once a run, before the first file of another table goes
+# (rule: look-at-every-served-table).
 #
 # Any table may have taken in files of any other one (``add_files``), and only its manifests tell.  The passes of a run
 # share one look.  It loads the tables that detection has not seen at the head that was looked into last, and reads the
 # manifests that came since; what it sees is recorded (``claims``).  An entry that cannot be read is known by its last
-# look; one that nobody has ever looked into stops the deletions in its bucket, until a person excludes it (rule 221).
+# look; one that nobody has ever looked into stops the deletions in its bucket, until a person excludes it
+# (rule: never-seen-tables-stop-their-bucket).
 
 UNKNOWN_WAREHOUSE = "?"
 """Stands for the warehouse of a catalog that was never opened; it counts for the run alone that could not open it."""
@@ -153,7 +156,7 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
     """Look at every table of the catalogs that share the state, unless this run has done so.
 
     Nobody looks for others at a table all of whose folders lie in a bucket of its own, nor at such a table for files of
-    others (platform 109).
+    others (platform: s3tables-own-bucket).
 
     Raises:
         OperationRefused: what a table needs that may need files of ``own`` is not known.
@@ -176,7 +179,8 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
 def fitting(look: CatalogLook) -> CatalogLook | None:
     """The look, small enough to be recorded in any state; ``None``: it cannot be.
 
-    Of very many tables that cannot be read, one of each namespace stands for all of it (rule 282).
+    Of very many tables that cannot be read, one of each namespace stands for all of it
+    (rule: hostile-names-stop-nobody).
     """
     if _is_small(look):
         return look
@@ -345,9 +349,11 @@ def why_deletions_wait(
     own: LoadedTable,
     looks: Iterable[CatalogLook],
 ) -> str | None:
-    """Why no file of a table is deleted: an entry in its bucket was never looked into, and is not gone (rule 221).
+    """Why no file of a table is deleted: an entry in its bucket was never looked into, and is not gone
+    (rule: never-seen-tables-stop-their-bucket).
 
-    ``None`` if there is none, but for entries that rules of the operator keep away (rule 280).
+    ``None`` if there is none, but for entries that rules of the operator keep away
+    (rule: separated-tables-stop-nothing).
 
     Raises:
         StorageError: the state store failed.
@@ -457,7 +463,8 @@ class NearTables:
     """As ``unreadable``, but nobody can read the table by the entry: its metadata file is gone, or its catalog is not
     served any more."""
     kept_apart: tuple[tuple[TableClaims, str], ...] = ()
-    """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away (rule 280)."""
+    """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away
+    (rule: separated-tables-stop-nothing)."""
     pointers: tuple[str, ...] = ()
     """Metadata files in the folders of the table that asks at which entries of such tables stand."""
 

@@ -3,8 +3,8 @@
 Only hashes of normalised paths are kept.  Two paths with one hash can only make an orphan look referenced, so that it
 stays; a referenced path is always found.  1 M paths are 8 MB here, some 200 MB as a set of text.
 
-Files that a listing must hold are *expected*: what no listed object answers to is missing (rule 227).  That takes one
-more byte per path.
+Files that a listing must hold are *expected*: what no listed object answers to is missing
+(rule: keep-possible-last-copies).  That takes one more byte per path.
 """
 
 from __future__ import annotations

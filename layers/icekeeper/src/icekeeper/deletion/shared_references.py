@@ -35,7 +35,8 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, is_under, may_be_under, normalise, planned_file
 from icekeeper.storage.storage import Storage
 
-# Files that must stay although the table's newest state does not reference them: pinned and staged ones (rule 82).
+# Files that must stay although the table's newest state does not reference them: pinned and staged ones
+# (rule: one-object-decides-deletions).
 #
 # Whoever adds a pin checks afterwards that its snapshot is still there.  An expiry that read the pins before, and
 # commits after that check, still finds the pin here, before it deletes a file.
@@ -150,7 +151,8 @@ def list_beside(
 
 
 def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> None:
-    """Raises OperationRefused when a listing lacks the table's own metadata file, though it is there (rule 175)."""
+    """Raises OperationRefused when a listing lacks the table's own metadata file, though it is there
+    (rule: empty-listings-prove-nothing)."""
     current = normalise(table.metadata_location)
     folder = current.rpartition("/")[0]
     if folder not in map(normalise, metadata_folders(table.metadata)):
@@ -284,7 +286,7 @@ class SharedReferences:
         """``own``: the table whose files are deleted; the caller has read those of its references that are ``known``.
 
         Another entry of ``own`` needs the history of the metadata file at which it stands, also where that is our own
-        head: it stays there when we go on (rule 222).
+        head: it stays there when we go on (rule: follow-each-entry).
 
         Raises:
             OperationRefused: one of them has a newer head that its catalog entry does not know.

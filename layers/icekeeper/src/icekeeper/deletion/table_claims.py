@@ -1,4 +1,5 @@
-"""Records in which folders a table has files, and lets people list and forget such claims (rule 89)."""
+"""Records in which folders a table has files, and lets people list and forget such claims
+(rule: ask-neighbours-before-deleting)."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
     """Take note in the pass's footprint of every file of the manifests that were added since ``before``: in this
     process, or of many manifests by all workers.
 
-    Returns whether all of them were there: one that is gone stops neither readers of the others nor this (rule 184).
+    Returns whether all of them were there: one that is gone stops neither readers of the others nor this
+    (rule: read-each-guest-manifest-once).
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is damaged.
@@ -142,7 +144,8 @@ def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
 
 
 def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> bool:
-    """Whether the table is at another state than one that follows on what was seen up to these marks (rule 167).
+    """Whether the table is at another state than one that follows on what was seen up to these marks
+    (rule: read-each-guest-manifest-once).
 
     Its catalog entry was restored or registered anew: its sequence numbers begin again below those that were seen.
     """
@@ -336,7 +339,8 @@ def _is_inside(folder: str, home: str) -> bool:
 # Lets people see the claims of other tables near a table, forget those of catalogs that are gone, and exclude entries.
 #
 # While a table with such a claim cannot be loaded, no file in its folders is deleted.  That its catalog is gone for
-# good only a person can say (rule 89), and so it is with an entry that cannot be read, and never was (rule 221).
+# good only a person can say (rule: ask-neighbours-before-deleting), and so it is with an entry that cannot be read, and
+# never was (rule: never-seen-tables-stop-their-bucket).
 
 OpenCatalog = Callable[[str, str], Catalog | None]
 """Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""

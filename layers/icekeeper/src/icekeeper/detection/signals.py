@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.look_again import time_has_come
 from icekeeper.errors import TableUnsupported
 from icekeeper.health.examine import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
@@ -35,6 +34,7 @@ from icekeeper.text import age_text, counted, size_text
 #
 # A counter that is missing or not a number (:mod:`icekeeper.health.examine`) gives no signal.
 
+_DAY_MS = 24 * HOUR_MS
 # A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
 DELETED_ROWS_WEIGHT = 10
 
@@ -348,3 +348,14 @@ def _first_sweep(due_ms: int) -> ScheduleRun:
     return ScheduleRun(
         schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
     )
+
+
+def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
+    """Whether time alone may have brought work since a pass looked (epoch milliseconds).
+
+    It may when the newest file is old enough or its partition at rest, and after a day; while nobody commits, when the
+    head is twice as old as at the last look.
+    """
+    waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
+    is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)
+    return is_of_age or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)

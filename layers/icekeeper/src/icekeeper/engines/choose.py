@@ -75,10 +75,11 @@ def _default(text: str) -> str | None:
 
 # Which engine ``--engine auto`` takes, and why (pure).
 #
-# A local Spark session takes seconds to start and runs the same Arrow code (platform 1, platform 7).  So Spark is taken
-# where it is at hand or has more machines, and else for sorts only that this machine's memory does not hold.
+# A local Spark session takes seconds to start and runs the same Arrow code
+# (platform: arrow-merges-cheaper-than-java, spark-session-start-time).  So Spark is taken where it is at hand or has
+# more machines, and else for sorts only that this machine's memory does not hold.
 
-# Bytes that a sort keeps on disk meanwhile, per byte of its Parquet files (platform 51).
+# Bytes that a sort keeps on disk meanwhile, per byte of its Parquet files (platform: forked-workers-start-cheap).
 _SPILLED_PER_INPUT_BYTE = 3
 
 

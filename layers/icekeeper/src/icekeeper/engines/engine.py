@@ -57,7 +57,8 @@ class Engine(Protocol):
         ...
 
 
-# An engine that its first task starts: most passes rewrite nothing, and Spark takes seconds to start (platform 7).
+# An engine that its first task starts: most passes rewrite nothing, and Spark takes seconds to start
+# (platform: spark-session-start-time).
 
 
 class DeferredEngine:

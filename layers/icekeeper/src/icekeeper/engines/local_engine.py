@@ -21,8 +21,9 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 SMALL_WORK_BYTES = 128 * 1024 * 1024
-"""Tasks that read less than this together are done about when other processes have started (platform 51)."""
-# What a worker that sorts needs, and one that merges a group of any size (platform 8).
+"""Tasks that read less than this together are done about when other processes have started
+(platform: forked-workers-start-cheap)."""
+# What a worker that sorts needs, and one that merges a group of any size.
 _WORKER_BYTES = 512 * 1024 * 1024
 
 

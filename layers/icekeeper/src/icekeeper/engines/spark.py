@@ -38,7 +38,7 @@ def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]
     """What the work will give; the process waits for the end of work that is no ``daemon``.
 
     Ctrl-C meets the thread that waits for the result, outside of any call to Java: in the midst of one it would become
-    an error of that call (platform 43).
+    an error of that call (platform: pyspark-sigint-handler).
     """
     given: Future[Result] = Future()
 
@@ -56,7 +56,7 @@ def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]
 
 # Find a Java runtime that Spark 3.5 runs on, without asking the user where there is one.
 
-# AWS Glue 5.1 runs 17 (platform 5); Spark 3.5.6 works on 21 and does not on 25 (platform 4).
+# AWS Glue 5.1 runs 17 (platform: glue-5-1-versions); Spark 3.5.6 works on 21 and does not on 25.
 _SUPPORTED = (17, 21)
 _ASK_SECONDS = 30
 
@@ -105,8 +105,8 @@ def _ask(java: str) -> tuple[int, str] | None:
 
 # The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
 #
-# Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere (platform 1).  No other
-# module imports pyspark.
+# Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere
+# (platform: arrow-merges-cheaper-than-java).  No other module imports pyspark.
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")
@@ -115,20 +115,21 @@ Part = TypeVar("Part")
 _POLL_SECONDS = 0.2
 _STATUS_POLL_SECONDS = 0.02
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# Spark counts attempts at a task within an attempt at its stage, and tells Python only the former (platform 6).  So
-# sessions that are started here never begin a stage twice; where items of an exchange were lost, the engine begins a
-# new run, whose attempts have numbers of their own.  taskAttemptId would be unique too, but has too many values for a
-# record of all file names.
+# Spark counts attempts at a task within an attempt at its stage, and tells Python only the former
+# (platform: spark-attempt-numbers-restart).  So sessions that are started here never begin a stage twice; where items
+# of an exchange were lost, the engine begins a new run, whose attempts have numbers of their own.  taskAttemptId would
+# be unique too, but has too many values for a record of all file names.
 _ATTEMPTS = {
     "spark.task.maxFailures": str(ATTEMPTS_PER_RUN),
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
-# Pools share the executors evenly, and within one its jobs come in order (platform 60); without pools nothing changes.
+# Pools share the executors evenly, and within one its jobs come in order (platform: spark-fair-pools); without pools
+# nothing changes.
 _SHARED = {"spark.scheduler.mode": "FAIR"}
 _POOL = "spark.scheduler.pool"
 # Java moves pickled tasks and results and no rows but those of an exchange: what the second compiler and the parallel
-# collector take of the cores, workers lack (platform 84).
+# collector take of the cores, workers lack (platform: spark-java-options).
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
@@ -138,8 +139,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Lost items cost a local session its block manager for good (platform 41): larger results travel through it, and
-    # heartbeats that are refused without it are counted until the JVM ends itself.
+    # Lost items cost a local session its block manager for good (platform: local-spark-loses-block-manager): larger
+    # results travel through it, and heartbeats that are refused without it are counted until the JVM ends itself.
     "spark.task.maxDirectResultSize": "100m",
     "spark.executor.heartbeat.maxFailures": str(2**31 - 1),
 }

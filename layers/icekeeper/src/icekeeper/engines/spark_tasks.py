@@ -103,5 +103,6 @@ class SparkTasks:
 def _do_nothing() -> None:
     """Instead of ``importlib.invalidate_caches``, which pyspark calls before every task.
 
-    That re-reads its own zip file for about 60 ms, although a worker's modules never change (platform 3).
+    That re-reads its own zip file for about 60 ms, although a worker's modules never change
+    (platform: spark-task-rereads-zip).
     """

@@ -2,8 +2,8 @@
 
 On Linux they are forked from a server process that has imported the work's modules once, so that a worker starts in
 some milliseconds.  That is safe where forking this process would not be: the server has one thread and runs nothing but
-imports, while Arrow's and boto3's threads here would not survive a fork (platform 51).  Elsewhere each worker is a new
-interpreter.
+imports, while Arrow's and boto3's threads here would not survive a fork (platform: forked-workers-start-cheap).
+Elsewhere each worker is a new interpreter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
 
 
 def _start_server() -> None:
-    """Start the server, unless it runs, without the current folder among the places it imports from (rule 295).
+    """Start the server, unless it runs, without the current folder among the places it imports from
+    (rule: no-imports-from-current-folder).
 
     ``python -c``, by which the library starts it, would import from there before anything else.
     """

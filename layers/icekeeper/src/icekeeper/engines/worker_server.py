@@ -1,5 +1,5 @@
 """The first import of the process that workers are forked from: what keeps it at one thread, and its forks small
-(platform 51).
+(platform: forked-workers-start-cheap).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The health of tables: counters and warnings from metadata (rule 118)."""
+"""The health of tables: counters and warnings from metadata."""

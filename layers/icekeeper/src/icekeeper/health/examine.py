@@ -1,4 +1,4 @@
-"""How a table looks: counters, warnings and settings in force; totals of a lake (rule 118) (pure)."""
+"""How a table looks: counters, warnings and settings in force; totals of a lake (pure)."""
 
 from __future__ import annotations
 

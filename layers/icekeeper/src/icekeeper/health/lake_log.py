@@ -1,4 +1,4 @@
-"""Keeps the lake stats of a catalog up to date, and logs once when a warning comes or goes (rule 118).
+"""Keeps the lake stats of a catalog up to date, and logs once when a warning comes or goes.
 
 The stats of a catalog are read once, in bulk; those of a table are written only when they changed.  When the state
 store fails, stats and log lines of this scan are lost, but the scan goes on.

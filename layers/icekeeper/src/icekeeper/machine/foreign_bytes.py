@@ -1,4 +1,5 @@
-"""Unpacks and parses what others wrote, within limits: a file of 2 MB may unfold to several GB (rule 275).
+"""Unpacks and parses what others wrote, within limits: a file of 2 MB may unfold to several GB
+(rule: bound-foreign-bytes).
 
 The limit holds for one file: its bytes after decompression, and four times as many for the objects that are made of
 them.  Compressed data and JSON enter here and nowhere else; what Arrow decodes itself is bounded by the process.

@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-# Which allocator Arrow uses in every process that imports Icekeeper, and how it keeps what was freed (platform 63).
+# Which allocator Arrow uses in every process that imports Icekeeper, and how it keeps what was freed
+# (platform: arrow-allocators).
 #
 # Arrow asks the environment once, when it is imported; so this is imported before anything else.
 
@@ -46,7 +47,8 @@ def variables_set(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if value.strip()}
 
 
-# Has the C library give large blocks back to the system as soon as they are free (platform 76).
+# Has the C library give large blocks back to the system as soon as they are free
+# (platform: freed-memory-stays-per-thread).
 #
 # Python's own bytes come from it, such as those that boto3's threads read and send.
 
@@ -130,8 +132,8 @@ def _limit(name: str) -> str:
 
 # How many cores of its machine a task may use: the engine that runs the task says so, and the task asks.
 #
-# A task that asks nothing uses one core (rule 134).  Threads that a task starts do not know the number: ask before
-# starting them.
+# A task that asks nothing uses one core (rule: use-only-assigned-cores).  Threads that a task starts do not know the
+# number: ask before starting them.
 
 _CORES: ContextVar[int] = ContextVar("icekeeper_task_cores", default=1)
 

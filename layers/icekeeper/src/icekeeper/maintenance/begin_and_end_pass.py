@@ -125,7 +125,8 @@ def why_no_statistics(
     return why_not_planned(metadata, head, part.resolved.policy) if is_proposed else None
 
 
-# Remembers when a table was swept, or that it was tried in vain: the next sweep is counted from it (rule 128).
+# Remembers when a table was swept, or that it was tried in vain: the next sweep is counted from it
+# (rule: only-whole-sweeps-count).
 
 
 def remember_sweep(

@@ -267,7 +267,8 @@ def _assign_to_tables(
 def _delete_in_turn(
     one: _TableSearch, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    """Delete the orphans of one table under its lease; one that another run maintains now is left to that (rule 70).
+    """Delete the orphans of one table under its lease; one that another run maintains now is left to that
+    (rule: lost-lease-changes-nothing).
 
     What was read and listed before the lease was taken is old; the deletion looks again.
     """

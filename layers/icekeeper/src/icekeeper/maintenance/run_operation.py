@@ -27,7 +27,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.activity import operation_finished, operation_started, progress_of
 from icekeeper.report.outcome import OperationOutcome, failed, refused, request_metrics, skipped
 
-# ``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins (rule 115).
+# ``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins
+# (rule: leave-bucket-its-jobs).
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
 def _imported_when_run(module: str, **given: str) -> Work:
     """The operation of a module below ``operations/``, which has its name; ``given`` are other functions for it.
 
-    A function of the pipeline runs one operation, and would else start with the imports of all (platform 56).
+    A function of the pipeline runs one operation, and would else start with the imports of all
+    (platform: function-import-time).
     """
 
     def function(path: str) -> Any:

@@ -139,7 +139,7 @@ def _left_to_clean(context: OperationContext) -> str:
 
 
 def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple[str, ...]:
-    """A sentence for people, or none (rule 191).
+    """A sentence for people, or none.
 
     A state that knows anything of the table is asked once, and only where a snapshot tells of a run.
 
@@ -195,7 +195,7 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
     try:
         for outcome_of_one in _operations(context, parts, runs):
             done.append(outcome_of_one)  # one by one: Ctrl-C may come between two of them
-        # Not an operation that anybody asks for or switches off (rule 104).
+        # Not an operation that anybody asks for or switches off (rule: clean-failed-loads-from-record).
         staged = clean_staged_files(context)
     except KeyboardInterrupt:
         planned = [operation for part in parts for operation in part.operations]
@@ -346,7 +346,7 @@ def _maintain(asked: AskedPass) -> PassOutcome:
 
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
-    """Forget that the table was cut off: now its pass has ended (rule 271)."""
+    """Forget that the table was cut off: now its pass has ended (rule: cut-off-endless-tables)."""
     entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
     try:
         forget_cut(asked.state.cut_offs, entry, *CutWork)

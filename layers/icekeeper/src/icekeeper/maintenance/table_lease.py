@@ -1,4 +1,4 @@
-"""The lease of a pass (rule 112), the time and attempts it has, and the request that it serves."""
+"""The lease of a pass (rule: one-lease-holder), the time and attempts it has, and the request that it serves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease, LeaseStore
 from icekeeper.state.store import MaintenanceRequest, RequestStore, StateStore
 
-# The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it (rule 70).
+# The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it
+# (rule: lost-lease-changes-nothing).
 #
 # The pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans`` take the same lease.  A process
 # prolongs its own from a thread, so it may be short.
 
 PASS_LEASE_MS = 3 * 60 * 1000
-"""So long a pass that was killed bars others, where its death cannot be proven (rule 166)."""
+"""So long a pass that was killed bars others, where its death cannot be proven (rule: dead-holders-bar-nobody)."""
 _PAUSE_S = 2.0
 _MAINTAIN = "icekeeper maintain"
 
@@ -142,7 +143,8 @@ def attempted(
         wait(_RETRY_PAUSE_S)
 
 
-# Which pending request a pass serves: that for its table, if the pass does all that was asked for (rule 117).
+# Which pending request a pass serves: that for its table, if the pass does all that was asked for
+# (rule: one-request-one-claim).
 
 _OPERATIONS = "operations"
 
@@ -164,10 +166,11 @@ def served_request(
 def why_needless(
     state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
-    """Why a table needs no pass any more: another run has seen to it since it was proposed (rule 127).
+    """Why a table needs no pass any more: another run has seen to it since it was proposed
+    (rule: overlapping-runs-share-slots).
 
     ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.  A pass that ended later than
-    now was recorded by a clock that was ahead, and says nothing (rule 170).
+    now was recorded by a clock that was ahead, and says nothing (rule: future-records-bar-nothing).
 
     Raises:
         StorageError: the state does not answer.

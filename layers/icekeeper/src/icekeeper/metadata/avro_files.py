@@ -171,7 +171,7 @@ def _require_end(data: bytes, at: int) -> None:
     if at > len(data):
         raise EOFError("a record ends behind its block")
     if at != len(data):
-        raise ValueError("a block holds more than its records")  # (rule 132)
+        raise ValueError("a block holds more than its records")  # (rule: check-entries-kept-as-bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them (rule 36).
+"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them
+(rule: avro-schemas-like-java).
 
 Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
 and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
-``V2Metadata``, ``V3Metadata`` (platform 18).
+``V2Metadata``, ``V3Metadata`` (platform: duckdb-aborts-on-manifests).
 """
 
 from __future__ import annotations

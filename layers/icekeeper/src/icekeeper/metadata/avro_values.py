@@ -19,13 +19,13 @@ Skipper: TypeAlias = Callable[[bytes, int], int]
 _64_BITS = (1 << 64) - 1
 # So many records of a block, and so many items that are passed over, may take no bytes at all.
 _MOST_EMPTY = 4096
-# And so many that are read, nulls and others: each of these becomes an object (rule 276).
+# And so many that are read, nulls and others: each of these becomes an object (rule: bound-foreign-bytes).
 _MOST_NULLS, _MOST_EMPTY_READ = 1024, 64
 
 
 def require_possible(count: int, size: int) -> int:
     """The number of items, unless so many bytes cannot hold them: a damaged number would be counted to for years
-    (rule 248).
+    (rule: damage-ends-in-a-named-error).
 
     Raises:
         ValueError: they cannot.
@@ -331,7 +331,8 @@ def keyed_bytes_skipper(data: bytes, at: int) -> int:
 # Makes readers and skippers for the types of a writer's schema, once per schema.
 #
 # Values stay as they are stored: logical types are ignored.  fastavro decodes each field anew by the schema, byte by
-# byte out of a stream, also those that nobody asks for; what is made here takes a third of its time (platform 49).
+# byte out of a stream, also those that nobody asks for; what is made here takes a third of its time
+# (platform: manifest-decoder-speed).
 
 _NUMBERS = frozenset({"int", "long", "enum"})
 _TEXTS = frozenset({"string", "bytes"})
@@ -495,7 +496,7 @@ def _record_skipper(fields: Sequence[Skipper]) -> Skipper:
 
 def require_bounded(schema: Any, most_parts: int) -> None:
     """Check that a schema, written out, has few parts and levels: a type that is named twice counts twice, as its
-    values do (rule 276).
+    values do (rule: bound-foreign-bytes).
 
     ``schema`` has the full names of types.  What a type has of itself counts once: its values take bytes.
 

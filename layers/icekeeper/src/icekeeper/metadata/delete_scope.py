@@ -5,7 +5,8 @@ Specification, "Scan Planning":
 * Equality deletes apply to data files with a lower data sequence number, position deletes and deletion vectors to those
   with a lower or equal one.  File sequence numbers do not matter, as no reader looks at them.
 * Spec and partition must be the same.  Equality deletes under an unpartitioned spec are global.  Position deletes that
-  name their one data file are applied in any partition by Iceberg-Java up to 1.11, DuckDB and PyIceberg (rule 8).
+  name their one data file are applied in any partition by Iceberg-Java up to 1.11, DuckDB and PyIceberg
+  (rule: named-deletes-reach-anywhere).
 * Where a deletion vector applies to a data file, position deletes do not: the vector contains them.
 """
 
@@ -34,7 +35,8 @@ PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, NaN of whatever bits is one (rule 180)."""
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, NaN of whatever bits is one
+    (rule: nan-is-one-value)."""
     return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
 
 
@@ -126,7 +128,8 @@ class DeleteIndexBuilder:
         """Add one live entry of a delete manifest, whose spec is ``is_unpartitioned`` or not.
 
         Raises:
-            MetadataUnreadable: it is the second deletion vector of a data file (rule 9).
+            MetadataUnreadable: it is the second deletion vector of a data file
+                (rule: vector-replaces-position-deletes).
         """
         file = entry.file
         if file.content is FileContent.EQUALITY_DELETES:
@@ -215,7 +218,8 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 
 
 def decode_bound(kind: str, value: bytes) -> Any:
-    """A bound as a raw value; ``None``: its length fits no width that the type was promoted from (rule 22)."""
+    """A bound as a raw value; ``None``: its length fits no width that the type was promoted from
+    (rule: promoted-values-keep-old-width)."""
     if kind in ("int", "long", "date"):
         return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
     if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):

@@ -13,7 +13,8 @@ from typing import Any
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
 
-# Refuses folders for new files that are other folders on other machines (rule 182), or are not known (rule 28) (pure).
+# Refuses folders for new files that are other folders on other machines, or are not known
+# (rule: write-where-readers-find) (pure).
 #
 # A path that is relative belongs to the process that writes, and a local one of a table in a store to its machine: what
 # a rewrite commits there no other reader finds, and expiry then deletes the files that it replaced.
@@ -62,7 +63,8 @@ def _is_local(path: str) -> bool:
 #
 # PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
 # models: it reads what it needs from the JSON, and :mod:`icekeeper.metadata.document` changes only what an update names
-# (Iceberg table specification, "Table Metadata Fields") (rule 42, platform 14).
+# (Iceberg table specification, "Table Metadata Fields")
+# (rule: keep-unknown-metadata, platform: pyiceberg-drops-unknown-fields).
 
 JsonObject = dict[str, Any]
 MAIN = "main"
@@ -106,7 +108,8 @@ class Snapshot:
 
     @property
     def manifest_list(self) -> str | None:
-        """The path of the manifest list; ``None`` for v1 snapshots that list their manifests inline (rule 5)."""
+        """The path of the manifest list; ``None`` for v1 snapshots that list their manifests inline
+        (rule: v1-tables-have-less)."""
         return self.raw.get("manifest-list")
 
     @property
@@ -197,7 +200,7 @@ class TableMetadata:
         """Every partition spec by id; a v1 document may hold only the fields of ``partition-spec``.
 
         Field ids that a v1 writer left out are assigned from 1000 up, as the specification says.  A field of several
-        columns has a transform that is unknown (rule 178).
+        columns has a transform that is unknown (rule: multi-column-transforms-unknown).
         """
         specs = self.document.get("partition-specs")
         if not specs:
@@ -363,8 +366,9 @@ _LAST_NUMBER = 2**63 - 1
 
 
 def require_writable(metadata: TableMetadata) -> None:
-    """Raises TableUnsupported for tables whose format this version must not write (rule 46), for those whose files
-    nobody else would find (rule 182), and for those that readers take for different ones (rule 290)."""
+    """Raises TableUnsupported for tables whose format this version must not write (rule: leave-newer-formats), for
+    those whose files nobody else would find (rule: write-where-readers-find), and for those that readers take for
+    different ones (rule: refuse-ambiguous-tables)."""
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         raise TableUnsupported(
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
@@ -474,7 +478,7 @@ def apply_updates(
 
     ``metadata_location`` is the path of the base document; it is appended to the metadata log, which is then cut to
     ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; the result never has a time
-    before those of the base document (rule 45).
+    before those of the base document (rule: time-never-runs-backwards).
 
     Raises:
         CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
@@ -573,7 +577,8 @@ def _set_partition_statistics(document: JsonObject, update: Mapping[str, Any], c
 
 
 def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}  # and their statistics (rule 43)
+    # Their statistics leave with them (rule: statistics-leave-with-snapshot).
+    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}
     document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
     for key in ("statistics", "partition-statistics"):
         if document.get(key):
@@ -582,7 +587,7 @@ def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _
         _remove_snapshot_ref(document, {"ref-name": name}, commit)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
-    # With the entry of an expired snapshot go all entries before it (rule 44).
+    # With the entry of an expired snapshot go all entries before it (rule: keep-metadata-logs).
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:

@@ -19,7 +19,8 @@ from icekeeper.metadata.document import TableMetadata
 # Checks that a metadata document has the shape that the specification gives it, once, before anybody reads it.
 #
 # Whoever reads a document relies on its shape: that ids are numbers, that snapshots have times, that the current schema
-# is there.  What is unknown is left alone, and so is what ``verify`` reports of tables that can be read (rule 248).
+# is there.  What is unknown is left alone, and so is what ``verify`` reports of tables that can be read
+# (rule: damage-ends-in-a-named-error).
 # Source: Iceberg specification, "Table Metadata Fields", "Schemas and Data Types", appendix C.
 
 Shape = dict[str, Any]
@@ -93,7 +94,8 @@ def _require_current(document: Mapping[str, Any]) -> None:
 
 
 def _require_one_of_each(entries: Sequence[Mapping[str, Any]], id_key: str, what: str) -> None:
-    """An id stands for one thing: of two that differ some readers take the first, others the last (rule 290)."""
+    """An id stands for one thing: of two that differ some readers take the first, others the last
+    (rule: refuse-ambiguous-tables)."""
     by_id: dict[int, Mapping[str, Any]] = {}
     for entry in entries:
         if by_id.setdefault(entry.get(id_key, 0), entry) != entry:

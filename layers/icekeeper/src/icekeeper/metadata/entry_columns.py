@@ -118,7 +118,8 @@ def _any_value(types: AvroTypes, schema: Any) -> bytes:
 #
 # Nearly all entries of a manifest are laid out alike: the same columns have metrics, paths have a few lengths.  Where
 # an entry is laid out as ones that were seen, one match finds all its fields, several times faster than a walk from
-# field to field (platform 77); any other one is walked, as all are that are damaged, and may be learned (rule 173).
+# field to field (platform: regex-reads-manifests); any other one is walked, as all are that are damaged, and may be
+# learned (rule: check-entries-kept-as-bytes).
 
 # Learning takes as long as walking some hundred entries; most tables have no more.
 _WALKED_FIRST = 200
@@ -297,7 +298,8 @@ class LateReader:
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
         """For a stretch of these fields; ``None``: a late one is no array of numbers, or of pairs of numbers or bytes.
 
-        Such arrays can be read whenever they could be passed over, so no damage is found later on (rule 132).
+        Such arrays can be read whenever they could be passed over, so no damage is found later on
+        (rule: check-entries-kept-as-bytes).
         """
         readers: dict[str, Reader] = {}
         before: list[Skipper] = []

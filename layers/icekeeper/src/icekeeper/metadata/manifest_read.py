@@ -126,7 +126,7 @@ def partition_maker(
     schema_text: str, schema: Mapping[str, Any], fields: StoredFields
 ) -> Callable[[Mapping[str, Any]], tuple[PartitionValue, ...]]:
     """Makes tuples that follow the fields of a spec of the records of a manifest, of values as they are since the last
-    promotion of a column (rule 176).
+    promotion of a column (rule: promoted-values-keep-old-width).
 
     ``schema`` is that of entries without logical types, ``schema_text`` the same with them.
 

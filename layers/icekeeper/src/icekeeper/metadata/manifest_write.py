@@ -55,7 +55,7 @@ from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntr
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-# As small as zlib's own level, in half of its time (platform 88).
+# As small as zlib's own level, in half of its time (platform: libdeflate-manifest-blocks).
 _DEFLATE_LEVEL = 6
 
 
@@ -98,7 +98,7 @@ def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
 # Encodes manifest entries as Avro records of format versions 1 to 3.
 #
 # What is long in a file that was read from a manifest, such as metrics of columns, stays the bytes that it is
-# (rule 193).
+# (rule: check-entries-kept-as-bytes).
 
 # V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
 _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
@@ -260,7 +260,7 @@ def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
 # Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
 #
 # A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
-# entries themselves, never copied (rule 35).
+# entries themselves, never copied (rule: count-manifests-from-entries).
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def encode_manifest(
     """Encode one manifest of one spec and one content type, which ``snapshot`` will store at ``path``.
 
     ADDED entries may leave their sequence numbers null, to inherit the snapshot's; EXISTING and DELETED entries carry
-    theirs explicitly (rule 3).
+    theirs explicitly (rule: carry-entries-explicitly).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
@@ -456,7 +456,7 @@ class EntryCopier:
         self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        """The live entries, with every inherited value written out (rule 3).
+        """The live entries, with every inherited value written out (rule: carry-entries-explicitly).
 
         Raises:
             MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.

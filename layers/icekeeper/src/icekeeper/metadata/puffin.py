@@ -1,8 +1,9 @@
 """Encodes and decodes Puffin files and the deletion vectors in them.
 
-Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``) (rule 13).
-A deletion vector is a length and a checksum, both big-endian, around a magic number and a 64-bit Roaring bitmap in the
-portable format.  We write the same bytes as Java's ``BitmapPositionDeleteIndex``: runs are compressed.
+Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``)
+(rule: manifest-describes-its-vector).  A deletion vector is a length and a checksum, both big-endian, around a magic
+number and a 64-bit Roaring bitmap in the portable format.  We write the same bytes as Java's
+``BitmapPositionDeleteIndex``: runs are compressed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ UNITS_PER_DAY = {
     **dict.fromkeys(("timestamp", "timestamptz"), _DAY_S * 10**6),
     **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), _DAY_S * 10**9),
 }
-"""Of each type of timestamp, which may have been a date: its values were days, of four bytes (rule 22)."""
+"""Of each type of timestamp, which may have been a date: its values were days, of four bytes
+(rule: promoted-values-keep-old-width)."""
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -51,7 +52,8 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
 
 
 def decode(iceberg_type: str, value: bytes) -> Any:
-    """The raw value of single-value bytes; those of a promoted type may have their old width (rule 22).
+    """The raw value of single-value bytes; those of a promoted type may have their old width
+    (rule: promoted-values-keep-old-width).
 
     Raises:
         ValueError: the bytes are not a value of that type.
@@ -84,7 +86,8 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether these bytes are UTF-8; some writers write text, and so bounds of text, that is none (rule 217)."""
+    """Whether these bytes are UTF-8; some writers write text, and so bounds of text, that is none
+    (rule: text-byte-for-byte)."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -216,7 +219,8 @@ def _moment(iceberg_type: str, text: str) -> int:
     return nanos // _NANOS[iceberg_type]
 
 
-# Finds bounds of uuids that hold for readers of either order (rule 37, platform 20) (pure).
+# Finds bounds of uuids that hold for readers of either order
+# (rule: summaries-hold-for-every-reader, platform: java-orders-uuids-signed) (pure).
 #
 # The specification orders uuids as unsigned bytes; Iceberg-Java up to 1.10 compares them as ``java.util.UUID`` does, as
 # two signed 64-bit numbers, the first and the second half.  A reader that gets bounds in the other order finds nothing
@@ -277,12 +281,13 @@ def _next(value: bytes, step: int) -> bytes:
     return (int.from_bytes(value[:_HALF], "big") + step).to_bytes(_HALF, "big") + _ZERO
 
 
-# Summarises for a manifest list the partitions in a manifest, so that no reader skips one that it needs (rule 37).
+# Summarises for a manifest list the partitions in a manifest, so that no reader skips one that it needs
+# (rule: summaries-hold-for-every-reader).
 #
 # Specification, "Manifest Lists", ``field_summary``.  Readers take a summary without bounds for "all null" and skip the
 # manifest.  So either every field has bounds that hold for every reader, or the manifest has no summaries at all, which
-# readers understand but Spark's ``manifests`` table does not (platform 19).  :func:`split_by_section` avoids the second
-# case: partitions of one section (:mod:`.uuid_order`) always have bounds.
+# readers understand but Spark's ``manifests`` table does not (platform: missing-summary-bounds-mean-null).
+# :func:`split_by_section` avoids the second case: partitions of one section (:mod:`.uuid_order`) always have bounds.
 
 Section: TypeAlias = tuple[int, ...]
 """One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""

@@ -174,7 +174,8 @@ class TableReader:
             yield manifest, data
 
     def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
-        """The entries, each of which fits its manifest: of others readers believe the one or the other (rule 290)."""
+        """The entries, each of which fits its manifest: of others readers believe the one or the other
+        (rule: refuse-ambiguous-tables)."""
         on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
         for entry in entries:
             file = entry.file
@@ -222,7 +223,7 @@ class TableReader:
 #
 # A file is needed if any snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest entries
 # refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in it
-# (rule 81).  Source: specification, "Snapshot Reference", "Table Statistics".
+# (rule: what-a-table-needs).  Source: specification, "Snapshot Reference", "Table Statistics".
 
 # Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
 VERSION_HINT = "version-hint.text"
@@ -345,7 +346,8 @@ def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> Dele
 
 
 def deletes_standing_elsewhere(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[LiveEntry]:
-    """The live deletes of a snapshot that name a live data file of another spec or partition (rule 234, platform 113).
+    """The live deletes of a snapshot that name a live data file of another spec or partition
+    (rule: named-deletes-reach-anywhere, platform: java-checks-delete-partition).
 
     Data manifests are opened only where a delete names its file.
 

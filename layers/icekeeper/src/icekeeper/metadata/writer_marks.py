@@ -1,4 +1,5 @@
-"""Finds the marks that streaming writers leave in snapshot summaries, to recognise their last commit (rule 41) (pure).
+"""Finds the marks that streaming writers leave in snapshot summaries, to recognise their last commit
+(rule: carry-streaming-marks) (pure).
 
 After a restart such a writer walks from the head of its branch back over the parents until it finds its mark, and
 continues after that commit.  If a parent is missing, it stops without a mark, believes that nothing of its state was

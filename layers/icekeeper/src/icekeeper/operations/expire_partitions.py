@@ -75,8 +75,9 @@ class _Drop:
 def expire_partitions(context: OperationContext, matching: ChoiceOf | None = None) -> OperationOutcome:
     """Drop the partitions that ended longer than ``partition_retention_hours`` ago and lie within ``where``.
 
-    ``where`` alone chooses too, if it was set for this operation: the scope of a rewrite drops no rows (rule 126).
-    ``matching`` makes of it and a table which partitions match whole; a filter without it is refused.
+    ``where`` alone chooses too, if it was set for this operation: the scope of a rewrite drops no rows
+    (rule: drop-only-fully-matched-partitions).  ``matching`` makes of it and a table which partitions match whole; a
+    filter without it is refused.
 
     Planned anew on every head, so that only files of expired partitions go, and all of them.  The commit deletes no
     file, so that ``gc.enabled=false`` does not forbid it.

@@ -1,6 +1,7 @@
 """Which partitions are past their retention, and which files go with them (pure).
 
-As Apache Paimon expires partitions (rule 106): the partition's own time decides, not when its files were written.
+As Apache Paimon expires partitions (rule: partitions-age-by-their-time): the partition's own time decides, not when its
+files were written.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def goes_with(
     """Whether a delete file has no use once those partitions, with the data files ``dropped``, are gone.
 
     One that names its data file is believed whatever its partition says; global equality deletes stay
-    (rule 7, rule 8, rule 107).
+    (rule: deletes-reach-one-partition, named-deletes-reach-anywhere, never-empty-a-table).
     """
     named = named_file(file)
     if named is not None:

@@ -1,7 +1,7 @@
 """Which recorded loads are cleaned up in this pass (pure).
 
-As in Modak (rule 104): staged files of loads that ended in failed are deleted after the grace period,
-driven by the load journal rather than by listing.
+As in Modak (rule: clean-failed-loads-from-record): staged files of loads that ended in failed are deleted after the
+grace period, driven by the load journal rather than by listing.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def check_fit(metadata: TableMetadata, policy: Policy, operations: Collection[Op
 
 
 def check_schedules(metadata: TableMetadata, resolved: ResolvedPolicy) -> None:
-    """Check that no two schedules must undo each other's work (rule 237).
+    """Check that no two schedules must undo each other's work (rule: keep-order-of-other-schedules).
 
     They do where both order all rows of a scope, in different ways.  One that only merges leaves what the other has
     ordered; of two different scopes nobody knows how they overlap.

@@ -104,7 +104,8 @@ class _CountedTask(Generic[Task, Result]):
 
     @property
     def __wrapped__(self) -> Callable[[Task], Result]:
-        """Python's name for what a callable stands for: engines ask for the module of the work (platform 51)."""
+        """Python's name for what a callable stands for: engines ask for the module of the work
+        (platform: forked-workers-start-cheap)."""
         return self.function
 
     def __call__(self, task: Task) -> _Counted:
@@ -161,7 +162,7 @@ class _CountedMerge(Generic[Part, Item, Result]):
 # A pin in the state store holds the planning snapshot and all above it, so that an expiry of another process does not
 # delete what is being read.  A staged load names the files that the rewrite will write, *before* it writes them: the
 # orphan removal of another process leaves them alone, and when this process dies they are cleaned from that record.
-# Both run out by themselves.  Modak protects its readers and loads likewise (rule 105).
+# Both run out by themselves.  Modak protects its readers and loads likewise (rule: rewrites-pin-and-record).
 
 log = logging.getLogger(__name__)
 
@@ -295,7 +296,8 @@ def running_job(
 
 
 class SharedRun:
-    """The run that a pass belongs to: its passes share one look at the other tables that are served (rule 220)."""
+    """The run that a pass belongs to: its passes share one look at the other tables that are served
+    (rule: look-at-every-served-table)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -356,7 +358,8 @@ class OperationContext:
     lease: HeldLease | None = None
     """The table's lease, which this pass holds; ``None`` where it changes nothing, or nobody else can come."""
     require_allowed: Callable[[], None] = lambda: None
-    """Raises LocationRefused where the table itself says that its files are outside of its bound (rule 92)."""
+    """Raises LocationRefused where the table itself says that its files are outside of its bound
+    (rule: bound-every-table)."""
     why_stop: Callable[[], str | None] = lambda: None
     """Asked before each operation: why no further one begins, ``None`` to go on."""
     time_left_s: Callable[[], float] | None = None
@@ -429,7 +432,7 @@ class OperationContext:
         """Prolong the table's lease, just before anything is swapped or deleted.
 
         Raises:
-            LeaseLost: another run maintains the table by now (rule 70).
+            LeaseLost: another run maintains the table by now (rule: lost-lease-changes-nothing).
             StorageError: the lease cannot be prolonged.
         """
         if self.lease is not None:

@@ -66,7 +66,7 @@ def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:
 # Reads the metadata files that were written after the state that the catalog shows: commits that it may hide.
 #
 # A catalog may be read through a replica that lags; a store does not lag.  Read only where a refused commit may have
-# landed (rule 65).
+# landed (rule: keep-files-while-commit-may-land).
 
 # Where the store does not say how old the current metadata file is, so many of the youngest others are read.
 _MOST = 16
@@ -101,7 +101,7 @@ def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetada
 # A commit deletes the metadata files that fall off the log, where the table's property
 # ``write.metadata.delete-after-commit.enabled`` asks for it.  An entry that another catalog, or another name, has of
 # the same table may still be at one of them.  Whoever copies UUID and location of a table looks like such an entry, so
-# what the others' logs name stays, too (rule 262).
+# what the others' logs name stays, too (rule: metadata-deleted-only-if-own).
 
 
 def deletes_after_commit(metadata: TableMetadata) -> bool:

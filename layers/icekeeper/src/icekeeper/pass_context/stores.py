@@ -141,10 +141,10 @@ class Footprint:
 #
 # Manifests never change (specification, "File System Operations"), so what was read stays right; which of them a table
 # has, each operation asks anew.  What the pass itself writes is read like everything else: a file that did not arrive
-# whole in the store must stop what deletes (rule 133).
+# whole in the store must stop what deletes (rule: cache-only-immutable-metadata).
 #
 # The operations of ``icekeeper maintain`` have one context, and share by it.  The steps of the pipeline have each their
-# own; a block says which belong together (rule 156).
+# own; a block says which belong together (rule: cache-only-immutable-metadata).
 
 _MOST_BYTES = 32 * 1024 * 1024
 
@@ -152,7 +152,8 @@ _MOST_BYTES = 32 * 1024 * 1024
 class MetadataCache:
     """Remembers files by place and path until there is no room left; safe to share between threads.
 
-    A pass looks into tables of other catalogs, whose stores may hold another file of the same path (rule 292).
+    A pass looks into tables of other catalogs, whose stores may hold another file of the same path
+    (rule: key-caches-by-store).
 
     Nothing makes room for later files: operations read the same files in the same order, so that a cache which drops
     the oldest would drop each one just before it is wanted.
@@ -361,7 +362,7 @@ class TableHandle:
         """Commit changes that name no files of ours, refs or properties.
 
         It deletes no metadata files, whatever the table's properties say: who else needs them is asked by passes, and
-        orphan removal takes those that nobody needs (rule 262).
+        orphan removal takes those that nobody needs (rule: metadata-deleted-only-if-own).
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.

@@ -1,4 +1,5 @@
-"""The policy of one table, made of the deployment's settings, the policy file and the table's properties (rule 113)."""
+"""The policy of one table, made of the deployment's settings, the policy file and the table's properties
+(rule: properties-never-loosen)."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ class TablePolicies:
 
         Raises:
             PolicyError: settings that are wrong.
-            RequestRefused: overrides of a request by which more would be deleted (rule 267).
+            RequestRefused: overrides of a request by which more would be deleted (rule: requests-never-exceed-policy).
             StorageError: the policy file cannot be read, or what the table bucket maintains itself.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance

@@ -67,7 +67,7 @@ class ControlBucket:
         """The document under a key, ``None`` when there is none.
 
         Raises:
-            StorageError: it cannot be read, or there is no such bucket (rule 192).
+            StorageError: it cannot be read, or there is no such bucket (rule: missing-bucket-is-a-failure).
         """
         path = self._path(key)
         try:
@@ -81,7 +81,8 @@ class ControlBucket:
         return _parse(data, path)
 
     def find_object(self, key: str, shape: type[BaseModel]) -> Mapping[str, Any] | None:
-        """As :meth:`find`, for a JSON object that has at least the fields of ``shape`` (rule 188).
+        """As :meth:`find`, for a JSON object that has at least the fields of ``shape``
+        (rule: documents-are-not-trusted).
 
         Raises:
             StorageError: it has not: somebody changed it.
@@ -159,7 +160,7 @@ def table_folder(run_id: str, spelling: str) -> str:
 
 
 def require_of_run(key: str, run_id: str) -> str:
-    """The key, if it is that of a document of one of the run's tables (rule 266).
+    """The key, if it is that of a document of one of the run's tables (rule: documents-are-not-trusted).
 
     Raises:
         OperationRefused: it is not: no answer of a state of this run has named it.
@@ -191,8 +192,8 @@ def _parse(data: bytes, path: str) -> Any:
 
 # Why a Glue job failed, as the job itself wrote it into the control bucket.
 #
-# Glue tells the state machine one error name for every failure and a message of its own making (platform 54): a guard
-# that refused, or a lease that another run took, would look like a crash.
+# Glue tells the state machine one error name for every failure and a message of its own making
+# (platform: glue-hides-failure-cause): a guard that refused, or a lease that another run took, would look like a crash.
 
 log = logging.getLogger(__name__)
 
@@ -244,8 +245,8 @@ def _key(folder: str, step: str) -> str:
 # The plan of one table's pass: what every function and job of the pass works by, kept in the control bucket.
 #
 # A plan holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
-# plans and before each batch of deletions (rule 82), and a policy that changed since makes the plan stale.  A plan of
-# another version that this one cannot read is stale, too (rule 148).
+# plans and before each batch of deletions (rule: one-object-decides-deletions), and a policy that changed since makes
+# the plan stale.  A plan of another version that this one cannot read is stale, too (rule: runs-outlive-upgrades).
 
 
 class PlannedSchedule(BaseModel):
@@ -316,7 +317,8 @@ def read_plan(document: Any) -> PlanDocument:
         raise PlanStale(f"the plan was written by another version of Icekeeper: {where}: {first['msg']}") from None
 
 
-# What the documents must hold that steps of a pass leave for each other in the control bucket (rule 188).
+# What the documents must hold that steps of a pass leave for each other in the control bucket
+# (rule: documents-are-not-trusted).
 #
 # Plans and waves are read by their digest.  These are written by one call and found by another that knows only their
 # key, so that whoever may write to the bucket may have changed them.

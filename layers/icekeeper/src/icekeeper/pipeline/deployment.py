@@ -161,7 +161,7 @@ def open_address(address: CatalogAddress, environment: Mapping[str, str]) -> Cat
     return connect(address.name, address.properties, environment)
 
 
-# What one call keeps in memory of a pass that it carries out as a whole (rule 158).
+# What one call keeps in memory of a pass that it carries out as a whole (rule: record-outcomes-as-they-happen).
 #
 # Each document in the control bucket costs eight times as much as an item of the state table, and a step that found
 # nothing to do leaves nothing that a repetition could not find again.  So the control bucket gets the first plan, with
@@ -224,7 +224,7 @@ class KeptDocuments:
 
     def write_begun(self, step: str, document: Mapping[str, Any]) -> None:
         if step == Operation.COMPACT.value:
-            # It grows with the data: a call that is killed has left behind that it was at it (rule 162).
+            # It grows with the data: a call that is killed has left behind that it was at it.
             self._stored.write_begun(step, document)
         self._begun[step] = document
 
@@ -244,7 +244,8 @@ class KeptPass:
 
     documents: KeptDocuments
     lease: HeldLease | None = None
-    """The table's, which this call has taken and prolongs before whatever must not be done without it (rule 70)."""
+    """The table's, which this call has taken and prolongs before whatever must not be done without it
+    (rule: lost-lease-changes-nothing)."""
     slot: Lease | None = None
     """The slot of the fleet that it has taken."""
 
@@ -304,7 +305,8 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 # One deployment, as its functions and jobs see it: the state, the control bucket, and the catalogs by their names.
 
 # Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
-# by its first call.  What only functions need that read files is in functions/files_ahead.py (platform 56).
+# by its first call.  What only functions need that read files is in functions/files_ahead.py
+# (platform: function-import-time).
 
 
 log = logging.getLogger(__name__)
@@ -390,7 +392,8 @@ class Deployment:
         return replace(self, _once=_ReadOnce(TablePolicies(self.environment, of_requests=True)))
 
     def keeping(self, run_id: str, item: Item) -> Deployment:
-        """The same deployment for a call that carries out one pass as a whole (rule 158)."""
+        """The same deployment for a call that carries out one pass as a whole
+        (rule: record-outcomes-as-they-happen)."""
         from icekeeper.pipeline.control_bucket import StoredDocuments
 
         return replace(self, kept=KeptPass(KeptDocuments(StoredDocuments(self.control, run_id, item))))
@@ -432,7 +435,7 @@ class Deployment:
             self._opened(address),
             self.state,
             environment=self.environment,
-            # Who starts a run, or calls a function, says the overrides (rule 267).
+            # Who starts a run, or calls a function, says the overrides (rule: requests-never-exceed-policy).
             policies=TablePolicies(self.environment, of_requests=True) if self._once is None else self._once.policies,
             clock=self.clock,
             store_clock=self.store_clock,

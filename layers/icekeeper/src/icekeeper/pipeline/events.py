@@ -16,7 +16,8 @@ from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MAX_SETTINGS, requested_table
 
-# What fits into the payloads of the state machine, of which each holds 256 KB (platform 12).  Pure.
+# What fits into the payloads of the state machine, of which each holds 256 KB (platform: step-functions-payload-limit).
+# Pure.
 
 
 def fits_payloads(settings: Mapping[str, str]) -> bool:
@@ -31,7 +32,7 @@ def fits_payloads(settings: Mapping[str, str]) -> bool:
 #
 # The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
 # Step Functions console.  A run keeps the definition that it began with, so events of the version before must be
-# understood too: a new field has a default, and no field goes (rule 148).
+# understood too: a new field has a default, and no field goes (rule: runs-outlive-upgrades).
 
 Route = Literal["none", "function", "glue", "wave"]
 WAITING = "waiting"
@@ -47,7 +48,7 @@ def _run_id(value: str) -> str:
 
 
 RunId: TypeAlias = Annotated[str, AfterValidator(_run_id)]
-"""The name of the run's execution, which the one who starts it may choose (platform 124)."""
+"""The name of the run's execution, which the one who starts it may choose (platform: execution-names)."""
 
 
 class _Event(BaseModel):
@@ -196,7 +197,7 @@ class PlanEvent(_Event):
     waves: bool = False
     """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
     call: Failure | None = None
-    """How the call ended that was to carry out as much of the pass as it could, where it failed (rule 162)."""
+    """How the call ended that was to carry out as much of the pass as it could, where it failed."""
 
 
 class PlanReference(_Event):

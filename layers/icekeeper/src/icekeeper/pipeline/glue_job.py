@@ -58,8 +58,8 @@ from icekeeper.text import escaped_lines, masked
 # Carry a wave out: one driver maintains many tables at once, whose groups share the workers of one engine.
 #
 # Each table goes its own way: its lease, its plan on the newest head, its commits, its outcomes.  What befalls one is
-# told in its own documents and stops no other (rule 144).  A second attempt at the wave finds the outcomes of those
-# that ended and does only the rest (rule 145).
+# told in its own documents and stops no other (rule: wave-tables-are-independent).  A second attempt at the wave finds
+# the outcomes of those that ended and does only the rest (rule: wave-tables-are-independent).
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -153,7 +153,8 @@ class _Work:
     def _cut_off(self, table: WaveTable, after_s: float) -> End:
         """Leave a table to itself.
 
-        Its lease goes first: without it the thread that hangs commits and deletes nothing, should it wake up (rule 70).
+        Its lease goes first: without it the thread that hangs commits and deletes nothing, should it wake up
+        (rule: lost-lease-changes-nothing).
         """
         item = table.item
         why = f"its part of a wave did not end within {after_s:.0f} s of job_timeout_s {self.limit_s:g}"
@@ -202,7 +203,8 @@ class _Work:
                 release_table_lease(self.deployment, self.wave.run_id, table.item)
 
     def _steps(self, table: WaveTable, todo: list[str], attempt: int) -> End | None:
-        """Each step in order; one that failed for good stops the next no more than in a function (rule 58)."""
+        """Each step in order; one that failed for good stops the next no more than in a function
+        (rule: canonical-operation-order)."""
         for step in todo:
             event = OperationEvent(run_id=self.wave.run_id, item=table.item, plan=table.plan, operation=Operation(step))
             try:
@@ -304,7 +306,7 @@ def _carry_out_wave(given: argparse.Namespace, operations: frozenset[Operation])
     if given.wave_key != wave_key(given.run_id):
         raise OperationRefused(f"{given.wave_key!r} is not the wave of run {given.run_id}")
     wave = read_wave(_control(given).read(given.wave_key, given.wave_digest))
-    # The job that compacts also does what follows in a wave (rule 163); no other job carries out waves.
+    # The job that compacts also does what follows in a wave; no other job carries out waves.
     allowed = operations | operations_of_waves() if Operation.COMPACT in operations else frozenset[Operation]()
     strange = {step for table in wave.tables for step in table.steps} - {one.value for one in allowed}
     if strange:

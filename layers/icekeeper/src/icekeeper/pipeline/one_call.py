@@ -23,7 +23,8 @@ from icekeeper.pipeline.events import WAITING, Failure, Item, PlanReference, Rou
 
 log = logging.getLogger(__name__)
 
-# Out of time, in the words of Lambda and of Step Functions; then out of memory; then either of them (platform 57).
+# Out of time, in the words of Lambda and of Step Functions; then out of memory; then either of them
+# (platform: vague-lambda-glue-failures).
 _TOO_MUCH = frozenset(
     {"Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
 )
@@ -42,7 +43,7 @@ def is_cut_off(routes: Mapping[str, Route], failures: Mapping[str, Failure]) -> 
 
 
 def _has_timed_out(failure: Failure) -> bool:
-    """In the words of Lambda, of Step Functions, and of a Glue run's own limit (platform 54)."""
+    """In the words of Lambda, of Step Functions, and of a Glue run's own limit (platform: glue-hides-failure-cause)."""
     if failure.Error in ("Sandbox.Timedout", "States.Timeout"):
         return True
     try:
@@ -73,7 +74,7 @@ def remember_outgrown(
 
 
 def note_killed_call(deployment: Deployment, run_id: str, item: Item, error: str) -> None:
-    """Record what was too much for a call that carried out many steps and ran out of time or memory (rule 162).
+    """Record what was too much for a call that carried out many steps and ran out of time or memory.
 
     ``error`` is the name of the call's error.  Compaction grows with the data, so the call has noted that it began
     with it.  Where it was another step, nothing tells which: those without a job get functions of their own from now
@@ -107,7 +108,7 @@ def _key(item: Item) -> str:
 
 # Which passes of a run are carried out in one call each, and what becomes of those that one call was not enough for.
 #
-# A pass that ends in one call is one state (rule 162).  The state machine therefore has two maps: the first has one
+# A pass that ends in one call is one state.  The state machine therefore has two maps: the first has one
 # state for each table, the second all states of a pass.  Detection assigns the tables; what a call of the first leaves,
 # the second takes up, with the tables that were assigned to it.
 
@@ -183,7 +184,8 @@ def take_up_rest(deployment: Deployment, event: RestEvent) -> Mapping[str, Any]:
 
 
 def _is_for_one_call(item: Item) -> bool:
-    """Whether one call has all rights that a pass needs: in table buckets nobody deletes objects (rule 153).
+    """Whether one call has all rights that a pass needs: in table buckets nobody deletes objects
+    (rule: one-call-never-deletes).
 
     A pass that a person started is followed state by state.
     """

@@ -1,4 +1,4 @@
-"""Plans one table's pass: its policy, its work, and where each step runs (rule 144, rule 163)."""
+"""Plans one table's pass: its policy, its work, and where each step runs (rule: wave-tables-are-independent)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def route(
     return "function" if fits and step.name not in outgrown else "glue"
 
 
-# Where each step of one pass runs: in a function, as a Glue job, or in its run's wave (rule 144, rule 163).
+# Where each step of one pass runs: in a function, as a Glue job, or in its run's wave
+# (rule: wave-tables-are-independent).
 
 
 def choose_routes(

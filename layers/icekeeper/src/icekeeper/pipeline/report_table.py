@@ -120,7 +120,7 @@ def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport
 
 
 def _note_cut(deployment: Deployment, event: ReportTableEvent, plan: PlanDocument, outcome: PassOutcome) -> None:
-    """Remember that a step ran out of time, or forget it once a whole pass has ended (rule 271)."""
+    """Remember that a step ran out of time, or forget it once a whole pass has ended (rule: cut-off-endless-tables)."""
     store, item = deployment.state.cut_offs, event.item
     entry = item.catalog, item.warehouse, item.name.key
     try:

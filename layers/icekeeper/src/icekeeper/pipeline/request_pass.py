@@ -1,4 +1,5 @@
-"""A pass that a person requests outside the schedule (rule 117): file the request, start a run, wait for the pass.
+"""A pass that a person requests outside the schedule (rule: one-request-one-claim): file the request, start a run, wait
+for the pass.
 
 The request is always filed in the state, where the next scheduled run finds it.  So it outlives a run that could not be
 started, or that ended before the pass began.  The pass that serves the request claims it (``plan_table``).
@@ -211,7 +212,8 @@ def _recorded(record: PassRecord) -> Answer:
 
 def _unrecorded(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answer:
     seen = state.last_seen(request.identity)
-    if seen is not None and request.requested_ms <= seen.finished_ms <= now_ms:  # no pass ends later (rule 170)
+    # No pass ends later than now (rule: future-records-bar-nothing).
+    if seen is not None and request.requested_ms <= seen.finished_ms <= now_ms:
         return Answer(status="skipped", summary="the pass found nothing to change")
     return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
 

@@ -17,7 +17,8 @@ from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.leases import Lease, held_slot, take_slot
 
 # Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
-# tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes (platform 57).
+# tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes
+# (platform: vague-lambda-glue-failures).
 _SLACK_MS = 60 * 60 * 1000
 # No lease lasts longer, whatever job_timeout_s was set to: an aborted run must not bar others for years.
 _LONGEST_MS = 12 * 60 * 60 * 1000

@@ -1,7 +1,7 @@
 """Run one step of a planned pass: an operation, or the cleaning of files that failed loads left.
 
 Every step writes its outcome to the control bucket.  A step that is repeated after it ended gives the same answer; one
-that is repeated after a crash finds what the crashed attempt committed (rule 174).
+that is repeated after a crash finds what the crashed attempt committed (rule: failures-cost-no-row).
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
 def _commits_before(step: Step) -> frozenset[int]:
     """The ids of the snapshots that this run had committed before the step's first attempt, which records them.
 
-    What says that it is of this very operation is of an attempt in a call that kept no record (rule 158).
+    What says that it is of this very operation is of an attempt in a call that kept no record
+    (rule: record-outcomes-as-they-happen).
     """
     begun = step.documents.begun(step.event.step)
     if begun is None:
@@ -236,7 +237,7 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
     """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
 
     What failed, or found nothing to do, may have been overtaken by an attempt of the same run, whose outcome this one
-    replaces (rule 155).
+    replaces (rule: concurrent-calls-lose-nothing).
     """
     may_be_overtaken = outcome.status is not Status.SUCCEEDED
     metadata = (step.context.load() if may_be_overtaken else step.loaded).metadata

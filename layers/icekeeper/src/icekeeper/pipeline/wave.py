@@ -157,7 +157,7 @@ def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float
 
 
 def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float) -> float:
-    """How many seconds a table that begins now may take before it is cut off (rule 272).
+    """How many seconds a table that begins now may take before it is cut off (rule: cut-off-endless-tables).
 
     Four times what surely suffices, or a quarter of the job's time; never so long that the job is killed before it has
     told of the others.
@@ -176,7 +176,7 @@ def _cores(workers: int) -> int:
 
 # What compacting one table costs in a function and in a wave, and up to which size a function is cheaper.  Pure.
 #
-# ``SmallCompactionMb`` has its default from here (rule 146).  A function pays for its memory while one core works; a
+# ``SmallCompactionMb`` has its default from here.  A function pays for its memory while one core works; a
 # wave for whole workers, its driver among them, and for their start-up, which its tables share.
 
 _MB = 1024**2
@@ -188,13 +188,14 @@ _FUNCTION_S = 900
 _FUNCTION_DISK_MB = 10240
 # Loading, planning and committing a table.
 _BESIDE_S = 2
-# From the start that is paid to the first task: the wheels, Java, Spark, the first Python worker (platform 7).
+# From the start that is paid to the first task: the wheels, Java, Spark, the first Python worker
+# (platform: spark-session-start-time).
 _WAVE_START_S = 45
 # What a pass goes through because of a wave: three states behind it in table buckets, nine before and behind elsewhere.
 _TRANSITIONS_OF_WAVE = 6
 _CALLS_OF_WAVE_S = 3
 # The slowest that compaction does, sorting (docs/performance.md): its rows wait on disk, three bytes for each that is
-# read (platform 51).
+# read (platform: forked-workers-start-cheap).
 _SORTED_MB_PER_CPU_SECOND = 11.5
 _DISK_PER_MB = 3
 # A function may get twice what was planned for it, because its table has grown since.

@@ -1,4 +1,5 @@
-"""As much of a table's pass as one call can do: its lease, its plan, and the steps in their order (rule 153).
+"""As much of a table's pass as one call can do: its lease, its plan, and the steps in their order
+(rule: one-call-never-deletes).
 
 Each part is the very one that the state machine has functions for, and leaves the same outcomes.  So the state machine
 goes on with what the call leaves: what is too large, what deletes files, for which this function has no right, and what

@@ -1,4 +1,4 @@
-"""The operator's rules of where tables may have files, by wildcard patterns (rule 92) (pure)."""
+"""The operator's rules of where tables may have files, by wildcard patterns (rule: bound-every-table) (pure)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bucket_name(warehouse: str) -> str:
     return parts.netloc if is_bucket_url else warehouse.rstrip("/").rsplit("/", 1)[-1]
 
 
-# The operator's rules of where tables may have files: prefixes per catalog and namespace (rule 92).
+# The operator's rules of where tables may have files: prefixes per catalog and namespace (rule: bound-every-table).
 #
 # No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
 # (:mod:`icekeeper.catalogs.catalog`).
@@ -58,7 +58,7 @@ def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tup
     """The folders in which tables of a namespace may have files; ``None``: no rule fits.
 
     ``{catalog}`` and ``{namespace}`` in a prefix stand for the table's own; nested namespaces are joined by dots.  A
-    name that would then mean another folder, or another namespace, gets none (rule 255).
+    name that would then mean another folder, or another namespace, gets none (rule: names-are-not-paths).
 
     Args:
         text: the setting, as the environment has it.

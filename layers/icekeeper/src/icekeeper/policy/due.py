@@ -1,4 +1,5 @@
-"""Which parts of a policy a pass carries out, and when a table is swept for orphans (rule 128) (pure)."""
+"""Which parts of a policy a pass carries out, and when a table is swept for orphans (rule: only-whole-sweeps-count)
+(pure)."""
 
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ def _first_then_longest_due(part: PolicyPart) -> tuple[int, int, str]:
     return first, part.due_ms, part.schedule or ""
 
 
-# When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure) (rule 128).
+# When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure)
+# (rule: only-whole-sweeps-count).
 #
 # A sweep lists all files of a table, so a pass that nobody asked for leaves it out until
 # ``orphan_sweep_interval_hours`` have passed since the last one.  What is remembered of sweeps stands among the turns

@@ -302,7 +302,8 @@ class RewriteKeys(BaseModel):
 
     @property
     def full_row_group_memory_bytes(self) -> int:
-        """Row groups whose rows take so much memory on average are full, however few bytes of a file (rule 161).
+        """Row groups whose rows take so much memory on average are full, however few bytes of a file
+        (rule: copy-only-unchanged-row-groups).
 
         Half of the bound may be held by other things, and every second row group may be the small one at the end of a
         file.

@@ -1,4 +1,5 @@
-"""Where settings come from, in the order in which later ones win, and checks of each layer (rule 114)."""
+"""Where settings come from, in the order in which later ones win, and checks of each layer
+(rule: refuse-bad-settings)."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ class Layer:
     values: Mapping[str, object]
     is_bound: bool = False
     is_table: bool = False
-    """Said by the table's own properties, which whoever may write the table sets (rule 260)."""
+    """Said by the table's own properties, which whoever may write the table sets (rule: properties-never-loosen)."""
 
     @property
     def is_of_call(self) -> bool:
@@ -348,7 +349,7 @@ def interval_text(interval_ms: int) -> str:
     return f"{interval_ms // _UNITS_MS[unit]}{unit}"
 
 
-# Checks the keys and values of one layer of settings by themselves (rule 114).
+# Checks the keys and values of one layer of settings by themselves (rule: refuse-bad-settings).
 
 
 def check_layer(layer: Layer) -> None:

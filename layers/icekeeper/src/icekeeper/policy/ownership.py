@@ -1,4 +1,4 @@
-"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule 115)."""
+"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule: leave-bucket-its-jobs)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from icekeeper.operation_facts import FACTS, BuiltIn, Operation
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.values import Ownership
 
-# Whether a table bucket's own maintenance, which is switched on, really works on a table (rule 140, platform 58).
+# Whether a table bucket's own maintenance, which is switched on, really works on a table
+# (rule: leave-bucket-its-jobs, platform: bucket-maintenance-may-stall).
 #
 # Source: Amazon S3 user guide, "S3 Tables maintenance job status" and "Considerations and limitations for maintenance
 # jobs"; Amazon S3 API reference, "TableMaintenanceJobStatusValue".
@@ -63,13 +64,14 @@ def stands_still(built_in: BuiltIn, job: Job | None) -> bool:
     return job is not None and (job.status == JobStatus.DISABLED or lasting_failure(built_in, job) is not None)
 
 
-# Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule 115).
+# Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule: leave-bucket-its-jobs).
 #
 # In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
-# off, or its jobs stand still (rule 140).  If both did the same work they would undo and overtake each other, so
-# Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.  Types and their
-# defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and "PutTableBucketMaintenanceConfiguration";
-# Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table buckets".
+# off, or its jobs stand still (rule: leave-bucket-its-jobs).  If both did the same work they would undo and overtake
+# each other, so Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.
+# Types and their defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and
+# "PutTableBucketMaintenanceConfiguration"; Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table
+# buckets".
 
 OWNED = "owned by the table bucket"
 OWNED_FOR_ALL_TABLES = (
@@ -196,7 +198,7 @@ def _unknown(built_in: BuiltIn, why: str) -> str:
     return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
 
 
-# The settings of a table bucket's own maintenance, as a layer of policy (rule 113).
+# The settings of a table bucket's own maintenance, as a layer of policy (rule: properties-never-loosen).
 #
 # What somebody configured for the bucket's maintenance still holds when Icekeeper takes that maintenance over.  AWS's
 # defaults, which hold where nobody configured anything, are no layer: snapshots that the deployment keeps for weeks

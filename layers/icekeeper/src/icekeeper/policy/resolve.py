@@ -1,4 +1,4 @@
-"""Layers of settings become one checked policy that knows where each value came from (rule 114)."""
+"""Layers of settings become one checked policy that knows where each value came from (rule: refuse-bad-settings)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from icekeeper.policy.ownership import Owners
 from icekeeper.policy.table_settings import Ignored, without_ignored
 from icekeeper.policy.values import Strategy, did_you_mean, json_value, text_of
 
-# A checked policy that knows where each value came from (rule 114), and the schedules in it.
+# A checked policy that knows where each value came from (rule: refuse-bad-settings), and the schedules in it.
 
 DEFAULT_SOURCE = "default"
 # When a sweep is due decides nothing of what it finds.
@@ -74,7 +74,7 @@ class ResolvedPolicy:
     waived_prefixes: tuple[str, ...] = ()
     """Those of ``orphan_protected_prefixes`` that are not the table's: in them a foreign table stops no sweep."""
     ignored: tuple[Ignored, ...] = ()
-    """The settings of the table that do not count, wholly or in part (rule 260)."""
+    """The settings of the table that do not count, wholly or in part (rule: properties-never-loosen)."""
     beside: tuple[Policy, ...] = ()
     """Of a schedule: the policies of the table's other schedules that compact."""
     known_as: str = ""
@@ -360,7 +360,8 @@ def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping
         )
 
 
-# What a request for a pass may ask for: nothing by which more is deleted than by the table's policy (rule 267; pure).
+# What a request for a pass may ask for: nothing by which more is deleted than by the table's policy
+# (rule: requests-never-exceed-policy; pure).
 #
 # Who may ask for a pass need not be an operator.  So a request names operations that the policy has anyway, and
 # settings that are no looser than those under which an operation runs; the deployment's ``ICEKEEPER_REQUESTS_MAY``
@@ -503,7 +504,8 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
 
 
 def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
-    """What is refused of a request that protects more: by it the data beside another table's metadata go (rule 263)."""
+    """What is refused of a request that protects more: by it the data beside another table's metadata go
+    (rule: operators-waive-foreign-metadata)."""
     more = [one for one in asked.resolved.waived_prefixes if one not in own.resolved.waived_prefixes]
     if operation is not Operation.REMOVE_ORPHANS or not more or _PROTECTED in may:
         return {}

@@ -1,4 +1,5 @@
-"""What a table's own properties count for: they cannot undo what the operator said (rule 260) (pure).
+"""What a table's own properties count for: they cannot undo what the operator said (rule: properties-never-loosen)
+(pure).
 
 Whoever may write a table may set its properties.  A tighter value than the operator's always counts; any other counts
 where ``table_settings`` lets tables set the key.  What does not count is left out, with the reason, and fails no pass.

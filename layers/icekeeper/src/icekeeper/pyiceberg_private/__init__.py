@@ -1,4 +1,4 @@
-"""The one room that touches what PyIceberg does not promise to keep (platform 17).
+"""The one room that touches what PyIceberg does not promise to keep (platform: pyiceberg-private-names).
 
 PyIceberg's public API rebuilds table metadata from models that drop unknown fields and cannot write format version 3,
 so requests go through its authenticated session as raw JSON, and SQL swaps through its engine.  The version is pinned

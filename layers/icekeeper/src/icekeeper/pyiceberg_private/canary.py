@@ -44,7 +44,7 @@ def missing_names() -> tuple[str, ...]:
     for owner, attributes in sources.items():
         source = inspect.getsource(owner.__init__)
         missing += [f"{owner.__name__}: {name}" for name in attributes if f"{name} = " not in source]
-    # What ours sets in place of it (rule 250).
+    # What ours sets in place of it (rule: admit-server-settings-by-list).
     told = set(re.findall(r"self\.(\w+) = ", inspect.getsource(RestCatalog._fetch_config)))
     configured = {"properties", "uri", "_supported_endpoints", "_namespace_separator"}
     missing += [f"RestCatalog._fetch_config: {name}" for name in sorted(told ^ configured)]

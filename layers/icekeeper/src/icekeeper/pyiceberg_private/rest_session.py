@@ -88,9 +88,10 @@ class BoundedRestCatalog(RestCatalog):
 
     Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
 
-    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself (rule 66).
-    Of what the server sends as configuration, only what ``admit`` gives back is seen by PyIceberg (rule 250).  Cookies
-    are not kept, and a redirect to another origin, which would get what signs in, is an error (rule 252).
+    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself
+    (rule: send-commits-once).  Of what the server sends as configuration, only what ``admit`` gives back is seen by
+    PyIceberg (rule: admit-server-settings-by-list).  Cookies are not kept, and a redirect to another origin, which
+    would get what signs in, is an error (rule: no-cross-origin-redirects).
     """
 
     def __init__(self, name: str, admit: Admit, properties: Mapping[str, Any]) -> None:
@@ -98,7 +99,8 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it (platform 120).
+        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it
+        # (platform: pyiceberg-trusts-server-settings).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
             response = session.get(
@@ -178,7 +180,7 @@ def _next_page(
     **more: Any,
 ) -> requests.Response:
     """Ask for one page of a listing; one that is asked for again, or comes after very many, belongs to no honest one
-    (rule 254).
+    (rule: bounded-answers).
 
     PyIceberg asks as long as there is a token.
     """

@@ -106,7 +106,8 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """One line of a log: secrets are masked, and every text is escaped (rule 285), a traceback line by line."""
+    """One line of a log: secrets are masked, and every text is escaped (rule: escape-at-the-edge), a traceback line by
+    line."""
     told = {
         name: escaped_lines(value) if name == "exception" and isinstance(value, str) else escaped_document(value)
         for name, value in masked_document(fields).items()

@@ -60,7 +60,8 @@ def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listin
 
 
 def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed; for the owner only (rule 286).
+    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed; for the owner only
+    (rule: state-is-private).
 
     Raises (when called):
         StorageError: the folder cannot be written.
@@ -235,7 +236,8 @@ def refused_besides(outcome: OperationOutcome, reason: str) -> OperationOutcome:
 
 
 def with_left_out(outcome: OperationOutcome, unreadable: Mapping[str, str]) -> OperationOutcome:
-    """The outcome with what was left out because it cannot be read: path → a sentence with it (rule 186)."""
+    """The outcome with what was left out because it cannot be read: path → a sentence with it
+    (rule: leave-out-unreadable-files)."""
     if not unreadable:
         return outcome
     told = f"left {len(unreadable)} file(s) out: {next(iter(unreadable.values()))}"

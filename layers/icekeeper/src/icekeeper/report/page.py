@@ -90,7 +90,8 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    """The page as HTML; what tables are called and what was said of them stays text, whatever it holds (rule 285)."""
+    """The page as HTML; what tables are called and what was said of them stays text, whatever it holds
+    (rule: escape-at-the-edge)."""
     html = Element("html", lang="en")
     head = ElementTree.SubElement(html, "head")
     ElementTree.SubElement(head, "meta", charset="utf-8")

@@ -90,7 +90,7 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
 def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
     """Print a text in lines of the console's width, all but the first indented; only a longer word exceeds it.
 
-    The lines are printed one by one: a console of the command escapes line breaks in a text (rule 285).
+    The lines are printed one by one: a console of the command escapes line breaks in a text (rule: escape-at-the-edge).
     """
     for line in textwrap.wrap(text.plain, console.width - indent, break_long_words=False, break_on_hyphens=False):
         console.print(begin + Text(line, text.style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Proof that a new file holds exactly the copied row groups, with their row lineage (rule 32)."""
+"""Proof that a new file holds exactly the copied row groups, with their row lineage (rule: prove-before-commit)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from icekeeper.storage.part_plan import CopiedRange, etag_problem
 from icekeeper.storage.read_ahead import Read, direct_reads
 from icekeeper.storage.storage import Storage
 
-# Proof that the rows of a new file have the ids and last changes that a reader found before (rule 32).
+# Proof that the rows of a new file have the ids and last changes that a reader found before
+# (rule: prove-before-commit).
 #
 # The two columns are decoded for every row group, whether they were copied or encoded anew: they decide which row a row
 # is, and a null among them would stand for something else than before.
@@ -113,7 +114,7 @@ def _is_inherited(batch: pa.RecordBatch, inherited: InheritedLineage) -> bool:
     return bool(same) and row_ids.equals(pa.arange(first, first + batch.num_rows))
 
 
-# Proof that a new file holds exactly the row groups that were copied into it (rule 32).
+# Proof that a new file holds exactly the row groups that were copied into it (rule: prove-before-commit).
 #
 # The file is read back from the store.  Arrow reads its footer and must see the row groups of the inputs in order:
 # their rows, sizes, values, encodings and bounds, every column chunk in a place of its own.  The bytes there must have
@@ -191,7 +192,8 @@ def _sample(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]) ->
         yield number, min(range(len(found[number].pieces)), key=lambda i: found[number].pieces[i].size)
 
 
-# Proof for a new file that its store assembled of ranges nobody read (rule 32, rule 131).
+# Proof for a new file that its store assembled of ranges nobody read
+# (rule: prove-before-commit, store-copies-the-judged-object).
 #
 # It rests on the store: that it copied each range from the object with the ETag that was seen when its footer was read,
 # and put the parts together in order.  What can be seen of that is compared: the ETags of the parts and of the object

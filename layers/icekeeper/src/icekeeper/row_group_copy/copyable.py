@@ -1,4 +1,5 @@
-"""Judges by its footer whether a file's row groups can be copied (rule 129), and plans the new file."""
+"""Judges by its footer whether a file's row groups can be copied (rule: copy-only-checked-footers), and plans the new
+file."""
 
 from __future__ import annotations
 
@@ -167,7 +168,8 @@ class CopyableFile:
 
 
 def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
-    """The bytes of row groups, as far as they tell how large these are beside ``least`` for each (rule 161).
+    """The bytes of row groups, as far as they tell how large these are beside ``least`` for each
+    (rule: copy-only-unchanged-row-groups).
 
     ``full`` bytes of ``memory`` count as ``least`` in the file, because memory is what ends a row group whose rows
     take far fewer bytes there; decoding them again would give no larger ones.
@@ -254,8 +256,8 @@ def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
 # Which lineage columns of a row group can be copied as they are (pure).
 #
 # Both must have a value for every row: a null stands for what a row inherits from its file, and in the new file it
-# would inherit something else (rule 130).  Statistics must tell that, and the least and greatest value for the
-# manifest.
+# would inherit something else (rule: copied-rows-store-their-ids).  Statistics must tell that, and the least and
+# greatest value for the manifest.
 
 
 def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
@@ -275,7 +277,8 @@ def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
     return struct.unpack("<q", told.min_value)[0], struct.unpack("<q", told.max_value)[0]
 
 
-# Judges by its footer whether the row groups of a file can be copied into an output as they are (rule 129).
+# Judges by its footer whether the row groups of a file can be copied into an output as they are
+# (rule: copy-only-checked-footers).
 
 # Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
@@ -368,7 +371,7 @@ def _copyable(
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
     parts = tuple(_row_groups(metadata.row_groups, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
-        # They must not share a file with others (rule 18).
+        # They must not share a file with others (rule: ids-never-mixed).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
     return CopyableFile(
         footer=footer.with_bytes_from(min((piece.start for piece in indexes), default=footer.start)),

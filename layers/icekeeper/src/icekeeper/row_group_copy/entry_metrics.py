@@ -1,4 +1,5 @@
-"""The metrics of a copy's manifest entry, from its inputs' entries and footers (rule 25) (pure)."""
+"""The metrics of a copy's manifest entry, from its inputs' entries and footers (rule: metrics-contain-every-value)
+(pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from icekeeper.row_group_copy.lineage import LineageFacts
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID
 
-# The metrics of a copy's manifest entry, from the entries of its inputs and their footers (rule 25) (pure).
+# The metrics of a copy's manifest entry, from the entries of its inputs and their footers
+# (rule: metrics-contain-every-value) (pure).
 #
 # Sizes and the number of values are in the footers, nulls in most.  NaN and bounds come from the entries, whose bounds
 # may be cut and are right still: the least lower bound lies below every value.  A column that holds nothing with bounds
@@ -138,7 +140,7 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
     def order(value: Any) -> Any:
         return comparable(kind, value)
 
-    # Encoded anew: the bounds of a promoted type may have their old width (rule 22).
+    # Encoded anew: the bounds of a promoted type may have their old width (rule: promoted-values-keep-old-width).
     highest = encode(kind, max(most, key=order)) if len(most) == len(highs) else None
     return encode(kind, min(values, key=order)), highest
 
@@ -172,11 +174,12 @@ def _cut(kind: str, bounds: tuple[bytes, bytes | None], mode: str) -> tuple[byte
     return truncated_lower(kind, least, length), None if most is None else truncated_upper(kind, most, length)
 
 
-# The manifest entry of some row groups of a file, and what that of the whole lacks, by its footer (rule 25) (pure).
+# The manifest entry of some row groups of a file, and what that of the whole lacks, by its footer
+# (rule: metrics-contain-every-value) (pure).
 #
 # Bounds are those that the footer tells of these row groups.  Those of the whole would contain every value too, but
-# Iceberg-Java answers ``MIN`` and ``MAX`` by them (platform 46): a value that lies in another row group must not be
-# one.
+# Iceberg-Java answers ``MIN`` and ``MAX`` by them (platform: java-min-max-from-bounds): a value that lies in another
+# row group must not be one.
 
 _Counts = dict[int, int]
 

@@ -203,7 +203,7 @@ class ParquetSchema:
 
     @property
     def has_lineage(self) -> bool:
-        """Whether the last two columns are those of row lineage (rule 17)."""
+        """Whether the last two columns are those of row lineage (rule: rows-keep-their-lineage)."""
         return _has_lineage(self.elements)
 
     @property
@@ -422,7 +422,7 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
 
 def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
     """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others
-    (platform 45).
+    (platform: arrow-aborts-on-statistics).
 
     Raises:
         CannotCopy: they do not.
@@ -474,10 +474,11 @@ def check_apart(pieces: list[Piece], first: int, end: int) -> None:
             raise CannotCopy(f"claims two things at byte {after.start}")
 
 
-# Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims (rule 129).
+# Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims
+# (rule: copy-only-checked-footers).
 #
 # Where a page has a checksum, it is that of the bytes behind its header as they are compressed, in pages of every kind
-# and version (apache/parquet-format, "Checksumming") (rule 247).
+# and version (apache/parquet-format, "Checksumming") (rule: verify-page-checksums).
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _USUAL_HEADER = 512
@@ -584,7 +585,8 @@ class PageWalk:
             self._check()
 
 
-# Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure) (rule 131).
+# Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure)
+# (rule: store-copies-the-judged-object).
 #
 # A footer that claims a chunk to end before its last page does is read well where the rest of the page follows all the
 # same, and not in a copy, where something else follows.  So what ends a chunk must be certain: an offset index whose

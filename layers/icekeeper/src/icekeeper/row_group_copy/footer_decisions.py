@@ -24,13 +24,15 @@ from icekeeper.row_group_copy.footer_structs import (
 )
 from icekeeper.rows.arrow_schema import LeafColumn
 
-# What a copied footer says of every optional field: one decision for each, for all row groups of a file (rule 200).
+# What a copied footer says of every optional field: one decision for each, for all row groups of a file
+# (rule: uniform-footers).
 #
 # Writers have habits: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Readers
 # written in Rust refuse a file of which only some row groups follow a habit, or take what some row groups state for the
-# whole file (platform 100).  So a new footer speaks with one voice: a field is given to all, dropped from all, or kept
-# only where all inputs of the file have it.  :data:`DECISIONS` is that list, for the structures of ``parquet.thrift``
-# (apache/parquet-format); a field that is not in it fails a test.  Everything here is pure.
+# whole file (platform: rust-readers-need-uniform-footers).  So a new footer speaks with one voice: a field is given to
+# all, dropped from all, or kept only where all inputs of the file have it.  :data:`DECISIONS` is that list, for the
+# structures of ``parquet.thrift`` (apache/parquet-format); a field that is not in it fails a test.  Everything here is
+# pure.
 
 
 class Decision(Enum):
@@ -85,7 +87,8 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
         "nan_count": DROPPED,  # a reader may take the count of some row groups for that of the file
     },
     SizeStatistics: {
-        "unencoded_byte_array_data_bytes": OWN,  # what later merges know of texts in memory (rule 161)
+        # What later merges know of texts in memory (rule: copy-only-unchanged-row-groups).
+        "unencoded_byte_array_data_bytes": OWN,
         "repetition_level_histogram": OWN,
         "definition_level_histogram": OWN,
     },
@@ -207,8 +210,9 @@ def kept_column_index(chunk: ColumnChunk, column: int, lacks: Lacks) -> Piece | 
 def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = True) -> bool:
     """Whether readers would misread the bounds of this column chunk.
 
-    Bounds of uuids (rule 26), and equal bounds of floats, which readers take for the only value (rule 122): that is so
-    but for zeros, which have two signs, where the column surely holds no NaN.
+    Bounds of uuids (rule: no-uuid-bounds), and equal bounds of floats, which readers take for the only value
+    (rule: no-misread-float-bounds): that is so but for zeros, which have two signs, where the column surely holds no
+    NaN.
     """
     if leaf.repeated:
         return False

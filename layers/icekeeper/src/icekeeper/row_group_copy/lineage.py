@@ -1,4 +1,5 @@
-"""Encodes the columns of row lineage for row groups whose other columns are copied (rule 130)."""
+"""Encodes the columns of row lineage for row groups whose other columns are copied
+(rule: copied-rows-store-their-ids)."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def _bytes(column: pa.Array) -> memoryview:
     return memoryview(column.buffers()[1])[start:end]
 
 
-# Encodes the two columns of row lineage for a row group of which the other columns are copied (rule 130).
+# Encodes the two columns of row lineage for a row group of which the other columns are copied
+# (rule: copied-rows-store-their-ids).
 #
 # Arrow encodes them as a small Parquet file in memory, whose column chunks and page indexes are taken out of it.  Row
 # ids are not put into a dictionary, for no two are the same; nor are they encoded as differences: these would take

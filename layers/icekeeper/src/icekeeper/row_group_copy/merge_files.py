@@ -32,10 +32,11 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Counts the NaN of float columns whose manifest entries do not count them (rule 210).
+# Counts the NaN of float columns whose manifest entries do not count them (rule: count-nan-of-copied-files).
 #
-# PyIceberg's entries count none.  Where footers do, as DuckDB's from 2.0 on (platform 103), they are believed; else the
-# column alone is decoded.  Decoding also finds bounds where the entry has none, as DuckDB writes none beside NaN.
+# PyIceberg's entries count none.  Where footers do, as DuckDB's from 2.0 on (platform: duckdb-2-counts-nan), they are
+# believed; else the column alone is decoded.  Decoding also finds bounds where the entry has none, as DuckDB writes
+# none beside NaN.
 
 # The columns of a row group may take 32 MiB while they are read.
 _FILES_AT_ONCE = BoundedSemaphore(4)
@@ -143,7 +144,7 @@ def _facts(opened: ParquetRows, group: int, leaves: Sequence[LeafColumn]) -> dic
     )
     for batch in batches:
         columns = list(_without_structs(batch.columns))
-        if len(columns) != len(leaves):  # a path may name two columns to pyarrow (platform 9)
+        if len(columns) != len(leaves):  # a path may name two columns to pyarrow (platform: pyarrow-dotted-columns)
             raise CannotCopy("has columns whose paths are the same to Arrow")
         for leaf, values in zip(leaves, columns, strict=True):
             found[leaf.field_id] = _with_values(found[leaf.field_id], values.drop_null())
@@ -260,7 +261,8 @@ def merge_files(
         FileUnreadable: a page of an input has another checksum than its bytes; nothing is left.
         StorageError: the store failed, and nothing is left.
         RowsNotKept: the file does not hold what was read.
-        OutputUnproved: the store failed before that was known; the file is left to the caller (rule 183).
+        OutputUnproved: the store failed before that was known; the file is left to the caller
+            (rule: failed-read-is-no-evidence).
     """
     layout = lay_out([file for _, file in inputs])
     if isinstance(layout, NotCopyable):

@@ -70,7 +70,8 @@ def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> byte
 
 
 def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
-    """A footer that Arrow wrote, and reads as ``seen``, without bounds of some of its row groups only (rule 200).
+    """A footer that Arrow wrote, and reads as ``seen``, without bounds of some of its row groups only
+    (rule: uniform-footers).
 
     Arrow states none of a row group with values of more than 4 KiB, or with NaN alone.  A footer that this version does
     not understand stays as it is.

@@ -1,4 +1,5 @@
-"""Writes the new file: streams ranges of every input, or has the store copy them (rule 131)."""
+"""Writes the new file: streams ranges of every input, or has the store copy them
+(rule: store-copies-the-judged-object)."""
 
 from __future__ import annotations
 
@@ -308,7 +309,8 @@ def _in_steps(storage: Storage, path: str) -> Iterator[_Steps]:
 
 
 class _Steps:
-    """An open file, of which one call reads no more than stays in the processor's caches (platform 74)."""
+    """An open file, of which one call reads no more than stays in the processor's caches
+    (platform: read-by-one-megabyte)."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -24,7 +24,8 @@ from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTa
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 
-# Position deletes that name their data file in another spelling than its manifest does: they are refused (rule 177).
+# Position deletes that name their data file in another spelling than its manifest does: they are refused
+# (rule: refuse-misspelled-deletes).
 #
 # Readers compare the text, as the specification has it, so that such a delete deletes nothing for them.  Its writer
 # meant rows that are there: merged or dropped as dangling, it would be lost for good.
@@ -54,7 +55,7 @@ def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
 
 
 def other_spellings(path: str) -> frozenset[str]:
-    """The spellings of a path that writers mix, without its own (platform 26) (pure)."""
+    """The spellings of a path that writers mix, without its own (platform: engines-mix-path-spellings) (pure)."""
     parts = split_path(path)
     keys = {parts.key, unquote(parts.key), "/".join(part for part in parts.key.split("/") if part)}
     if parts.scheme in LOCAL_SCHEMES:
@@ -143,7 +144,8 @@ def position_rows(
             table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
             least = pc.min(table["pos"]).as_py()
             if least is not None and least < 0:
-                # Bitmaps have no such position, and which row was meant is not known (rule 11).
+                # Bitmaps have no such position, and which row was meant is not known
+                # (rule: unreadable-delete-blocks-its-files).
                 raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
@@ -195,7 +197,8 @@ def live_at(deleted: pa.Array, length: int) -> pa.Array:
 # Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
 # Delete files are read once per task and streamed.  If a task has more equality keys than its memory holds, they are
 # taken in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory
-# stays bounded (rule 171).  Rows are looked up several batches at a time: a call costs as much as the keys are many.
+# stays bounded (rule: bounded-worker-memory).  Rows are looked up several batches at a time: a call costs as much as
+# the keys are many.
 
 # What a key takes besides its own bytes while it is sorted, or while Arrow hashes it to look rows up.
 KEY_BYTES = 48
@@ -449,7 +452,8 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
         for number in numbers:
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
-            # A key column that the file lacks is an error and not a key of nulls (rule 11).
+            # A key column that the file lacks is an error and not a key of nulls
+            # (rule: unreadable-delete-blocks-its-files).
             file = ReadableFile(delete.path, delete.file_format, verify_checksums=task.verify_checksums)
             batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
             count = 0
@@ -470,7 +474,8 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
 
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
-    """Whether a column can be null in two ways that Java tells apart: by itself and with its struct (rule 242)."""
+    """Whether a column can be null in two ways that Java tells apart: by itself and with its struct
+    (rule: refuse-null-struct-keys)."""
     optional = 0
     for position in path:
         field = fields[position]

@@ -89,7 +89,7 @@ class LeafColumn:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether manifests and file footers may have bounds for it (platform 20).
+        """Whether manifests and file footers may have bounds for it (platform: java-orders-uuids-signed).
 
         Readers prune by both, and they disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
         numbers, and finds nothing between bounds in the order of the bytes.  Inside lists and maps nobody prunes.
@@ -106,7 +106,7 @@ def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.
 
     Raises:
-        TableUnsupported: a column's type cannot be carried through a rewrite (rule 23).
+        TableUnsupported: a column's type cannot be carried through a rewrite (rule: read-faithfully-or-not-at-all).
     """
     return {**schema, "fields": _stored_fields(schema["fields"], "")}
 

@@ -1,4 +1,5 @@
-"""Finds the rows that equality deletes remove, and counts the keys they may match (rule 151)."""
+"""Finds the rows that equality deletes remove, and counts the keys they may match
+(rule: copy-under-keys-only-if-none-match)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 # one number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if
 # that is higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification,
 # "Equality Delete Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares, but for NaN of other
-# bits (rule 180).
+# bits (rule: nan-is-one-value).
 #
 # Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
 # order, and only those between the least and the greatest value that is looked up are hashed.
@@ -165,7 +166,8 @@ def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
     return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
 
 
-# Counts the deleted keys that rows may have of which only the ranges of their columns are known (rule 151) (pure).
+# Counts the deleted keys that rows may have of which only the ranges of their columns are known
+# (rule: copy-under-keys-only-if-none-match) (pure).
 #
 # A row group's statistics tell such ranges.  A bound only says that no value lies beyond it: it need not occur, so it
 # may have been cut.  Nobody's bounds contain NaN, and the zeros of either sign are one value to them.

@@ -22,7 +22,8 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Arrow's own threads inside a task, never more of them than the cores that the task was given (rule 134).
+# Arrow's own threads inside a task, never more of them than the cores that the task was given
+# (rule: use-only-assigned-cores).
 
 
 def arrow_threads() -> bool:
@@ -64,7 +65,7 @@ def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
 
 # Opens Parquet files so that what is read of a row group is in memory by pieces, however large it is.
 #
-# Arrow reads a column chunk whole unless it is told how much of it to buffer (platform 75).
+# Arrow reads a column chunk whole unless it is told how much of it to buffer (platform: arrow-keeps-column-chunks).
 
 _SMALL_BYTES = 4 * 1024 * 1024
 """A file of so many bytes is read as Arrow does, without a look at its row groups."""
@@ -97,8 +98,8 @@ def open_parquet(
     """A file whose rows are read in batches of ``batch_rows``, or of fewer if they are wide; of one row group, or all.
 
     ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
-    ``verify_checksums``: reading a page whose checksum is not that of its bytes raises an error (rule 247), which Arrow
-    does only when it is asked to (platform 118).
+    ``verify_checksums``: reading a page whose checksum is not that of its bytes raises an error
+    (rule: verify-page-checksums), which Arrow does only when it is asked to (platform: arrow-page-checksums).
 
     Raises:
         pa.ArrowException, OSError: the file is damaged.
@@ -156,7 +157,7 @@ def _portions(footer: pq.FileMetaData, share: float, batch_rows: int) -> Iterato
 # Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
 # ``iceberg.id``).
 
-# Rows of a batch; so many keep a worker's memory flat at full speed (platform 8).
+# Rows of a batch; so many keep a worker's memory flat at full speed.
 BATCH_ROWS = 128 * 1024
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
@@ -207,7 +208,7 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
             rows = footer.num_rows if groups is None else sum(footer.row_group(n).num_rows for n in groups)
             yield from _without_columns(rows)
         return
-    # A dot in a column name means a path to pyarrow (platform 9), so such files are read whole.
+    # A dot in a column name means a path to pyarrow (platform: pyarrow-dotted-columns), so such files are read whole.
     wanted = None if any("." in name for name in names) else list(names)
     rows, threads = parquet.batch_rows, parquet.threads
     for groups in parquet.portions:
@@ -268,7 +269,8 @@ def projected_rows(
 
 @contextmanager
 def reading(path: str, storage: Storage) -> Iterator[None]:
-    """Whatever shows that a data or delete file is not there, or not as the table says, names the file (rule 215).
+    """Whatever shows that a data or delete file is not there, or not as the table says, names the file
+    (rule: leave-out-unreadable-files).
 
     Raises:
         FileUnreadable: as said; also in place of what says that the file is no delete file, or of another schema.
@@ -291,7 +293,8 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
 
 # Tells by its manifest entry alone whether this version can read a data file (pure).
 
-# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform 40): some moments from 1677 to 2262.
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform: arrow-orc-nanoseconds): some moments
+# from 1677 to 2262.
 _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
 _MICRO_TIMES = ("timestamp", "timestamptz")
 

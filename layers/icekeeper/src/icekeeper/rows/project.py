@@ -17,7 +17,7 @@ from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of, r
 
 # Fills in a column that a file lacks: with the identity partition value, the initial default, or null.
 #
-# Source: specification, "Column Projection", "Default values" (rule 21).
+# Source: specification, "Column Projection", "Default values" (rule: absent-column-value).
 
 Constant: TypeAlias = Callable[[int], pa.Array]
 """Makes a column of so many rows, all of which hold the same value."""
@@ -69,7 +69,8 @@ def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array
     return pa.repeat(one[0], length)
 
 
-# Tells whether values of a file's type are the same values in a table's type (pure) (rule 181).
+# Tells whether values of a file's type are the same values in a table's type (pure)
+# (rule: read-faithfully-or-not-at-all).
 #
 # Arrow casts far more than Iceberg promotes: text to the number that it spells, ``true`` to 1, a moment to its time of
 # day, a double to the nearest float.  Engines do not, or do otherwise.
@@ -124,9 +125,10 @@ def _family(kind: pa.DataType) -> str | None:
 
 # Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
 #
-# Source: specification, "Column Projection", "Schema Evolution" (rule 20, rule 22).  A file without ids gets those of
-# the name mapping or, without one, of its columns' positions (rule 218).  Converters are made once per file; a column
-# that needs none is passed on as it is.
+# Source: specification, "Column Projection", "Schema Evolution"
+# (rule: columns-by-field-id, promoted-values-keep-old-width).  A file without ids gets those of the name mapping or,
+# without one, of its columns' positions (rule: columns-by-field-id).  Converters are made once per file; a column that
+# needs none is passed on as it is.
 
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -231,8 +233,8 @@ def _mapping_by_position(
 ) -> Sequence[Mapping[str, Any]]:
     """The name mapping that gives each column its position, counted from 1, as id, which is what Iceberg-Java does.
 
-    Java does it whatever the columns are, and reads nested ones as null (platform 107).  Here every column must be the
-    very one that has that id, by name and type (rule 218).
+    Java does it whatever the columns are, and reads nested ones as null (platform: java-reads-by-position).  Here every
+    column must be the very one that has that id, by name and type (rule: columns-by-field-id).
 
     Raises:
         TableUnsupported: one is not.

@@ -25,8 +25,8 @@ from icekeeper.storage.storage import Storage
 # Decodes small inputs of a task ahead, in threads, while the rows before them are looked at and written.
 #
 # Arrow decodes the columns of a file side by side, which a small file is not worth: its columns are done before a
-# thread has taken one.  So a thread decodes small files as a whole, some neighbours at a time (platform 87).  What is
-# decoded ahead has a bound of memory (rule 190).
+# thread has taken one.  So a thread decodes small files as a whole, some neighbours at a time
+# (platform: tiny-files-one-decoder).  What is decoded ahead has a bound of memory (rule: decode-ahead-in-order).
 
 InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
 """An input and its rows, which may be decoded by whoever reads them."""
@@ -212,7 +212,8 @@ def read_rows(
     """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts what was read.
 
     ``deletes`` is what :func:`.deleted_rows_of` found for these inputs, or for more; ``None``: it is found now.
-    Threads that read ahead end with the iterator: close it where it may be left before its end (rule 190).
+    Threads that read ahead end with the iterator: close it where it may be left before its end
+    (rule: decode-ahead-in-order).
 
     Raises:
         FileUnreadable: an input or delete file is missing, damaged, of another schema, or holds another number of rows
@@ -270,7 +271,8 @@ def _unreadable(task: ReadTask, storage: Storage) -> dict[str, str]:
 
 
 def _without(task: ReadTask, unreadable: Collection[str]) -> ReadTask:
-    """The task without the inputs that cannot be read, or need a delete file that cannot (rule 11)."""
+    """The task without the inputs that cannot be read, or need a delete file that cannot
+    (rule: unreadable-delete-blocks-its-files)."""
     bad = {number for number, delete in enumerate(task.deletes) if delete.path in unreadable}
     left = (source for source in task.inputs if source.path not in unreadable and bad.isdisjoint(source.deletes))
     return replace(task, inputs=tuple(left))

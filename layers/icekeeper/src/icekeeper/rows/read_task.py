@@ -40,7 +40,8 @@ class ReadableFile:
     file_size_in_bytes: int | None = None
     """What its manifest entry says; ``None``: not known here."""
     verify_checksums: bool = True
-    """Whether a Parquet file with a page whose checksum is not that of its bytes is unreadable (rule 247)."""
+    """Whether a Parquet file with a page whose checksum is not that of its bytes is unreadable
+    (rule: verify-page-checksums)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class ReadTask:
 
     @property
     def key_memory_bytes(self) -> int:
-        """Most bytes of memory that looking up keys of equality deletes takes (rule 171)."""
+        """Most bytes of memory that looking up keys of equality deletes takes (rule: bounded-worker-memory)."""
         return 128 * 1024 * 1024
 
     @property
@@ -129,10 +130,10 @@ class ReadTask:
 
 # Row lineage: rows keep their id and the sequence number of their last change, whatever file they move to.
 #
-# Source: specification, "Row Lineage" (rule 17).  A rewrite writes both as columns, with the values that a reader of
-# the input resolves: the stored value where there is one, else for the id that of the file's first row plus the
-# position, and for the last change the file's data sequence number.  (Java takes the file sequence number; the two
-# differ only in files that were rewritten without these columns.)
+# Source: specification, "Row Lineage" (rule: rows-keep-their-lineage).  A rewrite writes both as columns, with the
+# values that a reader of the input resolves: the stored value where there is one, else for the id that of the file's
+# first row plus the position, and for the last change the file's data sequence number.  (Java takes the file sequence
+# number; the two differ only in files that were rewritten without these columns.)
 
 # Specification, "Reserved Field IDs".
 ROW_ID_ID = 2147483540
@@ -288,7 +289,8 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
 def _other_key_fields(
     metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
 ) -> list[dict[str, Any]]:
-    """The fields that equality deletes compare and ``schema`` lacks, found in any schema of the table (rule 10).
+    """The fields that equality deletes compare and ``schema`` lacks, found in any schema of the table
+    (rule: equality-keys-by-value).
 
     They are optional, because old files may lack them.  A field in a struct comes with the structs around it, which
     then hold nothing else.

@@ -1,4 +1,5 @@
-"""Claims: in which folders each table has files (rule 89); tables that were cut off (rule 271)."""
+"""Claims: in which folders each table has files (rule: ask-neighbours-before-deleting); tables that were cut off
+(rule: cut-off-endless-tables)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import Any, Protocol, TypeAlias
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.model import TableName
 
-# Claims: in which folders each table was seen to have files, so that no other table deletes them there (rule 89).
+# Claims: in which folders each table was seen to have files, so that no other table deletes them there
+# (rule: ask-neighbours-before-deleting).
 #
 # An entry of a catalog claims its table's location and every other folder that holds files of the table: a
 # ``write.data.path`` elsewhere, another table's files that ``add_files`` took in.  A claim is a hint where to look and
@@ -212,7 +214,8 @@ def _is_in(inner: str, outer: str) -> bool:
     return inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 
-# Tables whose reading or maintenance was cut off because it took too long, by catalog entry (rule 271).
+# Tables whose reading or maintenance was cut off because it took too long, by catalog entry
+# (rule: cut-off-endless-tables).
 #
 # They are filed under the names by which a catalog lists them, because a table that cannot be read has no other; so a
 # copied UUID makes nobody else wait.
@@ -251,7 +254,8 @@ class CutOff:
         return self.cut_ms + min(_LONGEST_WAIT_MS, _FIRST_WAIT_MS << min(self.times - 1, _MOST_DOUBLINGS))
 
     def waits(self, now_ms: int) -> bool:
-        """Whether it is not yet to be tried; a record of a clock that was ahead bars nothing (rule 170)."""
+        """Whether it is not yet to be tried; a record of a clock that was ahead bars nothing
+        (rule: future-records-bar-nothing)."""
         return self.cut_ms <= now_ms < self.until_ms
 
     @property

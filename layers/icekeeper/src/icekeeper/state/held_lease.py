@@ -2,10 +2,10 @@
 
 It is short, so that a process that was killed bars nobody for more than minutes; the thread renews it several times
 before it runs out.  A holder that stood still for longer (a laptop that slept) may find that another one has taken it,
-and from then on does nothing more (rule 70).
+and from then on does nothing more (rule: lost-lease-changes-nothing).
 
 A process that is killed gives nothing back.  Where it can be proven to be dead, its lease is gone for whoever looks;
-elsewhere the lease runs out (rule 249).
+elsewhere the lease runs out (rule: dead-holders-bar-nobody).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which table a record in the state is about (rule 111), and the address of the state itself."""
+"""Which table a record in the state is about (rule: table-identity-is-its-uuid), and the address of the state
+itself."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 
-# Which table a record in the state is about (rule 111).
+# Which table a record in the state is about (rule: table-identity-is-its-uuid).
 #
 # A table is identified by its UUID, whatever catalogs call it and wherever it has moved.  Names are only shown to
 # people: if records were filed under them, a rename, a second catalog, another case or another spelling of the
@@ -52,7 +53,7 @@ class TableIdentity:
 
     @property
     def lease_key(self) -> str:
-        """The key of the table's lease: UUID and location (rule 270).
+        """The key of the table's lease: UUID and location (rule: copied-uuids-hold-up-nobody).
 
         As JSON, so that no UUID reads like the name of a slot, and none runs into a location.
         """
@@ -73,7 +74,8 @@ class TableIdentity:
         return self.key == other.key
 
     def is_same_copy(self, other: TableIdentity) -> bool:
-        """Whether both are the same copy of the same table, whatever catalogs call it (rule 270)."""
+        """Whether both are the same copy of the same table, whatever catalogs call it
+        (rule: copied-uuids-hold-up-nobody)."""
         return self.lease_key == other.lease_key
 
 

@@ -1,4 +1,4 @@
-"""Leases (rule 112), slots for passes at once, and the mark of a scheduled detection (pure)."""
+"""Leases (rule: one-lease-holder), slots for passes at once, and the mark of a scheduled detection (pure)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Protocol
 from icekeeper.errors import LeaseHeld, LeaseLost
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 
-# Leases: which run may maintain a table (rule 112); what a store of leases does, and the rules that every one keeps.
+# Leases: which run may maintain a table (rule: one-lease-holder); what a store of leases does, and the rules that every
+# one keeps.
 #
 # A lease is a time stamp that is written on a condition: a run that finds it free or expired writes its own, and of
 # several runs only one succeeds.  The store's own expiry of items (DynamoDB's TTL comes up to days late) only removes
 # old items and decides nothing.
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
-"""No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody (rule 170)."""
+"""No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody
+(rule: future-records-bar-nothing)."""
 PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
 """Ends the name of a holder that is a process: where it runs, and when it began there."""
 
@@ -157,8 +159,8 @@ def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
 # Slots: how many tables are maintained at once over all runs that share a state (``max_concurrent_jobs``).
 #
 # A slot is a lease without a table.  A pass of a scheduled run takes one of as many as the deployment allows, so the
-# limit holds also over runs and processes that overlap (rule 127); the slot of one that was killed runs out.  A pass
-# that a person starts takes none.
+# limit holds also over runs and processes that overlap (rule: overlapping-runs-share-slots); the slot of one that was
+# killed runs out.  A pass that a person starts takes none.
 
 
 def slot_keys(limit: int) -> list[str]:

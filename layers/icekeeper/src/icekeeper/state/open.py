@@ -14,7 +14,8 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.
 
     The first use creates a missing file, but never a missing DynamoDB table, nor the folder of a file that the variable
-    names: it may be a volume that is not mounted, with the pins that protect files (rule 189).
+    names: it may be a volume that is not mounted, with the pins that protect files
+    (rule: never-create-named-state-folders).
 
     Raises:
         PolicyError: the variable is malformed, or no region is known.

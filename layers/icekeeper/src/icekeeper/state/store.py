@@ -18,7 +18,7 @@ from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import LeaseStore
 
-# What a scan remembers of its tables, gathered and written many tables at a time (rule 154).
+# What a scan remembers of its tables, gathered and written many tables at a time (rule: protection-is-written-at-once).
 #
 # A write waits for the disk or for an answer, and one for each of ten thousand tables costs more than all that a scan
 # decides.  So this is for what a scan finds out again where it is lost, and for nothing that protects a table.
@@ -101,7 +101,7 @@ def _record(values: Any) -> IdleSince | None:
         return None
 
 
-# Lake stats: how every table looked when last seen, maintained or not (rule 118).
+# Lake stats: how every table looked when last seen, maintained or not.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class LakeStatsStore(Protocol):
 #
 # A list is written before the commit that unreferences its files.  It is a hint and no permission: the run that
 # finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes
-# (rule 79).
+# (rule: record-deletions-before-commit).
 
 
 class PendingDeletionStore(Protocol):
@@ -166,7 +166,8 @@ class PendingDeletionStore(Protocol):
         ...
 
 
-# The quarantine ledger: how often passes over a table saw each orphan (``orphan_min_sightings``) (rule 99).
+# The quarantine ledger: how often passes over a table saw each orphan (``orphan_min_sightings``)
+# (rule: limit-orphans-per-sweep).
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +207,12 @@ class QuarantineLedger(Protocol):
         ...
 
 
-# Requests for a pass outside the schedule: at most one per copy of a table, a new one replaces it (rule 117).
+# Requests for a pass outside the schedule: at most one per copy of a table, a new one replaces it
+# (rule: one-request-one-claim).
 
 MAX_SETTINGS = 16 * 1024
-"""Bytes of a request's settings as JSON text; failures take most of a payload when there are any (platform 12)."""
+"""Bytes of a request's settings as JSON text; failures take most of a payload when there are any
+(platform: step-functions-payload-limit)."""
 # Names in Glue and S3 Tables have at most 255 characters a level, of which Iceberg knows many.
 _LONGEST_NAME = 4096
 LAST_MS = 253_402_300_799_999
@@ -235,7 +238,8 @@ class RequestStore(Protocol):
     def pending(self) -> tuple[MaintenanceRequest, ...]:
         """The requests of all catalogs that no pass has claimed, oldest first.
 
-        A record that :func:`stored_request` does not understand is passed over, with a line in the log (rule 265).
+        A record that :func:`stored_request` does not understand is passed over, with a line in the log
+        (rule: skip-malformed-requests).
         """
         ...
 
@@ -304,7 +308,8 @@ def _settings(text: str) -> dict[str, str]:
     return found
 
 
-# When each named schedule of a table last ran: one record per copy of the table and schedule (rule 111).
+# When each named schedule of a table last ran: one record per copy of the table and schedule
+# (rule: table-identity-is-its-uuid).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,8 +350,8 @@ class ScheduleStore(Protocol):
 
 # Staged loads: files that a writer puts into a table's location before a commit names them, and how the load ended.
 #
-# As in Modak, staged files awaiting adoption must never be deleted (rule 103).  Files of failed loads are deleted as
-# the record names them, never by listing (rule 104).
+# As in Modak, staged files awaiting adoption must never be deleted (rule: staged-files-stay).  Files of failed loads
+# are deleted as the record names them, never by listing (rule: clean-failed-loads-from-record).
 
 
 class LoadOrigin(StrEnum):
@@ -432,7 +437,8 @@ class StagingStore(Protocol):
         ...
 
 
-# Data and delete files that a pass could not read, so that the next ones leave them alone for a while (rule 216).
+# Data and delete files that a pass could not read, so that the next ones leave them alone for a while
+# (rule: retry-unreadable-files-weekly).
 
 RETRY_MS = 7 * 24 * HOUR_MS
 """After so long a file is tried again: somebody may have restored it."""
@@ -516,7 +522,8 @@ def hours_between(first: str, last: str) -> int:
 UNTIL_REMOVED_MS = 253_402_300_799_000
 """The end of a pin that only a person removes: the last second of the year 9999."""
 OVERLAP_MS = 24 * HOUR_MS
-"""Passes whose reports cross end within this time; one recorded later still is of a clock that was ahead (rule 170)."""
+"""Passes whose reports cross end within this time; one recorded later still is of a clock that was ahead
+(rule: future-records-bar-nothing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

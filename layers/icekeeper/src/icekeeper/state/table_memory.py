@@ -141,7 +141,8 @@ class TableMemory:
         return self.store.unreadable_files.of_table(self.identity)
 
     def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
-        """Those of them that are not yet to be tried again: path → a sentence that names it (rule 216).
+        """Those of them that are not yet to be tried again: path → a sentence that names it
+        (rule: retry-unreadable-files-weekly).
 
         Raises:
             StorageError: the store cannot be read.

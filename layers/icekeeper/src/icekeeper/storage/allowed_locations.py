@@ -1,4 +1,5 @@
-"""Where the files of one table may be read, written, listed and deleted, and the guard that holds it (rule 92).
+"""Where the files of one table may be read, written, listed and deleted, and the guard that holds it
+(rule: bound-every-table).
 
 A table's metadata name its files, and whoever may write the table chooses these names.  So every table has a bound,
 which the catalog that loaded it resolves.  It travels with the properties by which the table's files are reached, into

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from icekeeper.aws.session import Keys
 
 
-# Counts the requests with which PyArrow uploads what is written to a stream (platform 50).
+# Counts the requests with which PyArrow uploads what is written to a stream (platform: pyarrow-s3-requests).
 
 UPLOAD_PART_BYTES = 10 * 1024 * 1024
 """What is smaller is sent as one object, the rest as an upload of parts of this size."""
@@ -91,7 +91,7 @@ class _CountedUpload(WriteOnly):
 #
 # For code that knows where to read: Arrow's streams ask for the object's size first, and one stream reads one range at
 # a time.  And in place of Arrow's streams where the answer may be a redirect to anywhere, which Arrow follows
-# (platform 119): boto3 takes one for an error.
+# (platform: pyarrow-follows-redirects): boto3 takes one for an error.
 
 _ATTEMPTS = 3
 
@@ -109,7 +109,7 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
     """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: whatever it has).
 
     Raises:
-        OSError: the store answered with fewer bytes (rule 123), several times.
+        OSError: the store answered with fewer bytes (rule: short-reads-are-errors), several times.
         ObjectChanged: it has another ETag, or ends before ``start``.
         ClientError: there is no such object, or the store refuses.
         BotoCoreError: the store does not answer.
@@ -216,7 +216,8 @@ class _UploadAtClose(WriteOnly):
             self._client.put_object(Bucket=parts.authority, Key=parts.key, Body=self._held.getvalue())
 
 
-# Reads that fail when a store answers with fewer bytes than it was asked for (rule 123, platform 39).
+# Reads that fail when a store answers with fewer bytes than it was asked for
+# (rule: short-reads-are-errors, platform: arrow-short-reads-unnoticed).
 #
 # Arrow 26 returns a buffer of the size that it asked for, also when a store or proxy answered with fewer bytes: the
 # rest is whatever was in memory.  So a random mark is written to the end of each buffer beforehand; if it is still
@@ -335,8 +336,8 @@ class _WholeReads:
 #
 # A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).  One for
 # S3 has the keys with which it was made for ever, and keys expire.  So boto3, which renews them, is asked for the
-# current ones before each use, and others want a new file system (rule 137).  What is read goes on with it; what is
-# being written ends with the keys it was begun with.
+# current ones before each use, and others want a new file system (rule: renew-keys-before-use).  What is read goes on
+# with it; what is being written ends with the keys it was begun with.
 
 # Values of py-io-impl with which files are read and written by PyArrow's own file systems.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
@@ -476,7 +477,7 @@ class _Opener:
         systems = self._files.current(self._path)
         if systems is self._systems:
             return None
-        note_request(RequestKind.GET)  # for the size (platform 50)
+        note_request(RequestKind.GET)  # for the size (platform: pyarrow-s3-requests)
         stream = systems.of(self._path).open_input_file(_key(self._path))
         self._systems = systems
         return stream

@@ -31,7 +31,8 @@ TRANSIENT_CODES = frozenset(
         "TooManyRequestsException",
     }
 )
-# Refused by the kind of bucket (platform 35) or by a policy; wrong credentials are a 403 too, but with other codes.
+# Refused by the kind of bucket (platform: table-buckets-no-list-delete) or by a policy; wrong credentials are a 403
+# too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
 # What these answers say is said of the object: it is not there, is another one, or ends before that range.
 _OF_THE_OBJECT = frozenset({404, 412, 416})
@@ -39,7 +40,7 @@ _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RENEWED = "sign in again, or name a profile or role, whose keys are renewed"
 # Arrow asks for an object's size by HEAD, whose answer has no body and so no code: S3 says no more of expired keys
-# (platform 82).
+# (platform: arrow-hides-expired-keys).
 _UNTOLD = "(HTTP status 400) during HeadObject"
 # What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
@@ -78,7 +79,8 @@ def is_denied(error: Mapping[str, Any]) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether a failure to read or write an object was raised because its whole bucket is not there (rule 192)."""
+    """Whether a failure to read or write an object was raised because its whole bucket is not there
+    (rule: missing-bucket-is-a-failure)."""
     cause = error.__cause__
     return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 
@@ -87,7 +89,8 @@ def failed_by_store(error: BaseException) -> bool:
     """Whether an object could not be read because of its store or the way to it, not because of what it holds.
 
     Looks at what the error was raised from as well.  An object that is not there, or is damaged, is no such failure;
-    Arrow raises the same types for both, and only a store's have a number or are called an AWS error (rule 183).
+    Arrow raises the same types for both, and only a store's have a number or are called an AWS error
+    (rule: failed-read-is-no-evidence).
     """
     if isinstance(error, FileNotFoundError):
         return False

@@ -29,7 +29,8 @@ CONNECT_TIMEOUT_S = "3"
 
 
 def current_keys(properties: Mapping[str, str]) -> Keys | None:
-    """The keys that PyArrow is to use from now on, which boto3 renews in time; PyArrow does not (platform 53).
+    """The keys that PyArrow is to use from now on, which boto3 renews in time; PyArrow does not
+    (platform: pyarrow-finds-other-keys).
 
     ``None``: the properties hold them, or ask for none, or boto3 finds none, so that PyArrow looks by itself.
 
@@ -61,7 +62,8 @@ def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> Py
 
 
 def opening_late(filesystem: Any) -> Any:
-    """The same file system; on S3, one that sends what is smaller than 10 MB with one request (platform 50).
+    """The same file system; on S3, one that sends what is smaller than 10 MB with one request
+    (platform: pyarrow-s3-requests).
 
     It begins an upload with the first 10 MB instead of with the opening, so that what is wrong with the bucket may only
     be told when the stream is closed.  PyIceberg does not let that be chosen.

@@ -35,7 +35,8 @@ class ListedObject:
 
 
 def known_ms(modified_ms: int) -> int | None:
-    """An age as a store tells it, in epoch milliseconds; ``None`` for none after 1970 (rule 95).
+    """An age as a store tells it, in epoch milliseconds; ``None`` for none after 1970
+    (rule: orphans-outlive-the-grace-period).
 
     Stores that do not know an age tell the zero of their clock: 1970, or the year 1 or 1601.
     """

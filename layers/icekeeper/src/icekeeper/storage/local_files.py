@@ -25,7 +25,8 @@ _MAY_HOLD = os.path.isdir(_DESCRIPTORS) and hasattr(os, "O_PATH")
 
 @contextmanager
 def held(real: str, *, make: bool = False) -> Iterator[str]:
-    """Another name for a file or folder, below an opened folder: links that come later lead nowhere (rule 257).
+    """Another name for a file or folder, below an opened folder: links that come later lead nowhere
+    (rule: use-the-checked-folder).
 
     Where the system cannot do that, as outside of Linux, the name stays what it is.
 
@@ -190,10 +191,11 @@ def remove_if_empty(folder: str) -> bool:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file, and the folders above it, so that nobody ever sees part of it (rule 172).
+    """Write a file, and the folders above it, so that nobody ever sees part of it (rule: write-local-documents-whole).
 
-    Half a metadata file would be no orphan: nobody could tell whose it is (rule 91), and sweeps would be refused.  A
-    process that is killed leaves at most a file of another name, which is an orphan like others.
+    Half a metadata file would be no orphan: nobody could tell whose it is (rule: unknown-metadata-stops-sweeps), and
+    sweeps would be refused.  A process that is killed leaves at most a file of another name, which is an orphan like
+    others.
 
     Raises:
         OSError: it cannot be written; nothing remains.
@@ -253,7 +255,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A new folder where temporary files are kept, whose name begins with ``prefix``; it is gone afterwards (rule 187).
+    """A new folder where temporary files are kept, whose name begins with ``prefix``; it is gone afterwards
+    (rule: failures-cost-no-row).
 
     Raises:
         StorageError: there was no room for what the caller wrote into it.

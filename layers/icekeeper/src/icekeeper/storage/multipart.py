@@ -24,9 +24,9 @@ from icekeeper.storage.storage import Storage
 
 # Writes an S3 object with few requests and bounded memory: at once if it fits into the room, else in parts.
 #
-# Arrow's output streams send parts of 10 MB (platform 50), keep in memory whatever the store has not taken yet (100 MB
-# were measured behind 20 ms a request), and complete what an error cut short.  This one waits, and leaves nothing after
-# an error (rule 157).
+# Arrow's output streams send parts of 10 MB (platform: pyarrow-s3-requests), keep in memory whatever the store has not
+# taken yet (100 MB were measured behind 20 ms a request), and complete what an error cut short.  This one waits, and
+# leaves nothing after an error (rule: bounded-worker-memory).
 
 LEAST_ROOM = 32 * 1024 * 1024
 """Bytes that an upload may hold whoever makes it."""
@@ -193,9 +193,9 @@ class _Joined(io.RawIOBase):
 #
 # Whoever gets no object writes it in another way, perhaps as other bytes.  A store may complete an upload although its
 # completion seemed to have failed, and replace what was written meanwhile.  So that is an error: the next attempt has a
-# name of its own (rule 168).
+# name of its own (rule: attempts-never-share-a-file).
 #
-# Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform 47).
+# Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform: seaweedfs-range-copies).
 
 _AT_ONCE = 8
 _SENT_AT_ONCE = 3
@@ -254,7 +254,8 @@ def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObj
 
     A range is copied and read only while its object has the ETag that the range names.  Requests say so as a condition,
     which not every store heeds; so the ETag in each answer is compared, and of a range that the store has copied some
-    bytes are read afterwards, for the answer about a copy tells nothing of its source (rule 131).
+    bytes are read afterwards, for the answer about a copy tells nothing of its source
+    (rule: store-copies-the-judged-object).
 
     Raises:
         StorageError: there are no credentials, the path is not on S3, or the object may still appear there.

@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeAlias
 # what is shorter goes into a part that we send, together with bytes of its neighbours where it takes them to reach that
 # size.
 #
-# Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy" (platform 47).
+# Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"
+# (platform: seaweedfs-range-copies).
 
 _MiB = 1024 * 1024
 _SAMPLE_BYTES = 1024
@@ -203,8 +204,8 @@ def _split(content: Content, size: int) -> tuple[Content, Content]:
 #
 # Without encryption by KMS, S3 gives a part the MD5 of its bytes, and the object the MD5 of all those and their number
 # (Amazon S3 user guide, "Checking object integrity").  Elsewhere they are other texts: SeaweedFS derives the ETag of a
-# part that it copied from whole blocks of its source (platform 47).  So only ETags of a store that is seen to make them
-# in that way are compared.
+# part that it copied from whole blocks of its source (platform: seaweedfs-range-copies).  So only ETags of a store that
+# is seen to make them in that way are compared.
 
 _BEGINS_WITH_MD5 = re.compile(r'"?([0-9a-f]{32})')
 _OF_PARTS = re.compile(r'"?([0-9a-f]{32})-(\d+)"?')

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from icekeeper.errors import StorageError
 
-# Names of the files that a task writes: every attempt at the task has files of its own (rule 33) (pure).
+# Names of the files that a task writes: every attempt at the task has files of its own
+# (rule: attempts-never-share-a-file) (pure).
 #
 # An engine begins a task again when the worker that ran it seems dead.  That worker may only be slow: then two attempts
 # run at once, and the late one may fail after the other's files were committed.  So an attempt's number is part of the
@@ -89,7 +90,7 @@ def is_repeated(paths: Iterable[str]) -> bool:
     return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))
 
 
-# The real path of a local file or folder, with all symbolic links resolved (rule 87).
+# The real path of a local file or folder, with all symbolic links resolved (rule: compare-real-local-paths).
 #
 # A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
 # Callers ask for millions of paths in few folders, so real folders are remembered for a second, and only whether the
@@ -155,7 +156,7 @@ def _is_link(path: str) -> bool:
 #
 # Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some writers
 # percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong answer
-# has different costs (rule 85, platform 26):
+# has different costs (rule: any-spelling-protects, platform: engines-mix-path-spellings):
 #
 # * *Could this be a file that something references?*  :func:`normalise`, and what :mod:`icekeeper.storage.paths`
 #   makes of it, say yes too often rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two
@@ -329,7 +330,7 @@ def _has_dots(key: str) -> bool:
 # Normalises millions of paths of few folders: what a folder is called, and which links lie in it, is looked up once.
 #
 # :func:`~icekeeper.storage.paths.normalise` asks the file system about every single file.  Here a folder of many files
-# is listed, which tells its links for all of them (rule 87).
+# is listed, which tells its links for all of them (rule: compare-real-local-paths).
 
 # Listing a folder costs what is in it; of one of which few files are asked, each is looked at.
 _ASKED_FIRST = 8
@@ -389,7 +390,8 @@ def _folder(folder: str) -> tuple[str, Collection[str]] | None:
         return None
 
 
-# Spellings that one store takes for one object and another for two; a reference in one protects the other (rule 85).
+# Spellings that one store takes for one object and another for two; a reference in one protects the other
+# (rule: any-spelling-protects).
 #
 # SeaweedFS takes a backslash for a slash; macOS takes a letter with an accent for a letter and an accent behind it
 # (Unicode Standard Annex 15); Hadoop resolves ``.`` and ``..`` before it asks (RFC 3986, 5.2.4).  Only references are
@@ -425,7 +427,7 @@ def _may_be_folded(text: str) -> bool:
 
 # Whether a path may lie inside a location, or inside one of many: the guard of what may belong to somebody else.
 #
-# Yes where any reader, client or store could take it so, in whichever spelling (rule 85).
+# Yes where any reader, client or store could take it so, in whichever spelling (rule: any-spelling-protects).
 
 
 def may_be_under(path: str, location: str) -> bool:

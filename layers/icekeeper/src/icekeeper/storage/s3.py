@@ -1,4 +1,5 @@
-"""boto3 for S3, configured by PyIceberg's properties, and whether an answer is the store's own (rule 169)."""
+"""boto3 for S3, configured by PyIceberg's properties, and whether an answer is the store's own
+(rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
 from icekeeper.machine.metering import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 
-# Whether an answer of success is the store's own (rule 169).
+# Whether an answer of success is the store's own (rule: trust-only-own-answers).
 #
 # A proxy may answer in the place of the store, with a page of its own and status 200.  boto3 takes that for an object
-# that is written, a deletion without errors (rule 150), or a listing that ends.  What lacks what the store's own
-# answers have is made a failure that may pass, as a 502 is: boto3 repeats the request. Source: Amazon S3 API reference,
-# "Response Syntax" of each.
+# that is written, a deletion without errors (rule: trust-only-own-answers), or a listing that ends.  What lacks what
+# the store's own answers have is made a failure that may pass, as a 502 is: boto3 repeats the request. Source: Amazon
+# S3 API reference, "Response Syntax" of each.
 #
 # boto3 reads an error or a listing whole, however long it is.  Here such an answer ends at :data:`MOST_BYTES`
-# (rule 293).
+# (rule: bounded-answers).
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of an answer that is no object: a thousand keys of 1,024 characters, each of three bytes that are encoded as nine,
@@ -218,7 +219,7 @@ class LinkLocal(BotoCoreError):  # type: ignore[misc]  # botocore has no types
 
 def _look_where_it_goes(request: Any, **_: Any) -> None:
     """Look up the host of each request: its name may stand for something else by now, or on a worker's machine
-    (rule 251).
+    (rule: own-keys-stay-with-own-endpoint).
     """
     from icekeeper.aws.origins import is_link_local, origin_of  # for few stores
 
@@ -250,7 +251,7 @@ def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
     """Delete objects in parallel batches.
 
     A missing object counts as deleted.  Throttled and failed keys are tried again with growing pauses.  A key that a
-    batch cannot name, which would spoil it (platform 89), is deleted alone.
+    batch cannot name, which would spoil it (platform: control-character-keys), is deleted alone.
     """
     alone = [key for key in keys if _NOT_IN_XML.search(key)]
     together = [key for key in keys if not _NOT_IN_XML.search(key)] if alone else keys
@@ -298,7 +299,8 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
             code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else failed.for_good
-                # Of an error that names none of our keys nobody knows which are still there (rule 185).
+                # Of an error that names none of our keys nobody knows which are still there
+                # (rule: trust-only-own-answers).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
                 target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
         transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}

@@ -87,7 +87,7 @@ def _delete_s3(s3: Callable[[], Any], bucket: str, keys: Sequence[str]) -> Faile
 # Listing and looking at S3 objects through a boto3 client; paths have the scheme of the prefix.
 #
 # What a store lists may be deleted.  So a listing with anything that was not asked for is an error, and one that does
-# not come to an end, too (rule 253). Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
+# not come to an end, too (rule: check-listings). Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
 
 # The most that one answer holds.
 _PAGE = 1000
@@ -199,8 +199,8 @@ def _modified_ms(entry: Mapping[str, Any]) -> int | None:
 
 # Whether S3 lets a caller list or delete under a location, found out by requests that change nothing.
 #
-# A table bucket refuses both and does them itself (platform 35).  Where a right is missing instead, what is left undone
-# is told once (rule 139).
+# A table bucket refuses both and does them itself (platform: table-buckets-no-list-delete).  Where a right is missing
+# instead, what is left undone is told once (rule: throttles-are-failures).
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Reads S3 objects with one request each: no question for the size comes first.
 
-PyArrow asks for the size of an object (HEAD) before it reads it (platform 50).  Here the first bytes, or the last, are
-asked for right away; the answer says how large the object is (RFC 9110, "Content-Range").  That also shows an answer
-that is shorter than it should be (rule 123): such a read is repeated once.
+PyArrow asks for the size of an object (HEAD) before it reads it (platform: pyarrow-s3-requests).  Here the first bytes,
+or the last, are asked for right away; the answer says how large the object is (RFC 9110, "Content-Range").  That also
+shows an answer that is shorter than it should be (rule: short-reads-are-errors): such a read is repeated once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def read_end(client: Any, path: str, length: int) -> ObjectEnd:
 
 
 def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
-    """Whether an answer is about an object with another ETag; not every store heeds ``If-Match`` (platform 111)."""
+    """Whether an answer is about an object with another ETag; not every store heeds ``If-Match``
+    (platform: moto-ignores-copy-etag)."""
     told = answer.get("ETag")
     return told is not None and str(told).strip('"') != etag.strip('"')
 

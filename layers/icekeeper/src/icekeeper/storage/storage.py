@@ -63,9 +63,9 @@ from icekeeper.text import mask, remember_secrets
 #
 # Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
 # PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
-# S3 objects, which PyArrow does with two requests (platform 50).  Both are imported with the first object that is not
-# on this machine.  Writes never ask whether a file exists: names are unique, and the question would list, which AWS
-# table buckets refuse (platform 16).
+# S3 objects, which PyArrow does with two requests (platform: pyarrow-s3-requests).  Both are imported with the first
+# object that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question would
+# list, which AWS table buckets refuse (platform: pyiceberg-exists-lists).
 
 
 class Storage:
@@ -76,7 +76,7 @@ class Storage:
     else PyArrow reads.  Safe to share between threads.
 
     Properties of a table carry its bound.  Outside of it nothing is read, written, listed or deleted: every method that
-    takes a path raises LocationRefused, but :meth:`delete`, which reports it (rule 92).
+    takes a path raises LocationRefused, but :meth:`delete`, which reports it (rule: bound-every-table).
     """
 
     def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
@@ -120,7 +120,8 @@ class Storage:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Endpoint and region: paths of another place are other files, however they are spelled (rule 292)."""
+        """Endpoint and region: paths of another place are other files, however they are spelled
+        (rule: key-caches-by-store)."""
         return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:
@@ -558,7 +559,7 @@ class KnownFiles:
         return [partial(tuple, tuple(self.objects()))]
 
 
-# The time by a store's own clock, which also dates its files (rule 94).
+# The time by a store's own clock, which also dates its files (rule: age-by-store-clock).
 #
 # S3 tells its time with every answer.  A file system tells it by the time of a new file, which on a network file system
 # is the server's; where possible that file has no name and leaves no trace.

@@ -94,7 +94,7 @@ class Verification:
 # Checks that need nothing but the metadata document (pure).
 #
 # These are the rules whose violation Iceberg-Java or DuckDB answers with an error (specification, "Table Metadata
-# Fields", "Snapshots") (rule 47, platform 21).
+# Fields", "Snapshots") (platform: java-rejects-broken-metadata).
 
 
 def document_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
@@ -126,7 +126,7 @@ def document_problems(metadata: TableMetadata, location: str) -> Iterator[Proble
 # Checks of what format v3 added: row ids and deletion vectors (pure).
 #
 # Iceberg-Java reads most tables that fail them, and then gives one row id to two rows, or a row no id (specification,
-# "Row Lineage", "Deletion Vectors") (rule 13, rule 19).
+# "Row Lineage", "Deletion Vectors") (rule: manifest-describes-its-vector, assign-row-ids-per-attempt).
 
 _FIRST = "first-row-id"
 _ADDED = "added-rows"
@@ -193,7 +193,7 @@ def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
 
 # Checks of one manifest against its manifest list entry (pure).
 #
-# Iceberg-Java reads manifests that fail any of them, so nobody else notices (rule 47, platform 22).
+# Iceberg-Java reads manifests that fail any of them, so nobody else notices (platform: java-tolerates-damage).
 
 
 def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Problem]:

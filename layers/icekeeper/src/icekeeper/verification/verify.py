@@ -117,7 +117,8 @@ def _check_manifest(
 
 
 def _delete_scope_problems(reader: TableReader, manifests: list[ManifestFile]) -> Iterator[Problem]:
-    """Deletes of a branch or tag that stand elsewhere than the data file that they name (rule 234)."""
+    """Deletes of a branch or tag that stand elsewhere than the data file that they name
+    (rule: named-deletes-reach-anywhere)."""
     with suppress(MetadataUnreadable):  # which is a problem of its own
         for delete in deletes_standing_elsewhere(reader, manifests):
             detail = (
@@ -160,7 +161,7 @@ def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Probl
 
 
 def _not_allowed(storage: Storage, path: str) -> Problem:
-    """What is said of a file outside of the table's bound, which is not looked at (rule 92)."""
+    """What is said of a file outside of the table's bound, which is not looked at (rule: bound-every-table)."""
     try:
         storage.require([path])
     except LocationRefused as error:
@@ -171,7 +172,7 @@ def _not_allowed(storage: Storage, path: str) -> Problem:
 def _duplicates(
     per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
 ) -> Iterator[Problem]:
-    """Every file that a snapshot lists more than once (rule 34)."""
+    """Every file that a snapshot lists more than once (rule: one-spec-per-manifest)."""
     for manifests in per_snapshot:
         seen: dict[tuple[str, int | None], str] = {}
         for manifest in manifests:

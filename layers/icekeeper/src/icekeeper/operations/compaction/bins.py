@@ -1,4 +1,5 @@
-"""Divides one partition's candidates into bins: files that are merged with each other (rule 49, rule 50) (pure).
+"""Divides one partition's candidates into bins: files that are merged with each other
+(rule: plans-converge, bounded-merge-rewrites) (pure).
 
 A *run* is what will be one file: a candidate as it is, or several that this plan merges.  A bin is one of these:
 

@@ -87,7 +87,8 @@ def is_old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) 
     return at_ms is None or at_ms <= limit_ms
 
 
-# Where files that are much larger than the target are cut: between row groups, never within one (rule 235) (pure).
+# Where files that are much larger than the target are cut: between row groups, never within one
+# (rule: cut-only-with-explicit-target) (pure).
 #
 # Only the manifest entry is asked, so a file whose ``split_offsets`` leave no place to cut it costs a pass nothing.  A
 # piece is cut no further, because it has the row groups that the plan saw.
@@ -152,7 +153,8 @@ def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[S
     return [piece for part in parts for piece in _cut(part, least, most, large)]
 
 
-# Refuses to drop deletes as dangling that name a live data file in another spelling (rule 177) (pure).
+# Refuses to drop deletes as dangling that name a live data file in another spelling (rule: refuse-misspelled-deletes)
+# (pure).
 
 
 def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:
@@ -174,7 +176,8 @@ def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Itera
     return needs
 
 
-# What files take once they are rewritten, by what earlier rewrites of the table have shown (rule 236) (pure).
+# What files take once they are rewritten, by what earlier rewrites of the table have shown
+# (rule: plan-with-observed-sizes) (pure).
 #
 # Small files shrink when they are merged: one footer in place of many, longer runs, dictionaries that are written once.
 # Each merge records in its snapshot how much its decoded files shrank, and what its plan had reckoned with.  Row groups
@@ -333,7 +336,7 @@ class Candidate:
         """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
 
         Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
-        (rule 18).
+        (rule: ids-never-mixed).
         """
         return self.file.first_row_id is not None
 
@@ -523,7 +526,8 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
     """The candidates that only one live entry names; ``listed`` are the hashes of the paths of all live data files.
 
     Hashes, because there may be millions of files.  Readers read a file twice that is listed twice (the specification
-    forbids it): replacing one of its entries would add its rows once more, or take away those of the other (rule 24).
+    forbids it): replacing one of its entries would add its rows once more, or take away those of the other
+    (rule: leave-files-listed-twice).
     """
     partitions = tuple(partitions)
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}

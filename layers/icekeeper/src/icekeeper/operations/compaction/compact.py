@@ -132,7 +132,8 @@ class FileSample:
             self._kept, self._step = self._kept[::2], 2 * self._step
 
 
-# What earlier passes could not read of a table, and what this one finds out about it (rule 216).
+# What earlier passes could not read of a table, and what this one finds out about it
+# (rule: retry-unreadable-files-weekly).
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ _OPERATION = Operation.COMPACT
 def compact(context: OperationContext) -> OperationOutcome:
     """Rewrite data files that are small, carry delete debt or are not clustered, and commit the result.
 
-    Summary and metric keys are those of SeaweedFS's worker (rule 121).
+    Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -273,7 +274,8 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
 
 
 def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: ClusterRecipe | None) -> frozenset[int]:
-    """Ids of the snapshots whose files another schedule has ordered, where this one only merges (rule 237)."""
+    """Ids of the snapshots whose files another schedule has ordered, where this one only merges
+    (rule: keep-order-of-other-schedules)."""
     found: frozenset[int] = frozenset()
     if context.policy.names_an_order or context.policy.rewrite_all:
         return found
@@ -286,7 +288,8 @@ def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: 
 
 
 def _may_cut(context: OperationContext) -> bool:
-    """Whether somebody has set the target, and no other schedule merges files to a larger one (rule 235)."""
+    """Whether somebody has set the target, and no other schedule merges files to a larger one
+    (rule: cut-only-with-explicit-target)."""
     policy, beside = context.policy, context.resolved.beside
     is_largest = all(other.target_file_size_bytes <= policy.target_file_size_bytes for other in beside)
     return context.resolved.is_set("target_file_size_mb") and is_largest

@@ -41,7 +41,7 @@ def _bounds(owners: Sequence[int], number: int) -> tuple[int, int]:
 #
 # An input is copied if its footer allows it and if it requires values in the columns in which the other parts of the
 # output do.  Where small row groups would make scans of the output slow, all of the output is decoded.  Inputs without
-# page indexes share no output with others where that makes no more files (rule 200).
+# page indexes share no output with others where that makes no more files (rule: uniform-footers).
 
 
 @dataclass(frozen=True, slots=True)

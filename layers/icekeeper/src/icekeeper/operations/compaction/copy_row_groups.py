@@ -1,4 +1,5 @@
-"""Rewrites a group by copying row groups where deletes and settings allow it; decodes the rest (rule 136)."""
+"""Rewrites a group by copying row groups where deletes and settings allow it; decodes the rest
+(rule: copy-only-unchanged-row-groups)."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def _raw(leaf: LeafColumn, bound: Any) -> Any:
     return decimal_unscaled(bound) if leaf.iceberg_type.startswith("decimal") else bound
 
 
-# Tells which row groups of an input keep all of their rows, so that deletes decode only the others (rule 151).
+# Tells which row groups of an input keep all of their rows, so that deletes decode only the others
+# (rule: copy-under-keys-only-if-none-match).
 #
 # Position deletes and deletion vectors know their rows.  Keys of equality deletes are compared with what the statistics
 # of a row group say of its columns.  Row groups that may hold very few keys have only their key columns read, to be

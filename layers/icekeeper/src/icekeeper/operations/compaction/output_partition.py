@@ -4,7 +4,7 @@ After partition evolution old files keep their spec (specification, "Partition E
 more files than before (iceberg 15465, 16189, 16514).  A file moves when its old partition, or its column bounds, show
 that all its rows have one partition under the current spec; :mod:`.partition_rows` deals out rows of the others.
 Everything stays where it is while live equality deletes exist: a writer may still emit deletes under the old spec,
-which would no longer reach the moved rows (rule 2).
+which would no longer reach the moved rows (rule: rows-stay-in-reach-of-deletes).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class OutputPartitions:
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
     """The fields of a spec, able to compute partition values; ``types`` are the Iceberg types of columns by id.
 
-    ``None`` where the spec cannot be written: an unknown transform (rule 31), or a source that the schema lacks.
+    ``None`` where the spec cannot be written: an unknown transform (rule: rows-match-their-partition), or a source that
+    the schema lacks.
     """
     fields = []
     for field in spec["fields"]:

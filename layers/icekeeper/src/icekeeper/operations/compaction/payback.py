@@ -1,4 +1,4 @@
-"""Weighs what a rewrite saves against what it costs (rule 125), and limits it (rule 51) (pure)."""
+"""Weighs what a rewrite saves against what it costs, and limits it (rule: delete-rewrites-within-budget) (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.candidates import Candidate, is_likely_copi
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
 
-# Weighs what a rewrite saves its readers against what it costs (rule 125) (pure).
+# Weighs what a rewrite saves its readers against what it costs (pure).
 #
 # Money is the common measure of requests, bytes and opened files, by the policy's prices.  The defaults are AWS's; on
 # storage of one's own they stand for the time that the same work takes.
@@ -63,9 +63,10 @@ class WeighedBin:
 def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> WeighedBin:
     """Tell the worth of a bin; ``spread`` counts per equality delete the data files that it is spread over.
 
-    Only for small and large files does the price decide.  Deletes have limits and a budget of their own (rule 51);
-    order, too, is worth what skipping saves, of which sizes tell nothing; and what is asked for by name is done.
-    Sizes do not tell what cutting a large file saves either: it may cost as much as the scans of the file.
+    Only for small and large files does the price decide.  Deletes have limits and a budget of their own
+    (rule: delete-rewrites-within-budget); order, too, is worth what skipping saves, of which sizes tell nothing; and
+    what is asked for by name is done.  Sizes do not tell what cutting a large file saves either: it may cost as much as
+    the scans of the file.
     """
     inputs = len(chosen.files)
     opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
@@ -183,7 +184,8 @@ def _counted(snapshot: Snapshot, key: str) -> int:
     return summary_counter(summary_counters(snapshot), key) or 0
 
 
-# Limits how much one pass rewrites: by the policy's caps, and by a budget for delete debt (rule 51) (pure).
+# Limits how much one pass rewrites: by the policy's caps, and by a budget for delete debt
+# (rule: delete-rewrites-within-budget) (pure).
 
 
 def within_budget(
@@ -229,7 +231,8 @@ def _rank(candidate: WeighedBin) -> tuple[float, int]:
 
 
 def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory) -> list[WeighedBin]:
-    """The bins without those that would be rewritten for their deletes alone and must wait (rule 51).
+    """The bins without those that would be rewritten for their deletes alone and must wait
+    (rule: delete-rewrites-within-budget).
 
     All rewrites together keep within ``max_write_amplification`` times the bytes that came over the last week.  Of what
     that leaves, a pass takes what pays for itself, and for the rest as much as came since the last rewrite allows, but

@@ -1,4 +1,4 @@
-"""Which data files to merge with which, and why others are left alone (rule 48) (pure)."""
+"""Which data files to merge with which, and why others are left alone (pure)."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def _counted(reason: str, tally: Tally) -> LeftAlone:
     return LeftAlone(reason, tally.files, tally.bytes)
 
 
-# Which data files to merge with which: the rules of compaction, and nothing else (rule 48).
+# Which data files to merge with which: the rules of compaction, and nothing else.
 #
-# As SeaweedFS's worker does (rule 50): group small files by spec and partition, split a group that is larger than the
-# target into :mod:`.bins`, leave the last one alone that is not full and has fewer than ``min_input_files``.  Of these,
-# what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
+# As SeaweedFS's worker does (rule: bounded-merge-rewrites): group small files by spec and partition, split a group that
+# is larger than the target into :mod:`.bins`, leave the last one alone that is not full and has fewer than
+# ``min_input_files``.  Of these, what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
@@ -209,7 +209,8 @@ def plan_compaction(
     """Group the data files that are to be rewritten, and count for each delete file the data files that need it.
 
     ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking``: path → what
-    the file lacks by its footer, of what ``rewrite_reason`` names.  ``cuts``: the target size was set (rule 235).
+    the file lacks by its footer, of what ``rewrite_reason`` names.  ``cuts``: the target size was set
+    (rule: cut-only-with-explicit-target).
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:

@@ -56,8 +56,9 @@ from icekeeper.policy.values import did_you_mean
 # What the values of a column may be in rows of which only a partition or column bounds are known (pure).
 #
 # Specification, "Partition Transforms" and "Scan Planning".  Every answer holds all values that a row may have, as its
-# writer may have computed them: Java's ``truncate`` underflows at the end of an integer type (rule 241), and releases
-# before Iceberg 0.13 rounded times before 1970 up (Java, ``ProjectionUtil.fixInclusiveTimeProjection``).
+# writer may have computed them: Java's ``truncate`` underflows at the end of an integer type
+# (rule: judge-partitions-by-value-range), and releases before Iceberg 0.13 rounded times before 1970 up (Java,
+# ``ProjectionUtil.fixInclusiveTimeProjection``).
 
 MICROS_OF: Mapping[str, tuple[int, int]] = {
     "date": (1, MICROS_PER_DAY),
@@ -141,7 +142,7 @@ def within_bounds(column: Column, file: DataFile) -> Values:
     low = _bound(column.kind, (file.lower_bounds or {}).get(field_id))
     high = _bound(column.kind, (file.upper_bounds or {}).get(field_id))
     if column.kind == "uuid" and low != high:
-        low = high = None  # writers order uuids in two ways (platform 20)
+        low = high = None  # writers order uuids in two ways (platform: java-orders-uuids-signed)
     return Values(
         -0.0 if is_float and low == 0.0 else low,
         high,
@@ -233,7 +234,8 @@ def _truncated(value: Any, width: int) -> Any:
 
 
 def _bound(kind: str, bound: bytes | None) -> Any:
-    """A bound as a raw value; ``None``: there is none, or it is not understood (rule 22)."""
+    """A bound as a raw value; ``None``: there is none, or it is not understood
+    (rule: promoted-values-keep-old-width)."""
     if bound is None or (kind in UNITS_PER_DAY and len(bound) == 4):
         return None
     try:
@@ -248,8 +250,9 @@ def _bound(kind: str, bound: bytes | None) -> Any:
 # A filter as a function of what the values of its columns may be (pure).
 #
 # The function answers with every truth that the filter has for some possible row: SQL's three-valued logic over ranges
-# of values.  So "no row matches" and "each row matches" are both certain where it says so (rule 55, rule 126).  Where
-# engines disagree (the order of uuids, 0.0 and -0.0, a ``float`` beside 0.1, NaN), both answers are possible.
+# of values.  So "no row matches" and "each row matches" are both certain where it says so
+# (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).  Where engines disagree (the order of uuids,
+# 0.0 and -0.0, a ``float`` beside 0.1, NaN), both answers are possible.
 #
 # A date is compared with a moment as in SQL: as its midnight, in UTC.  A transformed column is compared by whole years,
 # months, days or hours on both sides: ``day(ts) < now()`` is every day before today.
@@ -474,7 +477,8 @@ def _whole(value: Fraction) -> int | Fraction:
 
 
 def _readings(kind: str, literals: Sequence[Any]) -> list[tuple[_Key, Sequence[Any]]]:
-    """The literals and the order in each way that engines have them (platform 20, platform 71)."""
+    """The literals and the order in each way that engines have them
+    (platform: java-orders-uuids-signed, java-signed-zero-and-nan)."""
     if kind == "uuid":
         return [(_same, literals), (_signed_halves, literals)]
     if kind not in ("float", "double"):

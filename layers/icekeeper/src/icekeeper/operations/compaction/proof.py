@@ -1,4 +1,5 @@
-"""Proof before commit: written files hold exactly the rows that were read, by a checksum (rule 32)."""
+"""Proof before commit: written files hold exactly the rows that were read, by a checksum
+(rule: prove-before-commit)."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ def _word(value: int) -> pa.Scalar:
     return pa.scalar(value % WORD, _U64)
 
 
-# Proof before commit: the written files hold exactly the rows that were handed to the writer (rule 32).
+# Proof before commit: the written files hold exactly the rows that were handed to the writer
+# (rule: prove-before-commit).
 #
 # :class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` looks at a written file.  Both
 # give :class:`Evidence`.  The evidence of batches, files and tasks can be added up in any order; the order of rows does
@@ -323,7 +325,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
             if leaf.iceberg_type in _NUMBERS and statistics.has_min_max:
                 bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
-            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one (rule 200)
+            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one (rule: uniform-footers)
                 bounds = _joined(bounds, {leaf.field_id: None})
             elif leaf.iceberg_type in _TEXTS and count:
                 known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None
@@ -383,7 +385,8 @@ def _one_batch(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batch
 
 
-# Writes the live rows of a task's inputs, and proves that all of them are in what was written (rule 32).
+# Writes the live rows of a task's inputs, and proves that all of them are in what was written
+# (rule: prove-before-commit).
 
 # A column of so many bytes takes longer to look at than to ask for; a copy of them is soon made.
 _MOST_BATCH_BYTES = 4 * 1024 * 1024
@@ -404,12 +407,14 @@ def write_proven(
     Raises:
         StorageError: an input cannot be read or an output not written.
         RowsNotKept: the files do not hold the rows that were read.
-        OutputUnproved: the store failed before that was known; it was asked to delete the files (rule 183).
+        OutputUnproved: the store failed before that was known; it was asked to delete the files
+            (rule: failed-read-is-no-evidence).
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
     try:
-        with closing(read_rows(task, storage, counted, deletes)) as rows:  # which ends its threads (rule 190)
+        # Closing ends its threads (rule: decode-ahead-in-order).
+        with closing(read_rows(task, storage, counted, deletes)) as rows:
             files = write(proof.watch(joined_batches(rows, _batch_bytes(task))))
     finally:
         tally.read += counted.read

@@ -1,7 +1,7 @@
 """Chooses the recipe by which rows are clustered: strategy, columns by field id, target size (pure).
 
-For every recipe, under its canonical text, the snapshots are remembered that committed files clustered by it (rule 53).
-Renaming a column does not change the text, because it names field ids.
+For every recipe, under its canonical text, the snapshots are remembered that committed files clustered by it
+(rule: clustering-known-by-snapshot).  Renaming a column does not change the text, because it names field ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
 # With fewer than two bits per column a curve orders next to nothing.
 MAX_ZORDER_COLUMNS = 31
-# The keys of a range are in memory beside its rows; whoever sorts by more has told nothing further (rule 261).
+# The keys of a range are in memory beside its rows; whoever sorts by more has told nothing further
+# (rule: cap-costly-properties).
 MAX_SORT_COLUMNS = 32
 _TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
@@ -51,12 +52,12 @@ class ClusterRecipe:
     smallest_bytes: int
     """Output files of fewer bytes would be candidates again."""
     order_id: int | None = None
-    """The id of the table's sort order, if the recipe is that order (rule 29)."""
+    """The id of the table's sort order, if the recipe is that order (rule: claim-sort-order-truthfully)."""
 
     def output_count(self, total_bytes: float) -> int:
         """How many files ``total_bytes`` become: of about the target size, and none below the smallest.
 
-        Along a curve it is a power of two, because then no file's bounds overlap those of another (rule 54).
+        Along a curve it is a power of two, because then no file's bounds overlap those of another.
         """
         most = int(total_bytes / self.smallest_bytes)
         if self.strategy is Strategy.ZORDER:

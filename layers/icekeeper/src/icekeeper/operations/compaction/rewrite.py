@@ -29,11 +29,11 @@ from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.storage.local_files import scratch_folder
 from icekeeper.storage.storage import Storage
 
-# Deals rows of an old partition spec out to partitions of the current one (rule 31).
+# Deals rows of an old partition spec out to partitions of the current one (rule: rows-match-their-partition).
 #
 # Source: specification, "Partition Evolution".  Java's ``rewrite_data_files`` does so with every file of another spec.
 # Icekeeper does so only where fewer files come out than go in (iceberg 16189, 16514), which it finds out by reading the
-# source columns first (rule 52).
+# source columns first (rule: old-specs-move-only-to-fewer-files).
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -90,7 +90,7 @@ class PartitionRouter:
 def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
     """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
 
-    Never where a partition would be named by text that is no UTF-8 (rule 217).
+    Never where a partition would be named by text that is no UTF-8 (rule: text-byte-for-byte).
     """
     sources = {int(field["source-id"]) for field in routing.spec["fields"]}
     tops = [field for field in task.schema["fields"] if _holds(field, sources)]

@@ -108,7 +108,8 @@ class Copying:
     min_row_group_bytes: int
     """The least average size of the row groups of an input that is copied, and of an output."""
     full_row_group_memory: int
-    """Bytes in memory that stand for the former, where row groups take fewer in the file (rule 161)."""
+    """Bytes in memory that stand for the former, where row groups take fewer in the file
+    (rule: copy-only-unchanged-row-groups)."""
     smallest_output_bytes: int
     """Of several outputs none may be smaller, or it would be rewritten again."""
     largest_output_bytes: int

@@ -210,7 +210,8 @@ _BATCH_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8
 """Groups of a batch that are rewritten at once on a store."""
 _AT_ONCE_BYTES = 8 * 1024 * 1024
-"""Of data files whose rows are in memory at once; rows take several times as much there (rule 171)."""
+"""Of data files whose rows are in memory at once; rows take several times as much there
+(rule: bounded-worker-memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +412,7 @@ def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
     return Routing(spec_id, metadata.specs[spec_id], metadata.schemas_current_first)
 
 
-# Whether another file group can be rewritten in the time that this process has left (rule 147).
+# Whether another file group can be rewritten in the time that this process has left (rule: functions-commit-in-time).
 
 # For writing manifests and for the swap, repeated ones too.
 _COMMIT_S = 60.0
@@ -441,7 +442,8 @@ class TimeLeft:
         return _COMMIT_S + _SAFETY * per_byte_s * size_bytes <= left_s
 
 
-# Rewrites and commits a plan's groups: all at once, some at a time, or as many as there is time for (rule 147).
+# Rewrites and commits a plan's groups: all at once, some at a time, or as many as there is time for
+# (rule: functions-commit-in-time).
 
 # Input of groups that are rewritten before anybody asks whether the pass is to stop: some minutes' work, of which the
 # end, where not every worker has a group, is a small part.
@@ -515,7 +517,7 @@ def _without_unreadable(
     """Rewrite groups in which something cannot be read without it, so that it does not stop its partition for good.
 
     The files stay in the table, and their deletes with them; a group of which nothing is left to merge does, too
-    (rule 186).
+    (rule: leave-out-unreadable-files).
     """
     for _ in range(_ATTEMPTS_WITHOUT):
         bad = {result.group_id: result.unreadable for result in done.results if result.unreadable}

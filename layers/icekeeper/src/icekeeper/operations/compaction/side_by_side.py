@@ -59,7 +59,8 @@ def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
 
 # Encodes some columns of a row group as a small Parquet file in memory, and takes it apart.
 #
-# What Arrow writes of a column does not depend on the columns beside it, but for the places of pages (platform 67).
+# What Arrow writes of a column does not depend on the columns beside it, but for the places of pages
+# (platform: columns-encode-independently).
 
 ChunkFacts = tuple[Any, ...]
 """What Arrow says of a column chunk; places come first: those of its data pages and of its dictionary page, if any."""
@@ -194,7 +195,8 @@ def _moved_index(found: bytes, pages: Piece, by: int) -> bytes:
     return write_struct(replace(index, page_locations=moved))
 
 
-# Writes a Parquet file as Arrow does, byte for byte, on several cores: columns are encoded side by side (rule 160).
+# Writes a Parquet file as Arrow does, byte for byte, on several cores: columns are encoded side by side
+# (rule: same-bytes-on-any-cores).
 #
 # Arrow's writer, as Python reaches it, encodes the columns of a row group one after the other.  Here each run of
 # neighbouring columns becomes a small file in memory (:mod:`.encoded_columns`), in a thread of its own, whose pages are
@@ -258,7 +260,7 @@ class SideBySideWriter:
             pa.ArrowException, OSError: as Arrow raises them.
         """
         self._is_broken = True
-        # What decoding has freed would stay beside what the threads take (platform 67).
+        # What decoding has freed would stay beside what the threads take (platform: columns-encode-independently).
         pa.default_memory_pool().release_unused()
         table = rows.pop()
         parts = deque(table.slice(start, _MOST_ROWS).columns for start in range(0, table.num_rows, _MOST_ROWS))

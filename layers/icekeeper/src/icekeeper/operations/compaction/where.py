@@ -28,8 +28,8 @@ from icekeeper.rows.arrow_schema import stored_schema
 # Finds the files that may hold rows matching a filter: the scope of a rewrite (policy key ``where``).
 #
 # The filter is parsed by PyIceberg, and judged by partition values and by column bounds (specification, "Scan
-# Planning"). What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule 55).  Times relative to now are
-# those of one moment, which the caller names: that at which the pass began.
+# Planning"). What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule: skip-only-what-surely-misses).
+# Times relative to now are those of one moment, which the caller names: that at which the pass began.
 
 PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
 """Whether all rows of a partition of a spec id match."""
@@ -57,7 +57,8 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
 
 
 def whole_partitions(text: str, metadata: TableMetadata, now_ms: int) -> PartitionChoice:
-    """A function that tells whether surely every row of a partition matches the filter, by its values alone (rule 126).
+    """A function that tells whether surely every row of a partition matches the filter, by its values alone
+    (rule: drop-only-fully-matched-partitions).
 
     ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
 
@@ -149,7 +150,8 @@ def _columns(struct: Mapping[str, Any], prefix: str = "", required: bool = True)
 def why_not_rewritten(metadata: TableMetadata) -> str | None:
     """Why this version rewrites no data file of a table; ``None``: it does.
 
-    A column has a type that it cannot carry (rule 23), or a class that only Java has places the files (rule 28).
+    A column has a type that it cannot carry (rule: read-faithfully-or-not-at-all), or a class that only Java has places
+    the files (rule: write-where-readers-find).
     """
     try:
         stored_schema(metadata.current_schema)

@@ -33,9 +33,9 @@ from icekeeper.storage.storage import Storage
 #
 # Arrow's writer puts every column into a dictionary until that is full, also one whose values hardly repeat: hashing
 # them takes half of the time to write, and the file becomes larger, because such a dictionary is as long as the values
-# that it stands for (platform 52).  parquet-mr looks at the first page, and leaves a dictionary away that saves nothing
-# (``DictionaryValuesWriter.isCompressionSatisfying``).  Here a sample tells how many different values the row group
-# probably has.  Where that is not certain the column keeps its dictionary (rule 135).
+# that it stands for (platform: arrow-useless-dictionaries).  parquet-mr looks at the first page, and leaves a
+# dictionary away that saves nothing (``DictionaryValuesWriter.isCompressionSatisfying``).  Here a sample tells how many
+# different values the row group probably has.  Where that is not certain the column keeps its dictionary.
 
 # Enough to tell 200,000 different values from ever new ones, in a few milliseconds per column.
 _SAMPLE_ROWS = 32 * 1024
@@ -144,11 +144,12 @@ def _index_bits(distinct: float) -> int:
 #
 # Counts and bounds come from the file's own footer.  What a footer may not tell is counted in the batches as they pass:
 # bounds, nulls and NaN of floats, nulls of columns without bounds.  Modes follow :mod:`.metrics_modes` (specification,
-# "Manifests"; Java's ``ParquetMetrics``) (rule 25): bounds contain every value, truncated upper bounds round up,
-# columns inside lists and maps get their size and nothing else (Parquet counts an empty list as a null element), the
-# whole file has bounds for a column only if every row group has.
+# "Manifests"; Java's ``ParquetMetrics``) (rule: metrics-contain-every-value): bounds contain every value, truncated
+# upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet counts an empty list as
+# a null element), the whole file has bounds for a column only if every row group has.
 #
-# Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`) (rule 26).
+# Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`)
+# (rule: no-uuid-bounds).
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
 
 def _float_bounds(iceberg_type: str, found: tuple[float, float] | None) -> tuple[bytes, bytes | None] | None:
     """The bounds of floats, encoded; a zero becomes -0.0 as lower and 0.0 as upper bound, as in footers
-    (platform 71)."""
+    (platform: java-signed-zero-and-nan)."""
     if found is None:
         return None
     return encode(iceberg_type, found[0] or -0.0), encode(iceberg_type, found[1] or 0.0)
@@ -297,7 +298,9 @@ def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[by
     low = encode(iceberg_type, min(lows, key=lambda v: comparable(iceberg_type, v)))
     high = encode(iceberg_type, max(highs, key=lambda v: comparable(iceberg_type, v)))
     if iceberg_type == "string" and not (is_utf8(low) and is_utf8(high)):
-        return None  # Iceberg-Java cannot read such bounds (platform 108), and none else would be right (rule 217)
+        # Iceberg-Java cannot read such bounds (platform: java-invalid-utf8), and none else would be right
+        # (rule: text-byte-for-byte).
+        return None
     if mode == "full":
         return low, high
     length = int(re.sub(r"\D", "", mode))
@@ -310,10 +313,11 @@ def _first_offset(chunk: Any) -> int:
     return int(chunk.data_page_offset)
 
 
-# Writes the row groups of a file, on all cores of the task where that pays: the bytes are the same (rule 160).
+# Writes the row groups of a file, on all cores of the task where that pays: the bytes are the same
+# (rule: same-bytes-on-any-cores).
 
 _WORTH_CORES = 3
-"""Decoding keeps two cores busy beside the encoding (platform 67)."""
+"""Decoding keeps two cores busy beside the encoding (platform: columns-encode-independently)."""
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 """Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
 _WORTH_RELEASE_BYTES = 64 * 1024 * 1024
@@ -387,7 +391,8 @@ class _ColumnByColumn:
     def write_row_group(self, rows: list[pa.Table]) -> None:
         table = rows.pop()
         if table.nbytes >= _WORTH_RELEASE_BYTES:
-            pa.default_memory_pool().release_unused()  # what decoding has freed (platform 67)
+            # Gives back what decoding has freed (platform: columns-encode-independently).
+            pa.default_memory_pool().release_unused()
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> pq.FileMetaData | None:
@@ -399,7 +404,7 @@ class _ColumnByColumn:
 
 
 def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
-    """The end of a file, in which a footer does not state bounds of some row groups only (rule 200)."""
+    """The end of a file, in which a footer does not state bounds of some row groups only (rule: uniform-footers)."""
     if footer.num_row_groups > 1:
         from icekeeper.row_group_copy.footer import FRAME, framed
         from icekeeper.row_group_copy.new_footer import with_one_voice
@@ -414,7 +419,8 @@ def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
 #
 # Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
 
-# What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep (platform 65).
+# What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep
+# (platform: boto3-uploads-in-one-request).
 _ROOM = 40 * 1024 * 1024
 # Rows that are sorted stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
@@ -473,7 +479,8 @@ def write_data_file(
 
 
 def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
-    """Bytes for the rows of a row group: what the task has for them, less what it holds besides (rule 171)."""
+    """Bytes for the rows of a row group: what the task has for them, less what it holds besides
+    (rule: bounded-worker-memory)."""
     besides = 0 if task.recipe is None else _SORTED_BYTES
     if task.deletes:
         besides += _FILTERED_BYTES
@@ -538,7 +545,7 @@ class _Output:
         wanted = self._row_group_bytes
         if self._arrow_bytes:
             # However small the table wants them, a file has some thousand row groups at most, which fit into its footer
-            # and into the memory of its readers (rule 261).
+            # and into the memory of its readers (rule: cap-costly-properties).
             wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
         return min(wanted, self._row_group_memory)

@@ -36,7 +36,8 @@ def civil_date(days: int) -> tuple[int, int, int]:
     return date.year + cycles * _CYCLE_YEARS, date.month, date.day
 
 
-# Of which columns of floats a footer must not tell least and greatest value (rule 122, platform 38).
+# Of which columns of floats a footer must not tell least and greatest value
+# (rule: no-misread-float-bounds, platform: arrow-equal-bounds).
 #
 # A footer leaves NaN out, and says of zeros that they are between -0.0 and 0.0, whatever their sign (Parquet format,
 # "Statistics").  Readers built on Arrow take equal bounds for "every row has this one value": then ``IN (0.0)`` misses
@@ -71,7 +72,8 @@ def _is_misread_in(file: DataFile, leaf: LeafColumn) -> bool:
     return is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0))
 
 
-# Names the files of a rewrite as Iceberg-Java would place them for the table's own writers (rule 28) (pure).
+# Names the files of a rewrite as Iceberg-Java would place them for the table's own writers
+# (rule: write-where-readers-find) (pure).
 #
 # Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table
 # properties ``write.data.path``, ``write.object-storage.*``.
@@ -177,7 +179,7 @@ def _decimal(raw: int | bytes, kind: str) -> str:
     return str(Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS))
 
 
-# Translates the table properties ``write.parquet.*`` into options of Arrow's Parquet writer (rule 27) (pure).
+# Translates the table properties ``write.parquet.*`` into options of Arrow's Parquet writer (pure).
 #
 # Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
 
@@ -203,7 +205,8 @@ _CODECS = {
 }
 _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
 
-# What a table may ask for at the cost of whoever maintains it (rule 261), by what Arrow makes of more (platform 123).
+# What a table may ask for at the cost of whoever maintains it (rule: cap-costly-properties), by what Arrow makes of
+# more (platform: arrow-costly-properties).
 _LEAST_PAGE_ROWS = 1000
 _MOST = 2**31 - 1
 _HIGHEST_LEVEL = {"zstd": 12, "brotli": 9}
@@ -213,7 +216,8 @@ _BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
 
 
 def bounded(properties: Mapping[str, str]) -> dict[str, str]:
-    """A table's properties within what whoever maintains it can bear (rule 261); malformed ones stay as they are."""
+    """A table's properties within what whoever maintains it can bear (rule: cap-costly-properties); malformed ones stay
+    as they are."""
     found = dict(properties)
     pages = found.get(f"{_PARQUET}page-row-limit", "")
     if _is_whole(pages):

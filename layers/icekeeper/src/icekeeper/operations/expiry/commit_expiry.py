@@ -169,7 +169,8 @@ class ExpiryAttempts:
         """
         try:
             # Planning may take minutes.  A catalog that compares only what is asserted would not notice a tag that was
-            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now (rule 77).
+            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now
+            # (rule: assert-refs-on-expiry).
             planned = self.prepare(loaded)
             committed = planned if isinstance(planned, Nothing) else self._commit(self._context.load())
         except CommitStateUnknown:

@@ -1,4 +1,5 @@
-"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held (rule 69).
+"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held
+(rule: delete-only-after-commit).
 
 Which files go is computed before the commit, from the very state that the commit replaces: when a manifest or manifest
 list that decides cannot be read, nothing is committed and nothing deleted.
@@ -51,7 +52,7 @@ class _Resumed:
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
     """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of SeaweedFS's
-    worker (rule 121).
+    worker (rule: seaweedfs-wording).
 
     Raises:
         MetadataUnreadable: a manifest list or manifest that decides cannot be read; nothing was changed.

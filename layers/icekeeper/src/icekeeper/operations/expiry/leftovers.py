@@ -24,7 +24,7 @@ from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-# Deletes the files that an interrupted run has unreferenced, but not deleted (rule 79).
+# Deletes the files that an interrupted run has unreferenced, but not deleted (rule: record-deletions-before-commit).
 #
 # The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
 # finds there is checked against the newest references, every one of them: when the commit never landed, the files are
@@ -120,7 +120,7 @@ def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None
         context.memory.forget_deletions(name)
 
 
-# Finds the state that a commit really replaced, by the metadata log (rule 78).
+# Finds the state that a commit really replaced, by the metadata log (rule: read-what-expiry-replaced).
 #
 # A REST catalog makes a commit on whatever is newest, if only what the commit requires still holds.  So the state that
 # it swapped out may be a newer one than the commit was prepared on, with refs that nobody here has ever seen.  Each
@@ -188,7 +188,7 @@ def _read(storage: Storage, location: str) -> TableMetadata | None:
 # A commit asserts every ref that is known.  It cannot assert one that was made between the last load of the table and
 # the commit, and REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot
 # back either, since its sequence number is overtaken.  So a pin holds what the ref needs until a person decides
-# (platform 29).
+# (platform: seaweedfs-drops-refs).
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class CheckedLeftovers:
     doubt: str | None = None
     """Why nothing may be deleted: which refs were lost is not known."""
     expired: int = 0
-    """How many snapshots those commits expired, which nobody has told (rule 174)."""
+    """How many snapshots those commits expired, which nobody has told (rule: failures-cost-no-row)."""
 
 
 def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:

@@ -4,7 +4,7 @@ A branch holds every file of every snapshot in its history, a tag those of its o
 would give back); a file that two refs reach is held by neither alone.  Manifests never change, so each is opened once,
 for all snapshots that list it.  Which snapshots reach a file is one integer, a bit per snapshot, shared by all files
 that the same snapshots reach: no set per ref, no path kept.  Sizes are those that the metadata names; a Puffin file
-counts once with its whole size, however many deletion vectors lie in it (rule 14).
+counts once with its whole size, however many deletion vectors lie in it (rule: puffin-lives-with-its-vectors).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which snapshots to expire: the retention rules, and what streaming writers need (rule 75) (pure)."""
+"""Which snapshots to expire: the retention rules, and what streaming writers need (rule: keep-path-to-streaming-marks)
+(pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 
-# Which snapshots streaming writers need to find their last commit (rule 75) (pure).
+# Which snapshots streaming writers need to find their last commit (rule: keep-path-to-streaming-marks) (pure).
 #
 # A writer walks from the head from parent to parent to the newest snapshot that it marked, and gives up at the first
 # one that is missing.  So every snapshot on the way must stay, not only the marked one.  A writer that has not
@@ -71,8 +72,9 @@ def _chains_of(metadata: TableMetadata, branch: Ref, oldest_ms: int) -> dict[int
 # Kept are the specification's set (heads of branches and tags, and of every branch its newest ancestors by count and
 # age), joined with those of SeaweedFS's worker (the newest ``max_snapshots_to_keep`` of the table, and every snapshot
 # younger than the retention), and with the way by which streaming writers find their last commit, which no cap
-# shortens. A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy" (rule 71);
-# pinned horizons as in Modak (rule 74); ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon (rule 73).
+# shortens. A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy"
+# (rule: retention-keeps-if-anything-does); pinned horizons as in Modak (rule: pin-is-a-horizon);
+# ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon (rule: caps-respect-protection).
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
 # Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
@@ -136,7 +138,8 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
 
 
 def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
-    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms`` (rule 72).
+    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``
+    (rule: refs-age-by-snapshot).
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.

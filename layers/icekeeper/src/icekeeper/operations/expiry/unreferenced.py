@@ -1,4 +1,4 @@
-"""Which files, partition specs and schemas an expiry frees (rule 80) (pure)."""
+"""Which files, partition specs and schemas an expiry frees (rule: keep-schemas-deletes-may-mean) (pure)."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def listed_manifests(
 #    current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
 #
 # Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
-# Sources (rule 76): specification, "Snapshots", "Deletion Vectors"; compare Iceberg-Java's ReachableFileCleanup.
+# Sources (rule: free-only-what-no-snapshot-holds): specification, "Snapshots", "Deletion Vectors"; compare
+# Iceberg-Java's ReachableFileCleanup.
 
 
 @dataclass(slots=True)
@@ -196,7 +197,7 @@ def unreferenced_files(
     """The files that are freed when the snapshots of these ids expire: under ``owned``, and not ``is_held``.
 
     With ``gives_up`` what cannot be read of the expired snapshots is passed over, with all that it alone may name
-    (rule 229).
+    (rule: give-up-snapshots-by-name).
 
     Raises:
         MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
@@ -409,7 +410,8 @@ def _without(metadata: TableMetadata, expired: Collection[int]) -> TableMetadata
     )
 
 
-# Which partition specs and schemas nothing uses any more once snapshots have expired (rule 80) (pure).
+# Which partition specs and schemas nothing uses any more once snapshots have expired
+# (rule: keep-schemas-deletes-may-mean) (pure).
 #
 # The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots, with more care: a schema whose snapshot
 # expired may still say what a delete file or a partition spec means by a column that was dropped.  Then all schemas

@@ -207,7 +207,8 @@ def _samples(
     return found
 
 
-# The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition (rule 38).
+# The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition
+# (rule: rewritten-manifests-prune-as-well).
 
 _OPERATION = Operation.REWRITE_MANIFESTS
 
@@ -239,7 +240,7 @@ class _Attempt:
 
 def rewrite_manifests(context: OperationContext) -> OperationOutcome:
     """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of SeaweedFS's
-    worker (rule 121).
+    worker (rule: seaweedfs-wording).
 
     Raises:
         MaintenanceError: nothing was committed.

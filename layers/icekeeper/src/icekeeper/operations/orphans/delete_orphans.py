@@ -1,4 +1,5 @@
-"""Deletes the orphans among a table's candidates, after every guard was asked (rule 95)."""
+"""Deletes the orphans among a table's candidates, after every guard was asked
+(rule: orphans-outlive-the-grace-period)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ from icekeeper.storage.paths import PathSet, any_spelling, is_local, may_be_unde
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 
-# Data files outside of the table's location: swept where a person has named their folder (rule 228).
+# Data files outside of the table's location: swept where a person has named their folder
+# (rule: sweep-outside-only-if-named).
 #
 # ``write.data.path`` may be any folder, and nothing there says whose a file is.  So a folder of it is swept only when
 # ``orphan_sweep_prefixes`` names it and no known table has files in it.
@@ -121,7 +123,7 @@ def _refuse(context: OperationContext, folder: str, who: str) -> None:
     )
 
 
-# Removes folders on this machine that have become empty (rule 100); object stores have none.
+# Removes folders on this machine that have become empty (rule: keep-touched-empty-folders); object stores have none.
 #
 # A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
 # which nothing was created or removed within the grace period, looked at before any file is deleted.
@@ -158,7 +160,8 @@ def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
     return sum(map(storage.remove_if_empty, folders))
 
 
-# Referenced files that a listing lacks, and the orphans that may be damaged copies of them (rule 227).
+# Referenced files that a listing lacks, and the orphans that may be damaged copies of them
+# (rule: keep-possible-last-copies).
 #
 # A faulty copy of a table leaves its data files under wrong names: to a sweep they look like orphans, though they are
 # the last copies of rows.  So an orphan stays that has the size or the base name of a referenced file which is missing,
@@ -283,7 +286,8 @@ def _base_name(path: str) -> str:
     return any_spelling(path).rpartition("/")[2]
 
 
-# Deletes the orphans among a table's candidates, after every guard was asked, in this order (rule 95).
+# Deletes the orphans among a table's candidates, after every guard was asked, in this order
+# (rule: orphans-outlive-the-grace-period).
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _WHAT = "remove_orphans: files"
@@ -339,13 +343,15 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
 
 def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared | OperationOutcome:
     """What the guards have let through, or the outcome of a sweep that is left out."""
-    table = _after(context, found.before)  # after the listing (rule 96): what was committed meanwhile is referenced
+    # After the listing (rule: list-before-loading-references): what was committed meanwhile is referenced.
+    table = _after(context, found.before)
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
     candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
-    # Whoever may write the table protects files only: a waiver would make another table's data its orphans (rule 263).
+    # Whoever may write the table protects files only: a waiver would make another table's data its orphans
+    # (rule: operators-waive-foreign-metadata).
     waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.storage(table), table, found, unknown)

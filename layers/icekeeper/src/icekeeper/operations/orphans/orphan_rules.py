@@ -145,7 +145,8 @@ def without_referenced(candidates: OrphanCandidates, referenced: References) -> 
 
 # Which candidates are orphans: each reason for a file to stay, and nothing else (pure).
 #
-# What counts as an orphan (rule 95), and in which folders (rule 98).
+# What counts as an orphan (rule: orphans-outlive-the-grace-period), and in which folders
+# (rule: sweep-only-table-folders).
 
 # Of a small table a failed job may well leave more than it ever committed: a share says little there.
 FEW_ORPHANS = 1_000
@@ -220,7 +221,8 @@ def plan_orphans(
             or is_hidden(path, root, like_hidden)
             or not _is_text(found.path)
             or is_needed(path)
-            # Some catalogs keep an incomplete metadata log (rule 97, platform 30).
+            # Some catalogs keep an incomplete metadata log
+            # (rule: keep-young-metadata-files, platform: seaweedfs-metadata-log-gaps).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_ms)
         ):
             left += 1
@@ -247,7 +249,7 @@ class DamagedMetadata:
 
 
 def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> DamagedMetadata:
-    """What stays beside metadata files that cannot be parsed (rule 230).
+    """What stays beside metadata files that cannot be parsed (rule: damaged-metadata-stops-no-sweep).
 
     Raises:
         MetadataUnreadable: one lies where the table of which it may be would be around this one.
@@ -286,14 +288,14 @@ def _oldest_of_history_ms(metadata: TableMetadata) -> int:
 
 
 def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:
-    """The plan without the orphans that may be copies of missing files (rule 227)."""
+    """The plan without the orphans that may be copies of missing files (rule: keep-possible-last-copies)."""
     kept = {found.path for found in plan.orphans if resembles(found)}
     left = tuple(found for found in plan.orphans if found.path not in kept)
     return replace(plan, orphans=left, like_missing=tuple(sorted(kept)))
 
 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
-    """The folders in which an unreferenced file counts as an orphan (rule 98).
+    """The folders in which an unreferenced file counts as an orphan (rule: sweep-only-table-folders).
 
     ``data/`` and ``metadata/`` in the table's location, and what its properties say instead; the folders in which its
     data files were ever seen (``data_roots``); and those that the policy names (``named``).

@@ -192,7 +192,7 @@ def _merge(
 # Finds orphans without a listing, where a store cannot list: nothing is deleted, but the outcome names them.
 #
 # The metadata log leads to the files of older snapshots, the state store to those that our own failed jobs wrote
-# (rule 102).  Nothing depends on the answer, so metadata that cannot be read is left out.
+# (rule: ask-for-capabilities).  Nothing depends on the answer, so metadata that cannot be read is left out.
 
 _PARALLEL_LOOKS = 16
 
@@ -256,7 +256,7 @@ _OPERATION = Operation.REMOVE_ORPHANS
 
 def remove_orphans(context: OperationContext) -> OperationOutcome:
     """Delete unreferenced files past the grace period; summary and metric keys are those of SeaweedFS's
-    worker (rule 121).
+    worker (rule: seaweedfs-wording).
 
     Raises:
         OperationRefused: a guard saw danger; nothing was deleted.

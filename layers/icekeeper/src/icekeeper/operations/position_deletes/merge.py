@@ -165,7 +165,7 @@ def _collect(
         rows_read += rows.count
         for path, positions in rows.by_path:
             is_about_it = delete.named_file in (None, path)
-            # A delete reaches what is as old as itself or older (rule 6).
+            # A delete reaches what is as old as itself or older (rule: deletes-reach-by-sequence-number).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
             elif path not in targets:

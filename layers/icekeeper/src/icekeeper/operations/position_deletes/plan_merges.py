@@ -29,19 +29,20 @@ from icekeeper.rows.file_rows import READABLE_FORMATS
 # is gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row
 # that did not reach its data file, being older than it, is dropped too; every other one names a file that is older than
 # it.  A delete file that names its one data file counts to the partition of that file, wherever it stands, as readers
-# apply it (rule 16).
+# apply it (rule: merged-deletes-take-highest-number).
 #
 # v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
-# stands for all position deletes of its file; rows of a data file that has a vector already are dropped (rule 15).
+# stands for all position deletes of its file; rows of a data file that has a vector already are dropped
+# (rule: v3-gets-vectors-only).
 #
 # A delete file or vector that names a live file of another spec or partition is moved there, alone if need be: readers
-# of Iceberg after 1.11 refuse such a table (rule 234).
+# of Iceberg after 1.11 refuse such a table (rule: named-deletes-reach-anywhere).
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
 # Java's TableProperties: DELETE_TARGET_FILE_SIZE_BYTES(_DEFAULT), DELETE_GRANULARITY
 _TARGET_BYTES_KEY, _TARGET_BYTES = "write.delete.target-file-size-bytes", 64 * 1024 * 1024
-_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory (rule 261)
+_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory (rule: cap-costly-properties)
 _GRANULARITY_KEY = "write.delete.granularity"
 _PUFFIN = "PUFFIN"
 

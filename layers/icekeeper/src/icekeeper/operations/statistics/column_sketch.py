@@ -1,4 +1,5 @@
-"""The theta sketch of one column, fed with MurmurHash3 values of whole batches (rule 108)."""
+"""The theta sketch of one column, fed with MurmurHash3 values of whole batches
+(rule: datasketches-over-single-values)."""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ def _spread(word: int) -> int:
     return word ^ word >> 33
 
 
-# The theta sketch of one column, fed batch by batch (rule 108).
+# The theta sketch of one column, fed batch by batch (rule: datasketches-over-single-values).
 #
 # Each distinct value goes in as Iceberg's single-value serialization (Puffin specification, blob type
 # ``apache-datasketches-theta-v1``).  Nulls do not count.  NaN is one value whatever its bits; -0.0 and 0.0 are two, as

@@ -320,7 +320,8 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
 
 
 def _why_unreadable(context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan) -> str | None:
-    """Why the plan would fail on a file that passes could not read (rule 216); ``None``: it reads none of these."""
+    """Why the plan would fail on a file that passes could not read (rule: retry-unreadable-files-weekly); ``None``: it
+    reads none of these."""
     known = context.memory.waiting_unreadable(schema_digest(metadata))
     paths = (path for f in plan.files for path in (f.file.file_path, *(e.file.file_path for e in f.deletes)))
     why = next((known[path] for path in paths if path in known), None) if known else None
@@ -415,7 +416,8 @@ def _write_partition_statistics(
     except StorageError:
         if file_format is PartitionFileFormat.AVRO:
             raise
-        # Table buckets that guard their metadata folder take Avro files only (platform 31); all readers do, too.
+        # Table buckets that guard their metadata folder take Avro files only (platform: seaweedfs-file-names); all
+        # readers do, too.
         path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
         written.paths.append(path)
         storage.write(path, data)

@@ -1,4 +1,5 @@
-"""Counts what each partition of a snapshot holds (rule 110), and encodes that as a file."""
+"""Counts what each partition of a snapshot holds (rule: partition-statistics-from-entries), and encodes that as a
+file."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from icekeeper.metadata.single_value import comparable, decimal_unscaled
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, raw_column
 
-# What each partition of a snapshot holds, counted from manifest entries alone (rule 110) (pure).
+# What each partition of a snapshot holds, counted from manifest entries alone (rule: partition-statistics-from-entries)
+# (pure).
 #
 # Source: specification, "Partition Statistics", and Java's ``PartitionStatsHandler``: one row per spec and partition,
 # also for one whose files are all gone while a manifest still says so; DELETED entries only tell when it changed last.

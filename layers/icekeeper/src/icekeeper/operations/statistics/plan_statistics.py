@@ -1,4 +1,4 @@
-"""Which columns and snapshots lack statistics, and what must be read for them (rule 109) (pure)."""
+"""Which columns and snapshots lack statistics, and what must be read for them (rule: statistics-follow-rows) (pure)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _by_name(fields: Sequence[Mapping[str, Any]], above: str) -> Iterator[tuple[
             yield from _by_name(kind["fields"], f"{name}.")
 
 
-# Which statistics a snapshot lacks, and the least that must be read for them (rule 109) (pure).
+# Which statistics a snapshot lacks, and the least that must be read for them (rule: statistics-follow-rows) (pure).
 #
 # A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
 # (specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union

@@ -47,7 +47,8 @@ def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    """The values of an item that :func:`encoded` made, which tell what the item lacks (rule 164).
+    """The values of an item that :func:`encoded` made, which tell what the item lacks
+    (rule: bad-state-items-stop-readers).
 
     Raises:
         StorageError: an attribute that this package writes is of another type, also when a missing one is looked up.
@@ -72,7 +73,8 @@ def damaged(item: Mapping[str, Any], what: str) -> StorageError:
 
 @contextmanager
 def understood(item: Mapping[str, Any]) -> Iterator[None]:
-    """Within the block, values of the item that cannot be made sense of are told as damage (rule 164).
+    """Within the block, values of the item that cannot be made sense of are told as damage
+    (rule: bad-state-items-stop-readers).
 
     Raises:
         StorageError: the block raised an error about a value.
@@ -176,11 +178,12 @@ def _key_of(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
 # Writes of single items on a condition, in a state table.
 #
 # When boto3 repeats a request whose answer was lost, the repetition must not be told that its condition failed because
-# the first one had landed; and one that lands late, behind its repetition, must do nothing (rule 159).  Items that are
-# written carry a version of their own, and DynamoDB tells with a failed condition what is there (platform 66): that is
-# enough where an item replaces another one.  Where one is made or removed nothing is left that could tell: these are
-# transactions of one item, whose token has repetitions answered like the first one (TransactWriteItems,
-# "ClientRequestToken"), and which cost twice as much.
+# the first one had landed; and one that lands late, behind its repetition, must do nothing
+# (rule: repeated-writes-count-once).  Items that are written carry a version of their own, and DynamoDB tells with a
+# failed condition what is there (platform: dynamodb-condition-returns-item): that is enough where an item replaces
+# another one.  Where one is made or removed nothing is left that could tell: these are transactions of one item, whose
+# token has repetitions answered like the first one (TransactWriteItems, "ClientRequestToken"), and which cost twice as
+# much.
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
 _ATTEMPTS = 30

@@ -331,7 +331,8 @@ class DynamoRequests:
         return tuple(sorted(self._understood(), key=_in_turn))
 
     def _understood(self) -> Iterator[MaintenanceRequest]:
-        """The requests, without what else lies among them (rule 265): to leave one out deletes less."""
+        """The requests, without what else lies among them (rule: skip-malformed-requests): to leave one out deletes
+        less."""
         for item in self._table.query(REQUESTS, passed_over=_tell):
             try:
                 yield stored_request(item, partial(_is_filed_under, item))

@@ -248,8 +248,8 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _open(self) -> sqlite3.Connection:
-        # 0700 and 0600: the journal names tables and files that others on the machine need not know (rule 286).
-        # SQLite's files beside it get its mode.
+        # 0700 and 0600: the journal names tables and files that others on the machine need not know
+        # (rule: state-is-private).  SQLite's files beside it get its mode.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(OSError):  # it is there, or SQLite says what is wrong with the place
             # Only a new one: whoever closes a file loses all locks of its process on it.

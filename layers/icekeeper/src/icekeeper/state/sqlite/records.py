@@ -310,7 +310,7 @@ class SqliteRequests:
 
 
 def _understood(rows: Sequence[Sequence[Any]]) -> Iterator[MaintenanceRequest]:
-    """The requests, without what else lies among them (rule 265)."""
+    """The requests, without what else lies among them (rule: skip-malformed-requests)."""
     for key, *values in rows:
         try:
             yield stored_request(dict(zip(_FIELDS, values, strict=True)), partial(eq, key))

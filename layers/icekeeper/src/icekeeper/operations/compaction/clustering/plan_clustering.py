@@ -261,7 +261,7 @@ def _cuts(
 # compaction as in Cassandra and RocksDB.
 #
 # Runs that do not pile up stay as they are: a table that is filled in the order of its key is never sorted again.  What
-# merges bring about is merged at once, so that a plan leaves nothing to plan (rule 49).
+# merges bring about is merged at once, so that a plan leaves nothing to plan (rule: plans-converge).
 
 _Region = tuple[int, int]
 """A stretch of the key: the number of the event that opens it, and of the one that closes it."""
@@ -435,8 +435,8 @@ def _step(open_runs: Counter[Hashable], run: Hashable, is_begin: bool) -> None:
 # pile up beyond ``max_clustering_depth`` (see ``recluster``), or there are ``min_input_files`` small ones of about one
 # size. What is new joins the runs that are merged, so that it is sorted once and not twice.
 #
-# Convergence (rule 49): a group's outputs are one run, and all but perhaps one of them are large enough.  If that one
-# would make too many small files, it joins them beforehand.  So ``plan(apply(plan))`` is empty.
+# Convergence (rule: plans-converge): a group's outputs are one run, and all but perhaps one of them are large enough.
+# If that one would make too many small files, it joins them beforehand.  So ``plan(apply(plan))`` is empty.
 
 # The run that new files would become.
 _NEW = "new"

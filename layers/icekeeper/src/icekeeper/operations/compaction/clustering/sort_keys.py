@@ -1,4 +1,5 @@
-"""Key columns that rows are sorted by (rule 30), cells on a z-order curve, and rows in their order."""
+"""Key columns that rows are sorted by (rule: claim-sort-order-truthfully), cells on a z-order curve, and rows in their
+order."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def _sorted(packed: pa.Array, bits: int) -> pa.Array:
     return order
 
 
-# Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order (rule 30).
+# Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order
+# (rule: claim-sort-order-truthfully).
 #
 # Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the
 # same order: -0.0 below 0.0, NaN above all numbers.  Where only the order of a transform's results matters (truncated
@@ -225,7 +227,7 @@ def _ordered(array: pa.Array) -> pa.Array:
         return array.view(pa.int64())
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
-    # As bytes, which have the same order, because some writers write text that is no UTF-8 (rule 217).
+    # As bytes, which have the same order, because some writers write text that is no UTF-8 (rule: text-byte-for-byte).
     return array.view(pa.binary()) if pa.types.is_string(kind) else array
 
 
@@ -307,7 +309,7 @@ def _decimal_type(kind: str) -> DecimalType:
 # A z-order curve takes turns with the bits of its columns (Morton 1966).  Here every bit is fitted to a sample: it
 # halves the rows that have the same bits before it, at their median in the column whose turn it is (a k-d tree, Bentley
 # 1975). So neither skewed values nor columns that depend on each other leave cells empty, and any power of two of files
-# that divides the curve evenly gets bounds that do not overlap (rule 54). Iceberg-Java interleaves the leading bytes of
+# that divides the curve evenly gets bounds that do not overlap. Iceberg-Java interleaves the leading bytes of
 # the values themselves instead, which a skewed column or a common string prefix spoils.
 
 CURVE_BITS = 12
@@ -486,7 +488,7 @@ def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.Rec
 
 @contextmanager
 def row_taker() -> Iterator[RowTaker]:
-    """What takes rows, for as long as the context lasts, on all cores of the task (rule 134).
+    """What takes rows, for as long as the context lasts, on all cores of the task (rule: use-only-assigned-cores).
 
     Arrow takes one column after the other.
     """
