@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -207,7 +209,13 @@ def test_an_answer_that_is_packed_badly_is_a_named_error(server: HostileRest, pa
 def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyIceberg's signed requests are repeated after it (urllib3, ``Retry-After``)."""
     pauses: list[float] = []
-    monkeypatch.setattr("urllib3.util.retry.time.sleep", pauses.append)
+    here, sleep = threading.get_ident(), time.sleep
+
+    def note(seconds: float) -> None:
+        """Threads that other tests left behind sleep as before."""
+        pauses.append(seconds) if threading.get_ident() == here else sleep(seconds)
+
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", note)
     catalog = server.open(**SIGNED)
     server.answer = lambda method, path, body: (503, {"Retry-After": "99999999"}, b"")  # type: ignore[method-assign]
     with pytest.raises(StorageError, match=r"cannot be used|answered HTTP 503"):

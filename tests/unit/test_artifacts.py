@@ -184,14 +184,14 @@ def test_what_tells_one_build_from_another_is_left_out(tmp_path: Path) -> None:
 
 def test_everybody_may_read_it(tmp_path: Path) -> None:
     """Lambda reads it as another user than the one who built it, perhaps with a strict umask."""
-    packages(tmp_path, "icekeeper/machine/clock.py")
+    packages(tmp_path, "icekeeper/clock.py")
     for path, mode in ((tmp_path / "icekeeper", 0o700), (tmp_path / "icekeeper" / "clock.py", 0o600)):
         path.chmod(mode)
 
     layer.open_to_all(tmp_path)
 
     modes = {path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o777) for path in tmp_path.rglob("*")}
-    assert modes == {"icekeeper": "0o755", "icekeeper/machine/clock.py": "0o644"}
+    assert modes == {"icekeeper": "0o755", "icekeeper/clock.py": "0o644"}
 
 
 def test_its_size_is_that_of_its_files(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_no_other_module_has_a_pattern_of_its_own() -> None:
     pattern = re.compile(r"re\.compile\(.*:s3tables:")
     found = [path.name for path in SOURCES if pattern.search(path.read_text())]
 
-    assert found == ["table_bucket_arn.py"]
+    assert found == ["addresses.py"]
 
 
 # Which table it is: by its UUID, without one by its location; copies are told apart, spellings are not.

@@ -165,8 +165,7 @@ class RewriteKeys(BaseModel):
     )
     partition_rest_hours: Amount = key(
         Fraction(24),
-        "once no file has arrived in a partition for this many hours, and for at least as long as files had been "
-        "arriving, its small files are merged once",
+        "a partition that got no file for this many hours, and for as long as files came, is merged once",
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(
@@ -519,8 +518,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = key(
         3600,
-        "seconds that one pass may take; it is cut off a quarter later; maintain: only where set; in the stack, the "
-        "parameter JobTimeoutMinutes",
+        "seconds for one pass, cut off a quarter later (maintain: where set); the stack's JobTimeoutMinutes",
         ge=1,
         tighter=None,
         is_of_deployment=True,
