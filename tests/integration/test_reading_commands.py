@@ -24,6 +24,7 @@ from icekeeper.state.leases import take_slot
 from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
+from icekeeper.storage.paths import normalise
 from icekeeper.text import size_text
 from support.command import CATALOG, EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path, one_sentence
 
@@ -417,8 +418,14 @@ NOON_MS = 1_767_268_800_000
 
 
 def record(command: Command, run_id: str, started_ms: int, status: str = "succeeded") -> PassRecord:
-    uuid = str(command.catalog.load_table("ns.t").metadata.table_uuid)
-    identity = TableIdentity(CATALOG, command.warehouse.as_uri(), TableName(("ns",), "t"), uuid)
+    metadata = command.catalog.load_table("ns.t").metadata
+    identity = TableIdentity(
+        CATALOG,
+        command.warehouse.as_uri(),
+        TableName(("ns",), "t"),
+        str(metadata.table_uuid),
+        normalise(metadata.location),
+    )
     made = PassRecord(
         identity=identity,
         run_id=run_id,

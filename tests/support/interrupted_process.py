@@ -88,9 +88,9 @@ def waits_for_a_pipe(pid: int) -> bool:
 _WITH_WORKERS = """
 import sys
 from icekeeper.cli import main
-from icekeeper.engines import local
-from icekeeper.operations.compaction import group_batches
-local.SMALL_WORK_BYTES = group_batches._SMALL_BYTES = 0
+from icekeeper.engines import local_engine
+from icekeeper.operations.compaction import run_groups
+local_engine.SMALL_WORK_BYTES = run_groups._SMALL_BYTES = 0
 sys.exit(main())
 """
 

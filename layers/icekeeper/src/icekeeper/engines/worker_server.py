@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from multiprocessing import spawn
 from typing import Any
 
-__all__: list[str] = []
-
 _OPTIONS = os.environ.get("JE_ARROW_MALLOC_CONF", "")
 # Arrow's jemalloc would start a thread as soon as Arrow is imported, whether Arrow allocates by it or not.
 if "background_thread" not in _OPTIONS:

@@ -23,7 +23,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
 from icekeeper.machine.clock import Clock, steady_s
 from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
-from icekeeper.metadata.document import TableMetadata, require_writable
+from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, newer_metadata
@@ -378,8 +378,6 @@ class OperationContext:
 
     def idle_since(self, metadata: TableMetadata) -> IdleSince | None:
         """The record that an operation planned on this metadata and has nothing to do; ``None``: there is no head."""
-        from icekeeper.metadata.document import table_digest  # that a report needs no more modules
-
         head = metadata.head(self.policy.branch)
         if head is None:
             return None

@@ -1,4 +1,12 @@
-"""Which manifests to merge and to cluster by partition (pure)."""
+"""Which manifests to merge and to cluster by partition (pure).
+
+As SeaweedFS's worker does, for delete manifests too.  Manifests of one spec and content type are one group.
+Of a group all that is not yet *settled* is rewritten together, when that saves more than a fifth of the manifests, or
+when a planner opens too many of them for one partition.
+
+Convergence: outputs are as many as was counted, since bytes are measured as written; and manifests cut from entries in
+partition order overlap so little that they never count as badly clustered (:mod:`.kind_layout`).
+"""
 
 from __future__ import annotations
 
