@@ -209,6 +209,17 @@ def account_is_left_empty() -> Iterator[None]:
     """All tests share one account: those after a module would list its Glue databases and table buckets, and find how
     it had their maintenance set."""
     yield
+    _empty_account()
+
+
+@pytest.fixture
+def own_account() -> Iterator[None]:
+    """The same after one test."""
+    yield
+    _empty_account()
+
+
+def _empty_account() -> None:
     for of_glue in glue_backends.values():
         for data_catalog in of_glue.values():
             data_catalog.databases.clear()

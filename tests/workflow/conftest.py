@@ -19,7 +19,7 @@ from local_stack.pace import PACE
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 from local_stack.template import ACCOUNT, REGION
-from support.rights_fleet import DATABASE, PARAMETERS, RightsFleet
+from support.rights_fleet import PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 # Rights to the table buckets of all tests; a test says which of them the functions look at.
@@ -74,9 +74,10 @@ def script(scripted_stack: LocalStack) -> Iterator[ScriptedPipeline]:
 
 
 @pytest.fixture
-def fleet(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RightsFleet]:
+def fleet(
+    moto_server: MotoServer, own_account: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RightsFleet]:
     """A deployment whose jobs run in this process, with tables that need every right."""
     monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
     with deployed(moto_server, parameters=PARAMETERS) as stack:
         yield RightsFleet(stack, tmp_path)
-        stack.moto.client("glue").delete_database(Name=DATABASE)
