@@ -52,7 +52,6 @@ def test_four_times_the_table_may_cost_four_times_as_much(
     assert found["found"]["icekeeper"]["exponent"] == exponent
     line = list(growth_lines({"row": found}))[-1]
     assert verdict in line
-    assert "2026-11-22, commit abc, load 1.5, medians of 3" in line
 
 
 # The benchmark suite tells what is so: proofs, targets, what could not be measured.  Never its times.
