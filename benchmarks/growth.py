@@ -49,3 +49,14 @@ def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             cells = [", ".join("–" if v is None else f"{v:.3g}" for v in entrant[f]) for f in ("cpu_s", "peak_mb")]
             shown = "" if exponent is None else exponent
             yield f"| {row['title']} | {entrant['title']} | {cells[0]} | {cells[1]} | {shown} | {verdict} |"
+
+
+def exponents(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was measured of all rows, as a sentence; a contestant is named where a row has several."""
+    found = [
+        f"{row['title']}{', ' + entrant['title'] if len(row['found']) > 1 else ''}: {entrant['exponent']}"
+        for row in rows.values()
+        for entrant in row["found"].values()
+        if entrant["exponent"] is not None
+    ]
+    return f"Exponents of growth, from a quarter to the full size (1 is linear): {'; '.join(found)}."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chart import chart
-from benchmarks.growth import growth_lines
+from benchmarks.growth import exponents
 from benchmarks.report import page_tables, target_lines
 
 _DOCS = Path(__file__).parents[1] / "docs"
@@ -43,7 +43,7 @@ def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[st
     yield from target_lines(rows)
     yield ""
     if growth:
-        yield from growth_lines(growth)
+        yield exponents(growth)
         yield ""
     yield from page_tables(rows)
     yield ""
