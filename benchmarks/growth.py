@@ -38,22 +38,25 @@ def growth(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """All rows, as lines of Markdown; when they were measured, but for the load, is written once where it repeats."""
-    yield "| work | who | scale | CPU s | memory MB | exponent | linear or better | measured |"
-    yield "|---|---|---|---|---|---|---|---|"
-    before = None
+    """All rows, as lines of Markdown."""
+    at = ", ".join(map(str, SCALES))
+    yield f"| work | who | CPU s at {at} | MB | exponent | linear or better |"
+    yield "|---|---|---|---|---|---|"
     for row in rows.values():
-        scales = ", ".join(f"{scale:.3g}" for scale in row["scales"])
         for entrant in row["found"].values():
             exponent = entrant["exponent"]
             verdict = "not measured" if exponent is None else "met" if exponent <= _LINEAR else "**missed**"
             cells = [", ".join("–" if v is None else f"{v:.3g}" for v in entrant[f]) for f in ("cpu_s", "peak_mb")]
             shown = "" if exponent is None else exponent
-            when = f"{row['date']}, commit {row['commit']}, load {row['load']:g}, medians of {row['rounds']}"
-            measured = (row["date"], row["commit"], row["rounds"])
-            shown_when = f"load {row['load']:g}" if measured == before else when
-            before = measured
-            yield (
-                f"| {row['title']} | {entrant['title']} | {scales} | {cells[0]} | {cells[1]} | {shown} | {verdict} "
-                f"| {shown_when} |"
-            )
+            yield f"| {row['title']} | {entrant['title']} | {cells[0]} | {cells[1]} | {shown} | {verdict} |"
+
+
+def exponents(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was measured of all rows, as a sentence; a contestant is named where a row has several."""
+    found = [
+        f"{row['title']}{', ' + entrant['title'] if len(row['found']) > 1 else ''}: {entrant['exponent']}"
+        for row in rows.values()
+        for entrant in row["found"].values()
+        if entrant["exponent"] is not None
+    ]
+    return f"Exponents of growth, from a quarter to the full size (1 is linear): {'; '.join(found)}."

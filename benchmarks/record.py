@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chart import chart
-from benchmarks.growth import growth_lines
-from benchmarks.report import contest_table, target_lines
+from benchmarks.growth import exponents
+from benchmarks.report import page_tables, target_lines
 
 _DOCS = Path(__file__).parents[1] / "docs"
 _JSON, _PAGE, _CHART = _DOCS / "performance.json", _DOCS / "performance.md", _DOCS / "performance.svg"
@@ -43,10 +43,7 @@ def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[st
     yield from target_lines(rows)
     yield ""
     if growth:
-        yield from growth_lines(growth)
+        yield exponents(growth)
         yield ""
-    for row in rows.values():
-        yield f"### {row['title'][:1].upper()}{row['title'][1:]}"
-        yield ""
-        yield from contest_table(row)
-        yield ""
+    yield from page_tables(rows)
+    yield ""

@@ -35,7 +35,7 @@ _MORE = ("files_opened", "requests", "store_mb", "bytes_ratio", "output_ratio")
 what is left there."""
 
 
-_LONGEST_REASON = 100
+_LONGEST_REASON = 60
 """Of a contestant that was not measured; performance.json has the whole sentence."""
 
 
@@ -97,18 +97,35 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
         f"medians of {row['rounds']}, {row['date']}, commit {row['commit']}, load {row['machine']['load']:g}."
     )
     yield ""
-    yield "| contestant | wall s | CPU s | MB | MB of a process | besides |"
+    yield "| contestant | wall s | CPU s | MB | largest process | also |"
     yield "|---|---|---|---|---|---|"
     for entrant in row["entrants"].values():
-        if "error" in entrant:
-            why = textwrap.shorten(entrant["error"].replace("|", "/"), _LONGEST_REASON, placeholder=" …")
-            yield f"| {entrant['title']} | not measured: {why} | | | | |"
-        else:
-            m = entrant["median"]
-            cells = f"{m['wall_s']:.2f} | {m['cpu_s']:.2f} | {m['peak_mb']:.0f}"
-            more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
-            largest = f"{m['peak_mb_of_worker']:.0f}" if "peak_mb_of_worker" in m else "–"  # not measured before
-            yield f"| {entrant['title']} | {cells} | {largest} | {more} |"
+        yield f"| {_contestant(entrant)} |"
+
+
+def page_tables(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The contestants of all rows in one table; performance.json has the date, commit and load of each row."""
+    yield "| work | contestant | wall s | CPU s | MB | largest process | also |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows.values():
+        scale = "" if row["scale"] == 1 else f", scale {row['scale']:g}"
+        size = f", {row['data']['bytes'] / 1e6:,.0f} MB" if row["data"]["rows"] else ""
+        work = f"{row['title']}{size}{scale}"
+        for entrant in row["entrants"].values():
+            yield f"| {work} | {_contestant(entrant)} |"
+            work = ""
+
+
+def _contestant(entrant: Mapping[str, Any]) -> str:
+    """Cells of a table; the largest process only where it is not all of the memory."""
+    if "error" in entrant:
+        why = textwrap.shorten(entrant["error"].replace("|", "/"), _LONGEST_REASON, placeholder=" …")
+        return f"{entrant['title']} | not measured: {why} | | | |"
+    m = entrant["median"]
+    all_memory, largest = (f"{m.get(key, m['peak_mb']):.0f}" for key in ("peak_mb", "peak_mb_of_worker"))
+    more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
+    beside = "" if largest == all_memory else largest
+    return f"{entrant['title']} | {m['wall_s']:.2f} | {m['cpu_s']:.2f} | {all_memory} | {beside} | {more}"
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -31,9 +31,9 @@ environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#sche
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
 direction in the table below. An empty variable is not set. `gc.enabled=false` on a table forbids every
-operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source, and the
-table's settings that do not count, with the reason. An unknown key or a wrong value is an error, except a wrong value
-that would not count. [operations.md](operations.md) has an example of a policy file.
+operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
+unknown key or a wrong value is an error, except a wrong value that would not count. [operations.md](operations.md) has
+an example of a policy file.
 
 ## What a table may set
 
@@ -59,8 +59,8 @@ configuration (4) requires a right in AWS that its owner grants, so it counts as
 ## Keys
 
 "Tighter" says which values delete or cost less, and so the direction of a bound. A key without it has no bound. A key
-that is "any until stated" may have any value in a table where the operator states none, else a tighter one. "Deployment
-only" keys are set by the deployment and `--set`.
+that is empty there, or "until stated", may have any value where the operator states none, else a tighter one.
+"Deployment" keys are set by the deployment and `--set`.
 
 | key | default | meaning | a table may set | tighter |
 |---|---|---|---|---|
@@ -82,7 +82,7 @@ def render() -> str:
 def _table_may(key: str, facts: KeyFacts) -> str:
     """What a table may set of a key by default."""
     if facts.is_of_deployment:
-        return "deployment only"
+        return "deployment"
     if facts.is_of_call or (facts.tighter is None and key.startswith("orphan_")):
         return "nothing"
     if facts.tighter is MORE:
@@ -92,7 +92,9 @@ def _table_may(key: str, facts: KeyFacts) -> str:
     limit = "" if facts.table_limit is None else f", to {text_of(facts.table_limit)} at the loosest"
     if facts.undermines:
         return f"any where {' and '.join(f'`{other}`' for other in facts.undermines)} are neither stated nor bounded"
-    return f"any{limit}" if facts.tighter is None or facts.is_of_layout else f"any until stated{limit}"
+    if facts.tighter is None or facts.is_of_layout:
+        return f"any{limit}"
+    return f"until stated{limit}" if limit else ""
 
 
 def _listed(keys: Iterable[str]) -> str:
