@@ -277,9 +277,7 @@ def select_candidates(
     Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
     files clustered by this plan's recipe; ``None``: no recipe.  ``order_id``: the table's sort order, if that is the
     recipe; files of expired snapshots that claim it are clustered.  ``lacking``: path → reasons from the footer.
-
-    Raises:
-        MetadataUnreadable: an unneeded delete names a live data file in another spelling.
+    Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
