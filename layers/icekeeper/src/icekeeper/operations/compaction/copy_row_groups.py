@@ -37,7 +37,6 @@ from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
-
 _FOOTERS_AT_ONCE = 16
 
 
@@ -260,9 +259,9 @@ def without_deleted_rows(
 
 
 def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
-    """The places of row groups whose key columns are read; ``keys`` are the numbers of keys that they may hold
-    (pure).""" uncertain = sum(count > 0 for count in keys) return frozenset(place for place, count in enumerate(keys)
-    if 0 < count <= _KEYS_A_ROW_GROUP * uncertain)
+    """The places of row groups whose key columns are read; ``keys`` are the most keys that each may hold (pure)."""
+    uncertain = sum(count > 0 for count in keys)
+    return frozenset(place for place, count in enumerate(keys) if 0 < count <= _KEYS_A_ROW_GROUP * uncertain)
 
 
 def _row_groups(
