@@ -278,10 +278,6 @@ def truth_of(
     return _Binding(columns, relative, now_ms).truth(expression)
 
 
-def _negated(truths: int) -> int:
-    return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
-
-
 def _all_of(left: int, right: int) -> int:
     """The possible truth values of ``a AND b``, for an ``a`` of ``left`` and a ``b`` of ``right``."""
     if not (left and right):
@@ -292,7 +288,11 @@ def _all_of(left: int, right: int) -> int:
 
 
 def _not(truth: Truth) -> Truth:
-    return lambda values_of: _negated(truth(values_of))
+    def negated(values_of: ValuesOf) -> int:
+        truths = truth(values_of)
+        return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
+
+    return negated
 
 
 def _and(left: Truth, right: Truth) -> Truth:

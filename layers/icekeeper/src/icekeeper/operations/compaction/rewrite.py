@@ -21,7 +21,7 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, R
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values
+from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values, holds_column
 from icekeeper.operations.compaction.clustering.work import write_clustered
 from icekeeper.operations.compaction.output_partition import TargetField, target_fields
 from icekeeper.operations.compaction.proof import write_proven
@@ -163,7 +163,7 @@ def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> 
     Always false if text that is not UTF-8 would name a partition (rule: text-byte-for-byte).
     """
     sources = {int(field["source-id"]) for field in routing.spec["fields"]}
-    tops = [field for field in task.schema["fields"] if _holds(field, sources)]
+    tops = [field for field in task.schema["fields"] if holds_column(field, sources)]
     narrow = {**task.schema, "fields": tops}
     router = PartitionRouter(routing, narrow)
     seen: set[object] = set()
@@ -178,13 +178,6 @@ def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> 
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _holds(field: Mapping[str, Any], ids: set[int]) -> bool:
-    if int(field["id"]) in ids:
-        return True
-    kind = field["type"]
-    return isinstance(kind, Mapping) and kind["type"] == "struct" and any(_holds(f, ids) for f in kind["fields"])
 
 
 def write_partitions(

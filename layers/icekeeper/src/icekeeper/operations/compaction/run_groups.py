@@ -192,7 +192,8 @@ def _rewritten(
         return _in_rounds(context, loaded, plan, groups)
     results: list[RewriteResult] = []
     # The first group runs alone, to measure the speed.
-    waiting = deque([groups[:1], *small_together(groups[1:], _input_bytes)] if groups else ())
+    sized = small_together(groups[1:], lambda group: group.total_bytes + len(group.files) * OPEN_FILE_BYTES)
+    waiting = deque([groups[:1], *sized] if groups else ())
     while waiting:
         together = waiting.popleft()
         size = sum(group.total_bytes for group in together)
@@ -240,10 +241,6 @@ def _rounds(groups: Sequence[FileGroup]) -> list[list[FileGroup]]:
         rounds[-1].append(group)
         room -= group.total_bytes
     return rounds
-
-
-def _input_bytes(group: FileGroup) -> int:
-    return group.total_bytes + len(group.files) * OPEN_FILE_BYTES
 
 
 def commits_of(groups: Sequence[FileGroup], size: int, format_version: int) -> list[Sequence[FileGroup]]:
@@ -364,7 +361,7 @@ def _task(
     verify_checksums: bool,
 ) -> RewriteTask:
     """The group's task; ``stored`` is the schema of output files, ``leaves`` are its columns."""
-    metadata = loaded.metadata
+    metadata, to = loaded.metadata, group.route_to
     schema = with_lineage(stored) if group.has_lineage else stored
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify_checksums)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
@@ -384,7 +381,7 @@ def _task(
         proof=proof,
         recipe=plan.recipe,
         output_count=group.output_count,
-        routing=_routing(metadata, group.route_to),
+        routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=_most_files(plan.recipe, group),
         misread_columns=misread_columns((candidate.file for candidate in group.files), leaves),
     )
@@ -419,12 +416,6 @@ def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
     if recipe is None or not all(candidate.is_clustered for candidate in group.files):
         return None
     return recipe.output_count(group.total_bytes)
-
-
-def _routing(metadata: TableMetadata, spec_id: int | None) -> Routing | None:
-    if spec_id is None:
-        return None
-    return Routing(spec_id, metadata.specs[spec_id], metadata.schemas_current_first)
 
 
 # A table may have thousands of partitions of tiny files.  If each group were a task of its own, each would open its own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -196,12 +197,8 @@ def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
 
 
 def _first_rows(task: RewriteTask) -> list[int]:
-    """The number of each input's first row within the group."""
-    firsts, total = [], 0
-    for source in task.inputs:
-        firsts.append(total)
-        total += source.record_count
-    return firsts
+    """The number of each input's first row within the group, and the number of all rows."""
+    return [0, *accumulate(source.record_count for source in task.inputs)]
 
 
 def _disk_bytes(task: RewriteTask) -> int:

@@ -259,8 +259,8 @@ def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
     opened = 0
     for number in sorted(range(len(ranges)), key=lambda n: ranges[n]):
         low, high = ranges[number]
-        if own[number] is None or _is_open(ranges[number]):
-            continue
+        if own[number] is None or BELOW_ALL in low or high[-1] == ABOVE_ALL:
+            continue  # a single key, or an unknown end
         while busy and busy[0][0] <= low:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if not free:
@@ -270,10 +270,6 @@ def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
         own[number] = run
         heapq.heappush(busy, (high, run))
     return own
-
-
-def _is_open(key_range: KeyRange) -> bool:
-    return BELOW_ALL in key_range[0] or key_range[1][-1] == ABOVE_ALL
 
 
 # Every round of new data adds a run, and a lookup opens one file of each run at its value.  Where more than ``limit``

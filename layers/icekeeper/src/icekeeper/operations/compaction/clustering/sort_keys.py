@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -155,6 +155,14 @@ def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatc
     """
     path, _ = _find(field_id, schema["fields"])
     return _child(batch.column(path[0]), path[1:])
+
+
+def holds_column(field: Mapping[str, Any], ids: Container[int]) -> bool:
+    """Whether a field of a schema is one of these columns, or a struct that contains one."""
+    if int(field["id"]) in ids:
+        return True
+    kind = field["type"]
+    return isinstance(kind, Mapping) and kind["type"] == "struct" and any(holds_column(f, ids) for f in kind["fields"])
 
 
 def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _KeyFunction]:

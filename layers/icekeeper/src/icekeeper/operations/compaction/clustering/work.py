@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +32,13 @@ from icekeeper.operations.compaction.clustering.range_tasks import (
     SplitTask,
     cut,
 )
-from icekeeper.operations.compaction.clustering.sort_keys import CURVE_BITS, RowOrder, fitted_curve, row_taker
+from icekeeper.operations.compaction.clustering.sort_keys import (
+    CURVE_BITS,
+    RowOrder,
+    fitted_curve,
+    holds_column,
+    row_taker,
+)
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_task import RewriteTask, planned_sorted_files
@@ -228,7 +233,8 @@ def sample_keys(work: SampleTask) -> Sample:
     task, recipe = work.task, work.task.recipe
     assert recipe is not None
     storage = Storage(task.io_properties)
-    key_schema = {**task.schema, "fields": [f for f in task.schema["fields"] if _holds(f, recipe)]}
+    wanted = {column.field_id for column in recipe.columns}
+    key_schema = {**task.schema, "fields": [f for f in task.schema["fields"] if holds_column(f, wanted)]}
     order = RowOrder(recipe, key_schema)
     values: list[list[pa.Array]] = []
     rows: list[int] = []
@@ -248,19 +254,6 @@ def sample_keys(work: SampleTask) -> Sample:
         return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
     columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
     return Sample(tuple(columns), tuple(rows), row_bytes)
-
-
-def _holds(field: Mapping[str, Any], recipe: ClusterRecipe) -> bool:
-    """Whether a top-level column is or contains a column of the recipe."""
-    wanted = {column.field_id for column in recipe.columns}
-    stack = [field]
-    while stack:
-        current = stack.pop()
-        if current["id"] in wanted:
-            return True
-        if isinstance(current["type"], dict) and current["type"]["type"] == "struct":
-            stack.extend(current["type"]["fields"])
-    return False
 
 
 def _row_bytes(task: RewriteTask, storage: Storage) -> float:
