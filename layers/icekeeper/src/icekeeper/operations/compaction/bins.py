@@ -1,23 +1,22 @@
 """Divides one partition's candidates into bins: files that are merged with each other
 (rule: plans-converge, bounded-merge-rewrites) (pure).
 
-A *run* is what will be one file: a candidate as it is, or several that this plan merges.  A bin is one of these:
+A *run* is a future file: one candidate as it is, or several that this plan merges.  There are six kinds of bin:
 
-* Runs that, taken in order of age, divide into files of the right size: the bin is full, and its bytes are never merged
-  again.  Only the files in the bin decide, never the one that comes next.
-* At least ``min_input_files`` of the smallest files as writers left them, none of which outweighs the others: the bin
-  is *balanced*.  With the largest file taken along every time, bytes would be rewritten as often as files arrive.
-* Light runs, among them rewritten ones, that reach a sixteenth of a full file together: they are light no more.  Other
-  rewritten files wait until they fill one.  So a byte is rewritten three times at most: with others as they came, out
-  of the light ones, into a full file.  The more light ones there are, the more files as they came must be merged into
-  the next, so that even of the slowest writers there are not many of either.
-* All runs of a partition at rest, to which nothing comes any more, whatever their sizes, once.
-* Runs that are due by themselves, for their deletes or for what they lack, and those that are no larger.
-* A large file alone, which is cut (:mod:`.large_files`).
+* Full: runs, taken in order of age, that divide into files of the right size.  Their bytes are never merged again.
+  Only the files in the bin decide, never the next one.
+* Balanced: at least ``min_input_files`` of the smallest files that writers left, none of which outweighs the others.
+  If the largest file were included every time, its bytes would be rewritten as often as files arrive.
+* Light: small runs, some of them rewritten before, that together reach a sixteenth of a full file.  All other rewritten
+  files wait until they fill a file.  So a byte is rewritten at most three times: in a balanced, a light and a full bin.
+  The more light runs there are, the more files of writers the next balanced bin needs.  This keeps both few, even where
+  files arrive slowly.
+* At rest: all runs, of any size, of a partition that gets no more files; once.
+* Due: runs that are rewritten on their own account (for deletes or ``rewrite_reason``), and runs that are no larger.
+* Large: one file, which is cut.
 
-All but the last two need a partition with ``min_input_files`` candidates.  A run that was merged here takes its place
-among the others as the newest, just as the file will that it becomes, until nothing changes.  So ``plan(apply(plan))``
-is empty.
+All but the last two need a partition with ``min_input_files`` candidates.  A merged run joins the others as the newest,
+as its file will, and the search is repeated until nothing changes.  So ``plan(apply(plan))`` is empty.
 """
 
 from __future__ import annotations
@@ -39,27 +38,26 @@ from icekeeper.operations.compaction.candidates import (
 )
 from icekeeper.policy import Policy
 
-# The share of a balanced bin that its largest file may have, so that this file grows more than threefold.  A smaller
-# share rewrites less and leaves more files; by this one the six files of 3 to 15 MB of SeaweedFS's example are merged.
+# The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites
+# less and leaves more files.  This one still merges SeaweedFS's example of six files of 3 to 15 MB.
 _LARGEST_SHARE = Fraction(3, 10)
-# A rewritten file is light below this share of a full one: of some 20,000 files of a slow writer that fill one, there
-# are never more than 120.  A smaller share leaves fewer files of slow writers and more of fast ones.
+# A rewritten file is light below this share of a full file.  A slow writer, 20,000 of whose files fill one, never has
+# more than 120 files then.  A smaller share leaves fewer files of slow writers and more of fast ones.
 _LIGHT_SHARE = Fraction(1, 16)
-# Files below this size weigh alike: reading them takes less than opening them.
+# Files below this size weigh the same, because opening them takes longer than reading them.
 _LIGHTEST_BYTES = 256 * 1024
 
 
 class Reason(StrEnum):
-    """Why a bin is to be rewritten."""
+    """Why a bin is rewritten."""
 
     SMALL = "small"
-    """Its files are small, and become fewer."""
     DELETES = "deletes"
-    """Deletes apply to them; without these they would be left alone."""
+    """Deletes apply to the files, and there is no other reason."""
     SETTINGS = "settings"
-    """They were written otherwise than the table asks for now, which ``rewrite_reason`` names."""
+    """The files do not meet current settings of the table that ``rewrite_reason`` names."""
     CLUSTERING = "clustering"
-    """They are not clustered by the recipe, or there are too many small ones that are."""
+    """The files are not clustered by the recipe, or too many small ones are."""
     LARGE = "large"
     """The file is much larger than the target, and is cut."""
     ALL = "all"
@@ -68,18 +66,17 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Candidates that are to be rewritten together."""
+    """Candidates that are rewritten together."""
 
     files: tuple[Candidate, ...]
     reason: Reason = Reason.SMALL
     outputs: int = 1
-    """How many files they become."""
+    """The number of output files."""
     output_bytes: int | None = None
-    """About how large these are together; ``None``: as large as the files."""
+    """Estimated size of all outputs; ``None``: the size of the inputs."""
 
     @property
     def for_deletes(self) -> bool:
-        """Whether their deletes are the only reason to rewrite them."""
         return self.reason is Reason.DELETES
 
     @property
@@ -91,23 +88,22 @@ class Bin:
 class _Run:
     files: tuple[Candidate, ...]
     size: int
-    """About what its rows take in an output."""
+    """Estimated size of its rows in an output."""
     reason: Reason | None = None
-    """Why the run is rewritten even if it stays alone; ``None``: it is one file, and needs not be."""
+    """Why the run is rewritten even if no other joins it; ``None``: it is a single file and need not be rewritten."""
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be rewritten even by itself."""
         return self.reason is None and self.files[0].is_due
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether a rewrite wrote it, and this plan does not merge it with others of about its size."""
+        """Whether an earlier rewrite wrote it, and this plan has not merged it for its size."""
         return self.reason is not Reason.SMALL and any(c.identity.is_rewritten for c in self.files)
 
     @property
     def bytes(self) -> int:
-        """Of its files as they are."""
+        """The size of its files as they are now."""
         return sum(c.file.file_size_in_bytes for c in self.files)
 
     @property
@@ -117,33 +113,37 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What a policy says in sizes, as whole bytes: there may be a million files to compare with them."""
+    """The policy's sizes as whole bytes, computed once, because a million files may be compared with them."""
 
     target: int
     smallest: int
     full: int
+    """The least size of a full bin with one output."""
     light: int
+    """A run below this size is light."""
     largest_group: int
     min_inputs: int
     share: Fraction
+    """The largest file's share of a balanced bin, at most."""
     large: int | None
-    """From this size on a file may become several; ``None``: none may."""
+    """A file of at least this size may be cut; ``None``: no file may."""
 
     @classmethod
     def of(cls, policy: Policy, *, cuts: bool) -> _Limits:
+        full = max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
         return cls(
             target=policy.target_file_size_bytes,
             smallest=policy.min_file_size_bytes,
-            full=_full_bytes(policy),
-            light=_light_bytes(policy),
+            full=full,
+            light=int(_LIGHT_SHARE * full),
             largest_group=policy.max_file_group_size_bytes,
             min_inputs=policy.min_input_files,
-            share=_largest_share(policy),
+            share=max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files)),
             large=large_from(policy) if cuts else None,
         )
 
     def most_outputs(self, files: Sequence[Candidate]) -> int:
-        """Fewer files than there are; of large ones as many as they fill."""
+        """One output fewer than inputs; a large input may become as many as it fills."""
         sizes = [] if self.large is None else [c.file.file_size_in_bytes for c in files]
         return len(files) - 1 + sum(size // self.target for size in sizes if size >= (self.large or 0))
 
@@ -156,9 +156,9 @@ def binpacked(
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
 ) -> list[Bin]:
-    """The bins of one partition's candidates that are to be rewritten, in order of age; the balanced one comes last.
+    """Divide one partition's candidates into the bins to rewrite, in order of age; a balanced bin comes last.
 
-    ``cuts``: large files may be cut.  ``sizes``: how large outputs become.
+    ``at_rest``: the partition gets no more files.  ``cuts``: large files may be cut.  ``sizes``: expected output sizes.
     """
     limits = _Limits.of(policy, cuts=cuts)
     files.sort(key=lambda c: (c.age, c.file.file_path))
@@ -187,8 +187,7 @@ def binpacked(
 
 
 def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[Bin]:
-    """The bins of files that are large enough: their deletes are applied, what they lack is given to them, or they are
-    cut."""
+    """The bins of single files: large enough ones that are due, and large ones that are cut."""
     bins = []
     for one in files:
         size = one.file.file_size_in_bytes
@@ -201,7 +200,7 @@ def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[
 
 
 def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_Run]]:
-    """The full bins of runs in order of age, and the runs that are left."""
+    """Return the full bins of runs in order of age, and the remaining runs."""
     bins: list[Bin] = []
     current: list[_Run] = []
     size = held = most_outputs = 0
@@ -218,22 +217,21 @@ def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_
 
 
 def _together(runs: Sequence[_Run], limits: _Limits, *, at_rest: bool) -> list[_Run]:
-    """The runs that are to be merged although they fill no file; or none."""
+    """The runs to merge although they do not fill a file; may be empty."""
     if len(runs) < limits.min_inputs:
         return []
     if at_rest:
         return list(runs)
-    most = limits.light
-    light = [run for run in runs if run.size < most]
+    light = [run for run in runs if run.size < limits.light]
     is_merged_before = any(run.is_rewritten or run.reason is not None for run in light)
-    if is_merged_before and len(light) >= limits.min_inputs and sum(run.size for run in light) >= most:
+    if is_merged_before and len(light) >= limits.min_inputs and sum(run.size for run in light) >= limits.light:
         return light
     patience = sum(run.is_rewritten for run in light)
     return _balanced([run for run in runs if not run.is_rewritten], max(limits.min_inputs, patience), limits)
 
 
 def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
-    """As many of the smallest runs as can be, at least so many, of which the largest does not outweigh the others."""
+    """As many of the smallest runs as possible, at least ``least``, where the largest does not outweigh the others."""
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), least - 1, -1):
@@ -244,7 +242,7 @@ def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
 
 
 def _merged_due(runs: Sequence[_Run]) -> _Run | None:
-    """The runs that are due by themselves, and all that are no larger than what is chosen so far; or none."""
+    """The due runs, and each next larger one that is no larger than all chosen so far; ``None``: no run is due."""
     chosen = {id(run) for run in runs if run.is_due}
     if not chosen:
         return None
@@ -262,7 +260,7 @@ def _merged(runs: Sequence[_Run]) -> _Run:
 
 
 def _reason_alone(files: Sequence[Candidate]) -> Reason:
-    """Why files are rewritten that would be left alone by their sizes."""
+    """Why files are rewritten that are large enough."""
     return Reason.SETTINGS if any(c.lacks for c in files) else Reason.DELETES
 
 
@@ -272,30 +270,15 @@ def _bin(run: _Run, limits: _Limits) -> Bin:
 
 
 def _outputs_if_full(size: int, held: int, most: int, limits: _Limits) -> int | None:
-    """How many files of the right size a bin of these bytes becomes; ``None``: it must take more files first."""
+    """The number of outputs of a full bin; ``None``: the bin is not full."""
     outputs = _output_count(size, most, limits)
-    # Fractions are as exact, and take ten times as long.
+    # Integers: fractions are equally exact, but take ten times as long.
     is_not_too_large = size * LARGEST_OUTPUT.denominator <= outputs * LARGEST_OUTPUT.numerator * limits.target
     is_whole = outputs * limits.full <= size and is_not_too_large
     return outputs if is_whole or held >= limits.largest_group else None
 
 
-def _full_bytes(policy: Policy) -> int:
-    """The least size of a full bin with one output."""
-    return max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
-
-
-def _light_bytes(policy: Policy) -> int:
-    """Below this size a run is light."""
-    return int(_LIGHT_SHARE * _full_bytes(policy))
-
-
-def _largest_share(policy: Policy) -> Fraction:
-    """The share of a balanced bin that its largest file may have."""
-    return max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
-
-
 def _output_count(size: int, most: int, limits: _Limits) -> int:
-    """The fewest outputs of which none is too large, yet none is small, and that are no more than ``most``."""
+    """The fewest outputs, at most ``most``, so that none is too large and none is small."""
     wanted = -(-size * LARGEST_OUTPUT.denominator // (LARGEST_OUTPUT.numerator * limits.target))
     return max(1, min(wanted, size // limits.smallest, most))

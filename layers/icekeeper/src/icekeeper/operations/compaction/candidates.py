@@ -1,4 +1,7 @@
-"""Picks the live data files that are worth rewriting, and estimates what they take afterwards (pure)."""
+"""Selects candidates: live data files that may be worth rewriting; and estimates the size of their rows afterwards.
+
+Everything is decided from table metadata and manifest entries (pure).
+"""
 
 from __future__ import annotations
 
@@ -33,181 +36,38 @@ from icekeeper.rows.apply_deletes import misspelled, other_spellings
 from icekeeper.rows.arrow_schema import leaf_columns, likely_row_bytes
 from icekeeper.rows.file_rows import why_unreadable
 
-# How many rows of data files delete files delete, as far as manifests tell (pure).
-
-
-def equality_spread(
-    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
-) -> dict[FileKey, int]:
-    """Over how many data files each equality delete is spread: those of its partition, or of the table.
-
-    Not only over those that need it still: once all others are rewritten, the last one would be taken for full of
-    deleted rows.
-    """
-    total = by_partition.total()
-    return {
-        entry.file.key: max(
-            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
-        )
-        for entry in index.entries
-        if entry.file.content is FileContent.EQUALITY_DELETES
-    }
-
-
-def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
-    """How many rows of a data file are surely deleted: by deletion vectors and position deletes of this file alone."""
-    vectors = [e.file for e in deletes if e.file.content_offset is not None]
-    only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
-    return min(file.record_count, sum(delete.record_count for delete in only_this))
-
-
-# When data files were added (pure).
-
-
-def age_of(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """The file sequence number, or the data sequence number where another writer lost it.
-
-    v1 has neither: there it is the time of the snapshot that added the file, in epoch milliseconds.
-    """
-    if metadata.format_version > 1:
-        number = entry.file_sequence_number
-        return (entry.sequence_number if number is None else number) or 0
-    return added_ms(metadata, entry) or 0
-
-
-def added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
-    """The time of the snapshot that added the file, in epoch milliseconds; ``None``: it has expired."""
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return None if snapshot is None else snapshot.timestamp_ms
-
-
-def is_old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """Whether the file was added at ``limit_ms`` or before; a file whose snapshot has expired was."""
-    at_ms = added_ms(metadata, entry)
-    return at_ms is None or at_ms <= limit_ms
-
-
-# Where files that are much larger than the target are cut: between row groups, never within one
-# (rule: cut-only-with-explicit-target) (pure).
-#
-# Only the manifest entry is asked, so a file whose ``split_offsets`` leave no place to cut it costs a pass nothing.  A
-# piece is cut no further, because it has the row groups that the plan saw.
-
-# The largest output that a merge aims at, as a multiple of the target file size.
-LARGEST_OUTPUT = Fraction(5, 4)
-# Java's SizeBasedFileRewritePlanner, MAX_FILE_SIZE_DEFAULT_RATIO.
-_LARGE = Fraction(9, 5)
-# A piece is so much above the bound of small files at least, because its footer and page indexes are not known yet.
-_MARGIN = Fraction(21, 20)
-
-
-def large_from(policy: Policy) -> int:
-    """From so many bytes on a file is large."""
-    return int(_LARGE * policy.target_file_size_bytes) + 1
-
-
-def is_large(file: DataFile, policy: Policy) -> bool:
-    """Whether a file is larger, by far, than merges leave it."""
-    return file.file_size_in_bytes >= large_from(policy)
-
-
-def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
-    """How many row groups, in order, each piece of a large file gets; empty: it cannot be cut."""
-    offsets = file.split_offsets or ()
-    if not is_large(file, policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
-        return ()
-    sizes = [end - start for start, end in pairwise((*offsets, _end_of_rows(file, offsets)))]
-    if min(sizes) < 0 or file.key_metadata is not None:
-        return ()
-    least = int(_MARGIN * policy.min_file_size_bytes)
-    cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
-    return tuple(map(len, cut)) if len(cut) > 1 else ()
-
-
-def _end_of_rows(file: DataFile, offsets: Sequence[int]) -> int:
-    """Where the last row group ends: page indexes, filters and footer behind it are no part of it, if that is known."""
-    end = offsets[0] + sum((file.column_sizes or {}).values())
-    return end if offsets[-1] < end < file.file_size_in_bytes else file.file_size_in_bytes
-
-
-def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:
-    """The sizes in pieces of ``least`` to about ``most``; pieces from ``large`` on cannot be cut further."""
-    total = sum(sizes)
-    if total < large:
-        return [sizes]
-    share = total / math.ceil(total / most)
-    parts: list[Sequence[int]] = []
-    start = held = 0
-    for place, size in enumerate(sizes):
-        # Cut where that comes nearest to an even share.
-        if held >= least and held + size / 2 > share:
-            parts.append(sizes[start:place])
-            start, held = place, 0
-        held += size
-    if held >= least or not parts:
-        parts.append(sizes[start:])
-    else:
-        parts[-1] = [*parts[-1], *sizes[start:]]
-    if len(parts) == 1:
-        return parts
-    return [piece for part in parts for piece in _cut(part, least, most, large)]
-
-
-# Refuses to drop deletes as dangling that name a live data file in another spelling (rule: refuse-misspelled-deletes)
-# (pure).
-
-
-def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:
-    """``needs``: delete file → how many live data files need it, where none of those with 0 is misspelled.
-
-    ``listed`` are the hashes of the paths of all live data files.
-
-    Raises:
-        MetadataUnreadable: a delete that none needs names one of these in another spelling.
-    """
-    named = [(path, entry) for path, entry in index.vectors.items()]
-    named += [(path, entry) for path, entries in index.positions_by_path.items() for entry in entries]
-    dangling = [(path, entry) for path, entry in named if needs[entry.file.key] == 0]
-    spelled = {hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
-    for number in listed if spelled else ():
-        if number in spelled:
-            entry, path, other = spelled[number]
-            raise misspelled(entry.file.file_path, path, other)
-    return needs
-
-
-# What files take once they are rewritten, by what earlier rewrites of the table have shown
-# (rule: plan-with-observed-sizes) (pure).
-#
-# Small files shrink when they are merged: one footer in place of many, longer runs, dictionaries that are written once.
-# Each merge records in its snapshot how much its decoded files shrank, and what its plan had reckoned with.  Row groups
-# that are copied keep their size, and so does what a rewrite wrote: it is encoded already as the next one would.
+# Small files shrink when they are merged: fewer footers, longer runs, and each dictionary is written once.  A merge
+# records in its snapshot how much its decoded files shrank and which ratio its plan had expected.  Copied row groups
+# keep their size, and so do files that a rewrite wrote, because they are encoded alike already.
 
 SIZES_KEY = "icekeeper.output-sizes"
-"""Snapshot summary: bytes written per byte read, what the plan had reckoned with, and the mean size of the inputs."""
+"""Key in a snapshot summary: bytes written per byte read, the ratio that the plan expected, the mean input size."""
 _RECORD = re.compile(r"([01]\.[0-9]{3}) planned ([01]\.[0-9]{3}) of ([0-9]{1,18})")
-# What files that shrank further would become is not believed: bins would be far too large where others do not.
+# No smaller ratio is used: bins would become far too large where other files shrink less.
 _LEAST_RATIO = 0.25
-# Files much larger than those that were merged have less to lose.
+# The ratio is not used for files this many times larger than the merged ones, because these shrink less.
 _ALIKE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSizes:
-    """How large outputs become; a table that has shown nothing yet keeps its sizes."""
+    """Expected sizes of outputs, from earlier rewrites of the table (rule: plan-with-observed-sizes).
+
+    Without earlier rewrites, outputs are expected to be as large as their inputs.
+    """
 
     ratio: float = 1.0
     """Bytes written per byte of a decoded file, at most 1."""
     file_bytes: int = 0
-    """The mean size of the files that showed it."""
+    """The mean size of the files from which the ratio was measured."""
     shrank: Mapping[int, float] = field(default_factory=dict)
-    """Snapshot id → how much smaller its files came out than the plan reckoned with."""
+    """Snapshot id → actual ratio divided by the expected one, where files shrank more than expected."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, head: Snapshot) -> OutputSizes:
-        """What the snapshots of the branch that ends in ``head`` tell, as far as they are kept.
+        """Read the records of the retained snapshots of the branch that ends in ``head``.
 
-        v1 tables tell nothing: of their files nobody knows which a rewrite wrote.
+        v1 tables have none: their files do not show which a rewrite wrote.
         """
         if metadata.format_version < 2 or not any(_text(one) for one in metadata.snapshots.values()):
             return cls()
@@ -219,17 +79,16 @@ class OutputSizes:
         return cls(ratio, file_bytes, shrank)
 
     def expected(self, file: DataFile, *, is_rewritten: bool, is_copied: bool) -> int:
-        """About how many bytes the rows of a file take in an output."""
         size = file.file_size_in_bytes
         if is_rewritten or is_copied or size > _ALIKE * self.file_bytes:
             return size
         return max(1, int(size * self.ratio))
 
     def is_small(self, entry: ManifestEntry, small: float) -> bool:
-        """Whether a live file, of fewer than ``small`` bytes, is to be merged for that.
+        """Whether a live file of fewer than ``small`` bytes is merged because of its size.
 
-        Not if a merge wrote it that reckoned with enough bytes, because the next one reckons better and need not repeat
-        it; unless what came out is not even half of that, so that merging halves the number of files.
+        A file that only shrank more than its merge expected is not merged again, because later plans expect better
+        sizes.  If it came out below half of ``small``, it is: merging such files halves their number.
         """
         factor = self.shrank.get(entry.snapshot_id or 0, 1.0) if self.shrank and entry.identity.is_rewritten else 1.0
         size = entry.file.file_size_in_bytes
@@ -237,13 +96,12 @@ class OutputSizes:
 
 
 AS_THEY_ARE = OutputSizes()
-"""Of a table that has shown nothing."""
 
 
 def recorded_sizes(planned: OutputSizes, groups: Iterable[tuple[int, int, int]]) -> str | None:
-    """What to record of decoded groups, each as number of inputs, bytes read and bytes written; ``None``: nothing.
+    """The summary record of decoded groups, each given as number of inputs, bytes read and bytes written.
 
-    Where there is no such group, what is known stays known.
+    Without such groups the known ratio is recorded again; ``None``: there is none.
     """
     groups = list(groups)
     read, written = sum(size for _, size, _ in groups), sum(size for *_, size in groups)
@@ -268,8 +126,6 @@ def _record(snapshot: Snapshot) -> tuple[float, float, int] | None:
     return float(match[1]), float(match[2]), int(match[3])
 
 
-# Picks the live data files that are worth rewriting, and counts how many files need each delete file (pure).
-
 _NO_DELETES: tuple[ManifestEntry, ...] = ()
 _LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
 
@@ -279,7 +135,7 @@ FileScope: TypeAlias = Callable[[DataFile, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a plan is made from: a table at the head of a branch, as its metadata tells."""
+    """The input of a plan: a table at the head of a branch, read from its metadata."""
 
     metadata: TableMetadata
     snapshot: Snapshot | None
@@ -287,13 +143,12 @@ class TableState:
     manifests: Sequence[ManifestFile] = ()
     """All manifests of the snapshot."""
     live_files: Iterable[LiveEntry] = ()
-    """The live entries of its data manifests.  They are read once, and only candidates are kept."""
+    """The live entries of its data manifests.  They are iterated once, and only candidates are kept."""
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
-    """Its live delete files."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Data and delete files that are left alone because passes could not read them: path → a sentence that names it."""
+    """Data and delete files that earlier passes could not read: path → a sentence that names it."""
     ordered_elsewhere: Container[int] = frozenset()
-    """Ids of the snapshots whose files another rhythm of the table has ordered, so that this one leaves them."""
+    """Ids of the snapshots whose files another schedule of the table has sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,37 +158,36 @@ class Candidate:
     file: DataFile
     spec_id: int
     age: int
-    """Orders files by when they were added, the oldest first."""
+    """Sorts files by the time when they were added, oldest first."""
     manifest_path: str
     identity: FileIdentity
     deletes: tuple[ManifestEntry, ...] = ()
     """The entries of the delete files that may remove some of its rows."""
     has_debt: bool = False
-    """Whether its deletes alone are reason enough to rewrite it."""
+    """Whether it has so many deletes that it is rewritten for them alone."""
     destination: Destination | None = None
-    """The spec and partition that its rows go to; ``None``: they stay in the file's own."""
+    """The spec and partition of its rows after the rewrite; ``None``: its own."""
     is_clustered: bool = False
-    """Whether its rows already have the order that this plan's recipe asks for."""
+    """Whether its rows already have the order of the plan's recipe."""
     lacks: frozenset[RewriteReason] = frozenset()
-    """What it lacks that ``rewrite_reason`` names."""
+    """The reasons of ``rewrite_reason`` that apply to it."""
     row_bytes: int = 0
-    """About what a row of the table takes in memory."""
+    """Estimated size of a row of the table in memory."""
     added_ms: int | None = None
-    """When it was added, by a writer or a rewrite, in epoch milliseconds; ``None``: the snapshot has expired."""
+    """Epoch milliseconds of the snapshot that added it; ``None``: that snapshot has expired."""
 
     @property
     def sequence_number(self) -> int:
-        """Its data sequence number."""
         return self.identity.sequence_number
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be rewritten even by itself."""
+        """Whether it is rewritten even if no other file joins it."""
         return self.has_debt or bool(self.lacks)
 
     @property
     def has_lineage(self) -> bool:
-        """Whether its rows have ids already; never below v3, nor before the first commit after an upgrade to v3.
+        """Whether its rows have row ids: only in v3, from the first commit after an upgrade on.
 
         Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
         (rule: ids-never-mixed).
@@ -343,7 +197,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Tally:
-    """Files, and their bytes."""
+    """A number of files and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -355,25 +209,28 @@ class Tally:
 
 @dataclass(slots=True)
 class PassedOver:
-    """Files that would be candidates, but for one reason, by that reason."""
+    """Files that are no candidates for one reason only, counted by that reason."""
 
     unsupported: Tally = field(default_factory=Tally)
-    """They cannot be read by this version, or could not be read lately."""
+    """This version cannot read them, or a recent pass could not."""
     first_unsupported: str = ""
     """The path of the first of these and why it cannot be read; empty when there is none."""
     too_young: Tally = field(default_factory=Tally)
     """They were added less than ``min_data_age_hours`` ago."""
     under_deletes: Tally = field(default_factory=Tally)
-    """They carry deletes, and ``delete_compaction_enabled`` is off."""
+    """Deletes apply to them, and ``delete_compaction_enabled`` is off."""
     ordered_elsewhere: Tally = field(default_factory=Tally)
-    """Another rhythm of the table has ordered them."""
+    """Another schedule of the table has sorted them."""
     uncut: Tally = field(default_factory=Tally)
-    """They are far above a target that was set, and their row groups leave no place to cut them."""
+    """They are far above a target that was set explicitly, and cannot be cut between row groups."""
 
     def takes(
         self, file: DataFile, *, ordered_elsewhere: bool, under_deletes: bool, unreadable: str | None, too_young: bool
     ) -> bool:
-        """Whether there is a reason; the first one counts.  ``unreadable`` is a sentence."""
+        """Count the file under the first reason that applies, and return whether one does.
+
+        ``unreadable`` is a sentence that says why the file cannot be read.
+        """
         if ordered_elsewhere:
             self.ordered_elsewhere.add(file)
         elif under_deletes:
@@ -388,19 +245,19 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of a table, and what else was seen on the way."""
+    """The candidates of a table, and counts of its other files."""
 
     partitions: tuple[list[Candidate], ...]
-    """Candidates whose outputs have the same spec and partition; those without row ids are in a list of their own."""
+    """Candidates by the spec and partition of their outputs; those without row ids are in separate lists."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
     spread: Mapping[FileKey, int]
-    """Live equality delete file → over how many live data files its rows were spread, at most."""
+    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
     considered: int
-    """How many live data files there are."""
+    """The number of live data files."""
     passed_over: PassedOver
     specs_to_leave: frozenset[int]
-    """Ids of older specs whose rows may be dealt out to partitions of the current spec."""
+    """Ids of older specs whose rows may be divided among partitions of the current spec."""
 
 
 def select_candidates(
@@ -415,12 +272,12 @@ def select_candidates(
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
 ) -> Candidates:
-    """Pick files that are small, carry delete debt or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
+    """Select files that are small, have many deletes or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
 
-    Files that are not ``in_scope`` are left alone, but still need their deletes.  ``clustered_by`` are the ids of the
-    snapshots that added files clustered by this plan's recipe, which are picked too, because runs of them may pile up;
-    ``None``: no recipe.  ``order_id`` is the table's sort order, if it is the recipe: files of expired snapshots that
-    claim it are clustered, too.  ``lacking``: path → what the file lacks by its footer.  Raises as well_spelled does.
+    Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
+    files clustered by this plan's recipe; ``None``: no recipe.  ``order_id``: the table's sort order, if that is the
+    recipe; files of expired snapshots that claim it are clustered.  ``lacking``: path → reasons from the footer.
+    Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -468,7 +325,7 @@ def select_candidates(
 def _needed(
     index: DeleteIndex, live: LiveEntry, types: Mapping[int, str], needs: dict[FileKey, int]
 ) -> tuple[ManifestEntry, ...]:
-    """The deletes that may remove rows of a data file; each is counted in ``needs``."""
+    """Return the deletes that may remove rows of a data file, and count them in ``needs``."""
     needed = tuple(index.needed_by(live.entry, live.manifest.partition_spec_id, types))
     for entry in needed:
         needs[entry.file.key] += 1
@@ -478,7 +335,7 @@ def _needed(
 def _why_left(
     file: DataFile, deletes: Sequence[ManifestEntry], types: Mapping[int, str], unreadable: Mapping[str, str]
 ) -> str | None:
-    """A sentence with the path of a file that must be left alone; ``None`` where it can be read, as far as is known."""
+    """A sentence with the path of a file that cannot be read; ``None`` if nothing speaks against reading it."""
     if unreadable:
         paths = (file.file_path, *(entry.file.file_path for entry in deletes))
         known = next((unreadable[path] for path in paths if path in unreadable), None)
@@ -489,7 +346,6 @@ def _why_left(
 
 
 def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:
-    """Whether a rewrite is wanted because the file lies in an older spec, and would move it to the current one."""
     if RewriteReason.SPEC not in policy.rewrite_reason:
         return frozenset()
     return frozenset({RewriteReason.SPEC} if to.destination(file, spec_id).spec_id != spec_id else ())
@@ -523,11 +379,11 @@ def _candidate(
 
 
 def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:
-    """The candidates that only one live entry names; ``listed`` are the hashes of the paths of all live data files.
+    """The candidates that have one live entry only (rule: leave-files-listed-twice).
 
-    Hashes, because there may be millions of files.  Readers read a file twice that is listed twice (the specification
-    forbids it): replacing one of its entries would add its rows once more, or take away those of the other
-    (rule: leave-files-listed-twice).
+    The specification forbids two entries of one file, and readers read such a file twice.  Replacing one entry would
+    add its rows again or remove those of the other.  ``listed`` has the hashes of the paths of all live data files;
+    hashes, because there may be millions of files.
     """
     partitions = tuple(partitions)
     own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
@@ -538,9 +394,9 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
 def _size_rule(
     policy: Policy, sizes: OutputSizes, in_scope: FileScope, passed: PassedOver, *, clusters: bool, cuts: bool
 ) -> Callable[[LiveEntry, Sequence[ManifestEntry]], bool]:
-    """Whether a file is a candidate for its size or order alone, which is all that is asked of most files.
+    """Return a predicate: is a file, given its deletes, a candidate for its size or order alone?
 
-    Also given are the deletes that it needs.  ``passed`` counts large files that cannot be cut.
+    It counts large files that cannot be cut in ``passed``.
     """
     large = large_from(policy) if cuts else math.inf
     small: float = policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
@@ -569,32 +425,77 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
     return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
 
 
-# Tells from manifests which files a rewrite is expected to copy instead of decoding them (pure).
-#
-# Only a file's footer decides (:mod:`icekeeper.row_group_copy.copyable`); it is read by the worker, and only of these
-# files.
+def equality_spread(
+    index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
+) -> dict[FileKey, int]:
+    """The number of data files over which each equality delete is spread: those of its partition, or of the table.
 
-# A file of another spec can be copied: its rows all belong to the output's partition.
+    Files that no longer need it count too.  Otherwise the last file that needs it would seem full of deleted rows.
+    """
+    total = by_partition.total()
+    return {
+        entry.file.key: max(
+            needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
+        )
+        for entry in index.entries
+        if entry.file.content is FileContent.EQUALITY_DELETES
+    }
+
+
+def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
+    """The number of rows that deletion vectors and position deletes of this data file alone delete."""
+    vectors = [e.file for e in deletes if e.file.content_offset is not None]
+    only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
+    return min(file.record_count, sum(delete.record_count for delete in only_this))
+
+
+def age_of(metadata: TableMetadata, entry: ManifestEntry) -> int:
+    """The file sequence number, or the data sequence number where another writer lost the former.
+
+    v1 has neither: there, the epoch milliseconds of the snapshot that added the file.
+    """
+    if metadata.format_version > 1:
+        number = entry.file_sequence_number
+        return (entry.sequence_number if number is None else number) or 0
+    return added_ms(metadata, entry) or 0
+
+
+def added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
+    """Epoch milliseconds of the snapshot that added the file; ``None``: that snapshot has expired."""
+    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
+    return None if snapshot is None else snapshot.timestamp_ms
+
+
+def is_old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
+    """Whether the file was added at ``limit_ms`` or before; true if its snapshot has expired."""
+    at_ms = added_ms(metadata, entry)
+    return at_ms is None or at_ms <= limit_ms
+
+
+# Manifests show which files a rewrite is likely to copy instead of decoding them.  The worker reads the footers of
+# these files alone, and the footer decides (``icekeeper.row_group_copy.copyable``).
+
+# Other reasons allow copies; a file of another spec has rows of the output's partition only.
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 
 
 def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
-    """Whether nothing is known of a file that forbids to copy its row groups into a file of unsorted rows."""
+    """Whether all row groups of a file can probably be copied into a file of unsorted rows."""
     return not candidate.deletes and _has_fit_row_groups(candidate, policy)
 
 
 def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
-    """About how many bytes the rows of a file take in an output."""
+    """Estimated bytes of the rows of a file in an output."""
     is_rewritten = candidate.identity.is_rewritten
     is_copied = not is_rewritten and is_likely_copied(candidate, policy)
     return sizes.expected(candidate.file, is_rewritten=is_rewritten, is_copied=is_copied)
 
 
 def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
-    """The same, or whether at least those row groups may be copied of which no row is deleted.
+    """Whether all row groups can probably be copied, or at least those without deleted rows.
 
-    Deletion vectors and most position deletes name their file, so that one row group is always touched; keys of
-    equality deletes may be all of other rows.
+    Deletion vectors and most position deletes name their file, so they always touch one row group.  Equality deletes
+    may touch none, because all their keys may belong to other files.
     """
     if not candidate.deletes:
         return is_likely_copied(candidate, policy)
@@ -605,7 +506,7 @@ def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
 
 def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
     least, file = policy.min_row_group_copy_bytes, candidate.file
-    if least is None or policy.rewrite_all:  # whoever asks for all files wants them written anew
+    if least is None or policy.rewrite_all:  # ``rewrite_all`` asks for new files
         return False
     row_groups = max(1, len(file.split_offsets or ()))
     fills_memory = file.record_count * candidate.row_bytes >= policy.full_row_group_memory_bytes * row_groups
@@ -617,20 +518,19 @@ def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
     )
 
 
-# Whether a partition is at rest: writers have done with it, as far as one can tell (pure).
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionRest:
-    """Tells partitions at rest: no file came for ``partition_rest_hours``, and for as long as files came before.
+    """Decides whether a partition is at rest: writers have probably finished with it.
 
-    By hours alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.
+    No file has arrived for ``partition_rest_hours``, and for at least as long as files had been arriving.  By hours
+    alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.
     """
 
     now_ms: int
     known_since_ms: int
-    """The time of the oldest snapshot that is kept; when older files were added is not known."""
+    """The time of the oldest retained snapshot; older files have no known time."""
     least_ms: int
+    """``partition_rest_hours``."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, policy: Policy, now_ms: int) -> PartitionRest:
@@ -638,13 +538,94 @@ class PartitionRest:
         return cls(now_ms, known_since_ms, policy.partition_rest_ms)
 
     def is_reached(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether the partition of these candidates, which are all that it has, is at rest.
-
-        It is where no snapshot says when a file came.
-        """
+        """Whether a partition with exactly these candidates is at rest; true if no file has a known time."""
         added_ms = [c.added_ms for c in candidates if c.added_ms is not None]
         if not added_ms:
             return True
         newest_ms = max(added_ms)
         oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else self.known_since_ms
         return newest_ms + max(self.least_ms, newest_ms - oldest_ms) <= self.now_ms
+
+
+# Files much larger than the target are cut between row groups, never within one (rule: cut-only-with-explicit-target).
+# The manifest entry is enough to decide, so a file whose ``split_offsets`` allow no cut costs a pass nothing.  A piece
+# is not cut again, because it has the row groups that the plan saw.
+
+# The largest output that a merge aims at, as a multiple of the target file size.
+LARGEST_OUTPUT = Fraction(5, 4)
+# Java's SizeBasedFileRewritePlanner, MAX_FILE_SIZE_DEFAULT_RATIO.
+_LARGE = Fraction(9, 5)
+# A piece is at least this much larger than the bound of small files, because its footer and indexes are not known yet.
+_MARGIN = Fraction(21, 20)
+
+
+def large_from(policy: Policy) -> int:
+    """The least size of a large file, in bytes."""
+    return int(_LARGE * policy.target_file_size_bytes) + 1
+
+
+def is_large(file: DataFile, policy: Policy) -> bool:
+    """Whether a file is far larger than any output of a merge."""
+    return file.file_size_in_bytes >= large_from(policy)
+
+
+def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
+    """The number of row groups, in order, of each piece of a large file; empty: it cannot be cut."""
+    offsets = file.split_offsets or ()
+    if not is_large(file, policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
+        return ()
+    sizes = [end - start for start, end in pairwise((*offsets, _end_of_rows(file, offsets)))]
+    if min(sizes) < 0 or file.key_metadata is not None:
+        return ()
+    least = int(_MARGIN * policy.min_file_size_bytes)
+    cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
+    return tuple(map(len, cut)) if len(cut) > 1 else ()
+
+
+def _end_of_rows(file: DataFile, offsets: Sequence[int]) -> int:
+    """The end of the last row group: without page indexes, filters and footer, if column sizes are known."""
+    end = offsets[0] + sum((file.column_sizes or {}).values())
+    return end if offsets[-1] < end < file.file_size_in_bytes else file.file_size_in_bytes
+
+
+def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:
+    """Divide the sizes into pieces of ``least`` to about ``most``; one of ``large`` or more cannot be cut further."""
+    total = sum(sizes)
+    if total < large:
+        return [sizes]
+    share = total / math.ceil(total / most)
+    parts: list[Sequence[int]] = []
+    start = held = 0
+    for place, size in enumerate(sizes):
+        # Cut at the place nearest to an even share.
+        if held >= least and held + size / 2 > share:
+            parts.append(sizes[start:place])
+            start, held = place, 0
+        held += size
+    if held >= least or not parts:
+        parts.append(sizes[start:])
+    else:
+        parts[-1] = [*parts[-1], *sizes[start:]]
+    if len(parts) == 1:
+        return parts
+    return [piece for part in parts for piece in _cut(part, least, most, large)]
+
+
+def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:
+    """Return ``needs`` (delete file → how many live data files need it) after a check of those with 0.
+
+    Such a delete is dangling and may be dropped, unless it names a live data file in another spelling
+    (rule: refuse-misspelled-deletes).  ``listed`` has the hashes of the paths of all live data files.
+
+    Raises:
+        MetadataUnreadable: an unneeded delete names a live data file in another spelling.
+    """
+    named = [(path, entry) for path, entry in index.vectors.items()]
+    named += [(path, entry) for path, entries in index.positions_by_path.items() for entry in entries]
+    dangling = [(path, entry) for path, entry in named if needs[entry.file.key] == 0]
+    spelled = {hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
+    for number in listed if spelled else ():
+        if number in spelled:
+            entry, path, other = spelled[number]
+            raise misspelled(entry.file.file_path, path, other)
+    return needs

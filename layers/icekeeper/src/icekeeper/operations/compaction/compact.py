@@ -1,4 +1,7 @@
-"""The ``compact`` operation: plan, rewrite through an engine, commit what still holds, report."""
+"""The ``compact`` operation: plan, rewrite through an engine, commit the groups that are still valid, report.
+
+A dry run reports the plan, and which settings of the table its files do not meet, from a sample of their footers.
+"""
 
 from __future__ import annotations
 
@@ -47,157 +50,13 @@ from icekeeper.state.store import IdleSince, UnreadableFile
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.storage import Storage
 
-# Names, in a dry run, the settings that a table's files lack, by a few footers, and what a rewrite would cost.
-
-_SAMPLE = 16
-
-
-def settings_document(
-    sample: FileSample, wanted: WantedSettings, storage: Storage, policy: Policy
-) -> list[dict[str, Any]]:
-    """``settings`` of a plan in ``plan --json``: one entry per reason that sampled files give; sums are estimates."""
-    chosen = sample.paths()
-    counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
-    return [
-        {
-            "reason": reason.value,
-            "sampled": len(chosen),
-            "lacking": count,
-            "files": round(sample.count * count / len(chosen)),
-            "bytes": round(sample.bytes * count / len(chosen)),
-            "cost_usd": round(rewrite_price(round(sample.bytes * count / len(chosen)), policy), 9),
-            "how": f"rewrite_reason={reason.value}",
-        }
-        for reason, count in sorted(counts.items())
-    ]
-
-
-def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
-    """``settings`` for a sort order that no file of the table has yet; passes sort what comes in, not what is there."""
-    if not sample.unsorted or sample.unsorted < sample.all.files:
-        return []
-    return [
-        {
-            "reason": "sort_order",
-            "sampled": sample.all.files,
-            "lacking": sample.unsorted,
-            "files": sample.all.files,
-            "bytes": sample.all.bytes,
-            "cost_usd": round(rewrite_price(sample.all.bytes, policy), 9),
-            "how": "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true",
-        }
-    ]
-
-
-class FileSample:
-    """A few Parquet files, evenly from all that pass; never more than twice as many are held."""
-
-    def __init__(
-        self,
-        is_written: Callable[[str], bool] = lambda path: True,
-        lacks_order: Callable[[LiveEntry], bool] = lambda live: False,
-    ) -> None:
-        """``is_written``: whether there is such a file; what a dry run only expects has no footer.
-
-        ``lacks_order``: whether the rows of a file are not in the table's sort order, which manifests tell.
-        """
-        self._is_written, self._lacks_order = is_written, lacks_order
-        self.all = Tally()
-        """All live data files."""
-        self.unsorted = 0
-        """How many of them have rows that are not in the table's sort order."""
-        self.count = 0
-        self.bytes = 0
-        self._kept: list[str] = []
-        self._step = 1
-
-    def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
-        """The same entries."""
-        for live in entries:
-            self.all.add(live.entry.file)
-            self.unsorted += self._lacks_order(live)
-            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
-                self._add(live.entry.file)
-            yield live
-
-    def paths(self) -> list[str]:
-        return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
-
-    def _add(self, file: DataFile) -> None:
-        if self.count % self._step == 0:
-            self._kept.append(file.file_path)
-        self.count += 1
-        self.bytes += file.file_size_in_bytes
-        if len(self._kept) > 2 * _SAMPLE:
-            self._kept, self._step = self._kept[::2], 2 * self._step
-
-
-# What earlier passes could not read of a table, and what this one finds out about it
-# (rule: retry-unreadable-files-weekly).
-
-
-@dataclass(slots=True)
-class UnreadableFiles:
-    """The files of one table that are known to be unreadable; made by :meth:`of`."""
-
-    memory: TableMemory
-    schema_digest: str
-    known: Mapping[str, UnreadableFile]
-    live: set[str] = field(default_factory=set)
-    """Those of them that the table still has, once all of its files were looked at."""
-    saw_all: bool = False
-
-    @classmethod
-    def of(cls, memory: TableMemory, metadata: TableMetadata) -> UnreadableFiles:
-        """What is remembered of a table.
-
-        Raises:
-            StorageError: the state cannot be read.
-        """
-        return cls(memory, schema_digest(metadata), memory.unreadable_files())
-
-    def waiting(self) -> dict[str, str]:
-        """The files that are not yet to be tried again: path → a sentence that names it."""
-        return self.memory.waiting_of(self.known, self.schema_digest)
-
-    def watch(self, entries: Iterable[LiveEntry]) -> Iterable[LiveEntry]:
-        """The live entries of data files, all of them; those of known files are noted."""
-        return self._noting(entries) if self.known else entries
-
-    def _noting(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
-        for live in entries:
-            if live.entry.file.file_path in self.known:
-                self.live.add(live.entry.file.file_path)
-            yield live
-        self.saw_all = True
-
-    def forget_gone(self, delete_files: Iterable[str]) -> None:
-        """Forget what the table has no more; ``delete_files`` are the paths of all of its live delete files."""
-        if self.saw_all:
-            self._forget(self.known.keys() - self.live - set(delete_files))
-
-    def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
-        """Remember what could not be read, and forget what was, after all."""
-        if outcomes.unreadable:
-            self.memory.remember_unreadable(outcomes.unreadable, self.schema_digest)
-        if self.known:
-            merged = [c for group in plan.groups if group.group_id in outcomes.outputs for c in group.files]
-            read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
-            self._forget(self.known.keys() & read)
-
-    def _forget(self, paths: Iterable[str]) -> None:
-        found = sorted(paths)
-        if found:
-            self.memory.forget_unreadable(found)
-
-
-# The ``compact`` operation: plan → rewrite through an engine → commit what still holds → report.
-
 _OPERATION = Operation.COMPACT
+_SAMPLE = 16
+"""The number of footers that a dry run reads, at most."""
 
 
 def compact(context: OperationContext) -> OperationOutcome:
-    """Rewrite data files that are small, carry delete debt or are not clustered, and commit the result.
+    """Rewrite data files that are small, have many deletes or are not clustered, and commit the result.
 
     Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
 
@@ -223,7 +82,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             snapshot,
             manifests,
             unreadable.watch(sample.watch(entries) if context.dry_run else entries),
-            # Without apply_deletes the plan stops at the first delete manifest, so that none is read.
+            # Without apply_deletes the plan stops at the first delete manifest, so none is read.
             delete_index(reader, manifests if context.policy.apply_deletes else ()),
             {} if context.policy.rewrite_all else unreadable.waiting(),
             _ordered_elsewhere(context, metadata, recipe),
@@ -242,7 +101,8 @@ def compact(context: OperationContext) -> OperationOutcome:
         if isinstance(plan, Nothing):
             nothing = skipped(_OPERATION, plan.reason, metrics={"compact.duration_ms": elapsed_ms()})
             nothing = replace(nothing, idle_since=context.idle_since(metadata))
-            return replace(nothing, plan=_told(context, loaded, plan, sample)) if context.dry_run else nothing
+            document = _dry_run_document(context, loaded, plan, sample) if context.dry_run else None
+            return replace(nothing, plan=document)
         loaded.allowed.require((metadata.data_location, *plan.input_files, *plan.delete_files))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
@@ -259,28 +119,27 @@ def compact(context: OperationContext) -> OperationOutcome:
 def _planned(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, sample: FileSample
 ) -> OperationOutcome:
-    """The outcome of a dry run."""
     planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
     metrics = {**_counters(plan), **planned, **planned_depth(plan)}
     would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
     context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
-    return replace(would, plan=_told(context, loaded, plan, sample))
+    return replace(would, plan=_dry_run_document(context, loaded, plan, sample))
 
 
 def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
-    """Ids of the snapshots that added files clustered by a recipe: remembered ones, and those whose summary says so."""
-    said = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
-    return context.memory.clustered_by(recipe.text) | said
+    """Ids of the snapshots that added files clustered by a recipe, from the state and from snapshot summaries."""
+    by_summary = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
+    return context.memory.clustered_by(recipe.text) | by_summary
 
 
 def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: ClusterRecipe | None) -> frozenset[int]:
-    """Ids of the snapshots whose files another schedule has ordered, where this one only merges
+    """Ids of the snapshots whose files another schedule has sorted, if this schedule only merges
     (rule: keep-order-of-other-schedules)."""
     found: frozenset[int] = frozenset()
     if context.policy.names_an_order or context.policy.rewrite_all:
         return found
     for other in context.resolved.beside:
-        with suppress(PolicyError, TableUnsupported):  # which its own turn reports
+        with suppress(PolicyError, TableUnsupported):  # the other schedule reports it
             recipe = choose_recipe(metadata, other) if other.names_an_order else None
             if recipe is not None and (own is None or recipe.text != own.text):
                 found |= _clustered_by(context, metadata, recipe)
@@ -288,7 +147,7 @@ def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: 
 
 
 def _may_cut(context: OperationContext) -> bool:
-    """Whether somebody has set the target, and no other schedule merges files to a larger one
+    """Whether the target size is set explicitly and no other schedule merges files to a larger one
     (rule: cut-only-with-explicit-target)."""
     policy, beside = context.policy, context.resolved.beside
     is_largest = all(other.target_file_size_bytes <= policy.target_file_size_bytes for other in beside)
@@ -298,9 +157,10 @@ def _may_cut(context: OperationContext) -> bool:
 def _entries(
     context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile], in_scope: FileScope
 ) -> tuple[Iterable[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
-    """The live data files, and what those in scope lack of what ``rewrite_reason`` names, by their footers.
+    """The live data files, and path → reasons of ``rewrite_reason`` that apply to files in scope, by their footers.
 
-    They are only held where footers are read before the plan; files in other formats than Parquet have no footer.
+    Files in other formats than Parquet have no footer; all reasons apply to them.  The entries are held in memory only
+    if footers are read.
     """
     entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
     asked = BY_FOOTER.intersection(context.policy.rewrite_reason)
@@ -321,23 +181,23 @@ def _entries(
     return held, lacking
 
 
-def _told(
+def _dry_run_document(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan | Nothing, sample: FileSample
 ) -> dict[str, Any] | None:
-    """What a dry run tells beyond its sentence; ``None``: nothing."""
-    told: dict[str, Any] = {}
+    """The ``plan`` document of a dry run; ``None``: it has nothing to report."""
+    document: dict[str, Any] = {}
     if isinstance(plan, CompactionPlan):
-        told = plan_document(plan, loaded.metadata) | assumptions(context.resolved)
+        document = plan_document(plan, loaded.metadata) | assumptions(context.resolved)
     if isinstance(plan, NothingToCompact) and plan.left:
-        told |= left_document(plan.left)
+        document |= left_document(plan.left)
     lacking = _lacking_settings(context, loaded, sample) if context.reads_footers else []
     if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
         lacking = [*lacking, *order_document(sample, context.policy)]
-    return (told | ({"settings": lacking} if lacking else {})) or None
+    return (document | ({"settings": lacking} if lacking else {})) or None
 
 
 def _lacking_settings(context: OperationContext, loaded: LoadedTable, sample: FileSample) -> list[dict[str, Any]]:
-    with suppress(PolicyError, LocationRefused):  # of a property, or of a folder: what rewrites files says so
+    with suppress(PolicyError, LocationRefused):  # of a property or a folder: the rewrite itself reports it
         loaded.allowed.require(sample.paths())
         wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
         return settings_document(sample, wanted, context.storage(loaded), context.policy)
@@ -345,7 +205,7 @@ def _lacking_settings(context: OperationContext, loaded: LoadedTable, sample: Fi
 
 
 def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> None:
-    """Commit the files that the groups are expected to become, to the planned table of a dry run."""
+    """Commit the expected output files to the planned table of a dry run."""
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
@@ -354,7 +214,7 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
 
 
 def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable[[LiveEntry], bool]:
-    """Whether the rows of a file are not in the table's own sort order, for what a dry run tells."""
+    """Return a predicate: are the rows of a file not in the table's own sort order?  Only for a dry run."""
     recipe = table_recipe(metadata, context.policy) if context.dry_run else None
     if recipe is None:
         return lambda live: False
@@ -418,13 +278,13 @@ def _outcome(
 def _idle_since(
     context: OperationContext, metadata: TableMetadata, plan: CompactionPlan, outcomes: GroupOutcomes
 ) -> IdleSince | None:
-    """The record that nothing more is to do; ``None`` unless every group was committed and none waits."""
-    # What cannot be read waits, as what is unsupported does; of a group that was given up readable files may be left.
+    """The record that the table needs nothing more; ``None`` unless every group was committed and none waits."""
+    # Unreadable files wait, as unsupported ones do.  A group that was given up may have left readable files.
     troubles = outcomes.errors or outcomes.groups_given_up or outcomes.dropped or outcomes.groups_left
     idle = context.idle_since(metadata)
     if plan.groups_waiting or troubles or not outcomes.snapshot_ids or idle is None:
         return None
-    return replace(idle, run_id=context.run_id)  # what others committed meanwhile was not planned on
+    return replace(idle, run_id=context.run_id)  # the plan did not include commits of others since
 
 
 def _preview(plan: CompactionPlan) -> str:
@@ -440,3 +300,138 @@ def _counters(plan: CompactionPlan) -> dict[str, int]:
         "compact.files_unsupported": plan.files_unsupported,
         "compact.bins_waiting": plan.groups_waiting,
     }
+
+
+@dataclass(slots=True)
+class UnreadableFiles:
+    """The files of one table that earlier passes could not read (rule: retry-unreadable-files-weekly)."""
+
+    memory: TableMemory
+    schema_digest: str
+    known: Mapping[str, UnreadableFile]
+    live: set[str] = field(default_factory=set)
+    """The known files that the table still has; complete once :attr:`saw_all` is true."""
+    saw_all: bool = False
+
+    @classmethod
+    def of(cls, memory: TableMemory, metadata: TableMetadata) -> UnreadableFiles:
+        """Read the record of a table.
+
+        Raises:
+            StorageError: the state cannot be read.
+        """
+        return cls(memory, schema_digest(metadata), memory.unreadable_files())
+
+    def waiting(self) -> dict[str, str]:
+        """The files that this pass does not try again: path → a sentence that names it."""
+        return self.memory.waiting_of(self.known, self.schema_digest)
+
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterable[LiveEntry]:
+        """Return all ``entries`` of live data files unchanged, and note those of known files."""
+        return self._noting(entries) if self.known else entries
+
+    def _noting(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
+        for live in entries:
+            if live.entry.file.file_path in self.known:
+                self.live.add(live.entry.file.file_path)
+            yield live
+        self.saw_all = True
+
+    def forget_gone(self, delete_files: Iterable[str]) -> None:
+        """Forget files that the table no longer has; ``delete_files`` are the paths of all its live delete files."""
+        if self.saw_all:
+            self._forget(self.known.keys() - self.live - set(delete_files))
+
+    def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
+        """Remember files that could not be read, and forget known files that could."""
+        if outcomes.unreadable:
+            self.memory.remember_unreadable(outcomes.unreadable, self.schema_digest)
+        if self.known:
+            merged = [c for group in plan.groups if group.group_id in outcomes.outputs for c in group.files]
+            read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
+            self._forget(self.known.keys() & read)
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        found = sorted(paths)
+        if found:
+            self.memory.forget_unreadable(found)
+
+
+def settings_document(
+    sample: FileSample, wanted: WantedSettings, storage: Storage, policy: Policy
+) -> list[dict[str, Any]]:
+    """``settings`` in ``plan --json``: one entry per setting that sampled files do not meet; sums are estimates."""
+    chosen = sample.paths()
+    counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
+    return [
+        {
+            "reason": reason.value,
+            "sampled": len(chosen),
+            "lacking": count,
+            "files": round(sample.count * count / len(chosen)),
+            "bytes": round(sample.bytes * count / len(chosen)),
+            "cost_usd": round(rewrite_price(round(sample.bytes * count / len(chosen)), policy), 9),
+            "how": f"rewrite_reason={reason.value}",
+        }
+        for reason, count in sorted(counts.items())
+    ]
+
+
+def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
+    """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing ones."""
+    if not sample.unsorted or sample.unsorted < sample.all.files:
+        return []
+    return [
+        {
+            "reason": "sort_order",
+            "sampled": sample.all.files,
+            "lacking": sample.unsorted,
+            "files": sample.all.files,
+            "bytes": sample.all.bytes,
+            "cost_usd": round(rewrite_price(sample.all.bytes, policy), 9),
+            "how": "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true",
+        }
+    ]
+
+
+class FileSample:
+    """A few Parquet files, taken evenly from all entries; at most twice as many paths are held in memory."""
+
+    def __init__(
+        self,
+        is_written: Callable[[str], bool] = lambda path: True,
+        lacks_order: Callable[[LiveEntry], bool] = lambda live: False,
+    ) -> None:
+        """``is_written``: whether a file exists; expected outputs of a dry run have no footer.
+
+        ``lacks_order``: whether the rows of a file are not in the table's sort order.
+        """
+        self._is_written, self._lacks_order = is_written, lacks_order
+        self.all = Tally()
+        """All live data files."""
+        self.unsorted = 0
+        """The number of files that are not in the table's sort order."""
+        self.count = 0
+        self.bytes = 0
+        self._kept: list[str] = []
+        self._step = 1
+
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
+        """Sample ``entries`` and return them unchanged."""
+        for live in entries:
+            self.all.add(live.entry.file)
+            self.unsorted += self._lacks_order(live)
+            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
+                self._add(live.entry.file)
+            yield live
+
+    def paths(self) -> list[str]:
+        return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
+
+    def _add(self, file: DataFile) -> None:
+        if self.count % self._step == 0:
+            self._kept.append(file.file_path)
+        self.count += 1
+        self.bytes += file.file_size_in_bytes
+        if len(self._kept) > 2 * _SAMPLE:
+            self._kept, self._step = self._kept[::2], 2 * self._step

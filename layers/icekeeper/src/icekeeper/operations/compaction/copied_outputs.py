@@ -1,4 +1,9 @@
-"""Plans the outputs of a group whose files are copied in part, and what is decoded (pure)."""
+"""Plans the outputs of a group with inputs that can be copied, and which inputs are decoded (pure).
+
+An input is copied if its footer allows it and if it has the same required columns as the other parts of the output.
+An output whose small row groups would make scans slow is decoded completely.  Inputs without page indexes share no
+output with others, unless that needs more files (rule: uniform-footers).
+"""
 
 from __future__ import annotations
 
@@ -10,53 +15,20 @@ from icekeeper.operations.compaction.rewrite_task import Copying
 from icekeeper.row_group_copy.copyable import CopyableFile, counted_bytes
 from icekeeper.rows.read_task import InputFile
 
-# Assigns inputs to outputs when whole files are copied: outputs are cut between files, not between rows (pure).
-
-
-def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> list[range] | None:
-    """The numbers of the inputs of each output, in order; ``sizes`` are those of the inputs in bytes.
-
-    Each output gets the inputs of which more than half lies in its even share.  ``None`` where one of several outputs
-    would then be smaller or larger than these bounds: rows can be divided evenly, files cannot.
-    """
-    if outputs == 1:
-        return [range(len(sizes))]
-    ends = list(accumulate(sizes))
-    total = ends[-1] if ends else 0
-    # Twice the middle of each input, in shares of an output.
-    shares = [(2 * end - size) * outputs for end, size in zip(ends, sizes, strict=True)]
-    owners = [min(outputs - 1, share // (2 * total)) if total else 0 for share in shares]
-    parts = [range(*_bounds(owners, number)) for number in range(outputs)]
-    if any(not smallest <= sum(sizes[i] for i in part) <= largest for part in parts):
-        return None
-    return parts
-
-
-def _bounds(owners: Sequence[int], number: int) -> tuple[int, int]:
-    """Where the inputs of an output begin and end; ``owners`` ascend."""
-    return sum(owner < number for owner in owners), sum(owner <= number for owner in owners)
-
-
-# Plans the outputs of a group of which some inputs can be copied, and which inputs are decoded (pure).
-#
-# An input is copied if its footer allows it and if it requires values in the columns in which the other parts of the
-# output do.  Where small row groups would make scans of the output slow, all of the output is decoded.  Inputs without
-# page indexes share no output with others where that makes no more files (rule: uniform-footers).
-
 
 @dataclass(frozen=True, slots=True)
 class CopyableInput:
-    """An input of a task of which at least some row groups can be copied."""
+    """An input of a task with at least some row groups that can be copied."""
 
     file: CopyableFile
-    """It, or what of it can be copied."""
+    """The file, reduced to the row groups that can be copied."""
     decoded: tuple[InputFile, ...] = ()
-    """The row groups that are decoded instead, each an input of its own."""
+    """The other row groups, each an input of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOutput:
-    """One output, by the numbers of the task's inputs."""
+    """One output: the numbers of its decoded and its copied inputs."""
 
     decoded: tuple[int, ...]
     copied: tuple[int, ...]
@@ -70,10 +42,10 @@ def plan_outputs(
     nullability: bytes,
     row_group_bytes: int,
 ) -> list[PlannedOutput] | None:
-    """The outputs, at least one of which copies something; ``None``: all inputs are to be decoded.
+    """The outputs, at least one of which copies something; ``None``: all inputs are decoded.
 
-    ``sizes`` are the bytes of the inputs, ``copyable`` those that can be copied by number, ``nullability`` is what
-    decoded rows will require, and their row groups will have about ``row_group_bytes``.
+    ``sizes`` are the bytes of the inputs; ``copyable`` maps the numbers of some to what can be copied.  Decoded rows
+    have the required columns of ``nullability``, and row groups of about ``row_group_bytes``.
     """
     bare = frozenset(i for i, one in copyable.items() if not one.file.has_page_index)
     parts = _divided(sizes, outputs, bare, copying)
@@ -94,10 +66,33 @@ def plan_outputs(
     return planned if any(one.copied for one in planned) else None
 
 
+def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> list[range] | None:
+    """Divide whole inputs among outputs: the numbers of the inputs of each output, in order; sizes are in bytes.
+
+    Each output gets the inputs of which more than half is in its even share.  ``None``: one of several outputs would be
+    smaller or larger than the bounds, because only rows can be divided evenly.
+    """
+    if outputs == 1:
+        return [range(len(sizes))]
+    ends = list(accumulate(sizes))
+    total = ends[-1] if ends else 0
+    # Twice the middle of each input, in shares of an output.
+    shares = [(2 * end - size) * outputs for end, size in zip(ends, sizes, strict=True)]
+    owners = [min(outputs - 1, share // (2 * total)) if total else 0 for share in shares]
+    # Owners ascend.
+    parts = [
+        range(sum(owner < number for owner in owners), sum(owner <= number for owner in owners))
+        for number in range(outputs)
+    ]
+    if any(not smallest <= sum(sizes[i] for i in part) <= largest for part in parts):
+        return None
+    return parts
+
+
 def _divided(
     sizes: Sequence[int], outputs: int, bare: frozenset[int], copying: Copying
 ) -> Sequence[Sequence[int]] | None:
-    """The inputs of each output; the ``bare`` ones, which have no page index, by themselves if that can be."""
+    """The inputs of each output; ``bare`` ones (without a page index) in separate outputs if possible."""
     smallest, largest = copying.smallest_output_bytes, copying.largest_output_bytes
     in_order = assign(sizes, outputs, smallest, largest)
     if in_order is not None and not any(bare.intersection(part) and not bare.issuperset(part) for part in in_order):
@@ -123,7 +118,7 @@ def _counted(file: CopyableFile, copying: Copying) -> int:
 def _alike(
     numbers: Sequence[int], inputs: int, copyable: Mapping[int, CopyableInput], nullability: bytes
 ) -> tuple[int, ...]:
-    """Of the copyable inputs of an output those that can share it: all, or those that require what decoded rows do."""
+    """The copyable inputs that can share an output: all, or those with the required columns of decoded rows."""
     kinds = {copyable[i].file.nullability for i in numbers}
     if len(kinds) == 1 and len(numbers) == inputs and not any(copyable[i].decoded for i in numbers):
         return tuple(numbers)

@@ -1,5 +1,7 @@
-"""Rewrites a group by copying row groups where deletes and settings allow it; decodes the rest
-(rule: copy-only-unchanged-row-groups)."""
+"""Rewrites a group by copying row groups where deletes and settings allow it (rule: copy-only-unchanged-row-groups).
+
+All other row groups are decoded and written beside the copied ones.
+"""
 
 from __future__ import annotations
 
@@ -35,159 +37,30 @@ from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
-# The ranges of the columns of a row group by its statistics (pure).
-
-
-def column_ranges(row_group: pq.RowGroupMetaData, leaves: Sequence[LeafColumn]) -> dict[int, ColumnRange]:
-    """By field id; ``leaves`` are the first columns of the row group.
-
-    Arrow shows no bounds that their writer is known to have got wrong, or that are of another order than the column's.
-    """
-    return {leaf.field_id: _range(leaf, row_group.column(number).statistics) for number, leaf in enumerate(leaves)}
-
-
-def _range(leaf: LeafColumn, told: Any) -> ColumnRange:
-    if told is None:
-        return ColumnRange()
-    may_be_null = not told.has_null_count or told.null_count > 0
-    if not told.has_min_max:
-        # Bounds are also missing where values are long, or NaN.
-        return ColumnRange(may_be_null=may_be_null, may_have_values=not told.has_null_count or told.num_values > 0)
-    least, most = _raw(leaf, told.min_raw), _raw(leaf, told.max_raw)
-    # NaN, and a least value above the greatest, show that the writer compared in another order.
-    if not leaf.has_bounds or not least <= most:
-        return ColumnRange(may_be_null=may_be_null)
-    return ColumnRange(least, most, may_be_null)
-
-
-def _raw(leaf: LeafColumn, bound: Any) -> Any:
-    return decimal_unscaled(bound) if leaf.iceberg_type.startswith("decimal") else bound
-
-
-# Tells which row groups of an input keep all of their rows, so that deletes decode only the others
-# (rule: copy-under-keys-only-if-none-match).
-#
-# Position deletes and deletion vectors know their rows.  Keys of equality deletes are compared with what the statistics
-# of a row group say of its columns.  Row groups that may hold very few keys have only their key columns read, to be
-# certain.
-
-_KEYS_A_ROW_GROUP = 2
-"""If keys are of rows anywhere in the row groups, one of seven (e ** -2) has none where each may hold two on average;
-the key columns are a smaller share of a row group than that."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RowGroup:
-    """A row group under deletes."""
-
-    number: int
-    """Of its file among the inputs."""
-    group: CopyableRowGroup
-    input: InputFile
-    """It alone, as an input."""
-    is_deleted_at: bool
-    """Whether a position in it is deleted."""
-    keys: int
-    """How many deleted keys its rows may have; 0 where a position is deleted, too."""
-
-
-def without_deleted_rows(
-    found: Mapping[int, CopyableFile],
-    task: RewriteTask,
-    target: CopyTarget,
-    deletes: DeletedRows | None,
-    storage: Storage,
-) -> dict[int, CopyableInput]:
-    """What can be copied of files that can, by their number among the inputs; left out: files of which nothing can.
-
-    ``deletes`` is what :func:`.deleted_rows_of` found.
-
-    Raises:
-        StorageError: key columns cannot be read.
-    """
-    live = {i: CopyableInput(file) for i, file in found.items() if not task.inputs[i].deletes}
-    if deletes is None or task.copying is None:
-        return live
-    under_deletes = {i: file for i, file in found.items() if i not in live}
-    groups = [group for i, file in under_deletes.items() for group in _row_groups(i, file, task, target, deletes)]
-    looked_at = worth_a_look([group.keys for group in groups])
-    touched: dict[int, list[_RowGroup]] = {}
-    for place, group in enumerate(groups):
-        if group.is_deleted_at or (
-            group.keys and (place not in looked_at or deletes.match_rows_of(group.input, storage))
-        ):
-            touched.setdefault(group.number, []).append(group)
-    for i, file in under_deletes.items():
-        part = _live_part(i, file, touched.get(i, ()), target, task.copying)
-        if part is not None:
-            live[i] = part
-    return live
-
-
-def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
-    """The places of row groups in which their keys are looked up; ``keys`` is how many each may hold (pure)."""
-    uncertain = sum(count > 0 for count in keys)
-    return frozenset(place for place, count in enumerate(keys) if 0 < count <= _KEYS_A_ROW_GROUP * uncertain)
-
-
-def _row_groups(
-    number: int, file: CopyableFile, task: RewriteTask, target: CopyTarget, deletes: DeletedRows
-) -> Iterator[_RowGroup]:
-    source = task.inputs[number]
-    by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)
-    try:
-        footer = file.footer.seen_by_arrow() if by_keys else None
-    except CannotCopy:
-        footer = None
-    for group in file.groups:
-        is_deleted_at = deletes.are_deleted(source.path, group.positions)
-        ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
-        yield _RowGroup(
-            number,
-            group,
-            replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row),
-            is_deleted_at,
-            deletes.keys_within(source, ranges) if by_keys and not is_deleted_at else 0,
-        )
-
-
-def _live_part(
-    number: int, file: CopyableFile, touched: Sequence[_RowGroup], target: CopyTarget, copying: Copying
-) -> CopyableInput | None:
-    """What can be copied of a file, and what is decoded; ``None``: all of it is."""
-    kept = {group.number for group in file.groups} - {one.group.number for one in touched}
-    if not kept:
-        return None
-    part = copyable_part(copying.entries[number], file, kept, target) if touched else file
-    return None if isinstance(part, NotCopyable) else CopyableInput(part, tuple(one.input for one in touched))
-
-
-# Rewrites a group on a worker: what can be copied is copied, the rest is decoded into row groups beside it.
-
 _FOOTERS_AT_ONCE = 16
 
 
 @dataclass(slots=True)
 class CopiedGroup:
-    """What was written for a group."""
+    """The files that were written for a group."""
 
     files: list[DataFile] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     bytes_copied: int = 0
     bytes_unread: int = 0
-    """Of these, bytes that the store copied itself."""
+    """Those of these bytes that the store itself copied."""
 
 
 def write_copied(
     task: RewriteTask, copying: Copying, deletes: DeletedRows | None, storage: Storage
 ) -> CopiedGroup | None:
-    """Write the outputs of a task, each proven; ``None``, and no file, where all rows must be decoded.
+    """Write and prove the outputs of a task; ``None``: all rows must be decoded, and no file is left.
 
-    ``deletes`` is what :func:`.deleted_rows_of` found.
+    ``deletes`` is the result of :func:`.deleted_rows_of`.
 
     Raises:
-        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
-        RowsNotKept: an output does not hold the rows that went to it; it is left for inspection.
+        StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
+        RowsNotKept: an output does not hold its rows; it is kept for inspection.
     """
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
@@ -234,7 +107,7 @@ def _write_all(
 
 
 def _pieces(file: CopyableFile | None, copying: Copying, target: CopyTarget) -> list[CopyableFile]:
-    """The pieces into which a large file is cut; none where not every one of its row groups can be copied."""
+    """The pieces of a large file that is cut; empty if one of its row groups cannot be copied."""
     if file is None or [group.number for group in file.groups] != list(range(sum(copying.pieces))):
         return []
     bounds = [0, *accumulate(copying.pieces)]
@@ -248,7 +121,7 @@ def _pieces(file: CopyableFile | None, copying: Copying, target: CopyTarget) -> 
 
 
 def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
-    """The inputs that can be copied as far as footers tell, by number."""
+    """Number of an input → the file, for inputs that can be copied according to their footers."""
     wanted = wanted_settings(task.schema, task.table_properties)
 
     def judge(number: int) -> CopyableFile | None:
@@ -280,7 +153,7 @@ class _Writer:
     storage: Storage
 
     def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
-        """Write one output and note it in ``done``; ``False``: an input cannot be copied after all."""
+        """Write one output and add it to ``done``; ``False``: an input cannot be copied after all."""
         copied = [self.copyable[i] for i in output.copied]
         decoded = [self.task.inputs[i] for i in output.decoded] + [part for one in copied for part in one.decoded]
         if not copied:
@@ -290,7 +163,7 @@ class _Writer:
             parts = []
             beside = replace(self, storage=self.storage.with_scratch(folder))
             for entry in beside._decode_beside(decoded, Path(folder), done.tally):
-                # Its row groups are as large as its rows allow.
+                # Its row groups may be small: it has no more rows.
                 judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), beside.storage)
                 if isinstance(judged, NotCopyable):
                     return False
@@ -308,14 +181,14 @@ class _Writer:
         return True
 
     def _decode_beside(self, inputs: Sequence[InputFile], folder: Path, tally: Tally) -> list[DataFile]:
-        """As :meth:`_decode`, to a file that is copied from and then gone."""
+        """As :meth:`_decode`, to a temporary file in ``folder``."""
         try:
             return self._decode(inputs, str(folder / "decoded.parquet"), tally)
         except RowsNotKept as error:
             raise RowsNotKept(error.problem, ()) from error
 
     def _decode(self, inputs: Sequence[InputFile], path: str, tally: Tally) -> list[DataFile]:
-        """Write the live rows of some inputs to a file; no file if there are none."""
+        """Write the live rows of ``inputs`` to a file; no file if there are none."""
         if not inputs:
             return []
         part = replace(self.task, inputs=tuple(inputs))
@@ -325,3 +198,126 @@ class _Writer:
             return () if file is None else (file,)
 
         return list(write_proven(part, self.storage, tally, write, self.deletes) or ())
+
+
+# Only row groups with deleted rows are decoded (rule: copy-under-keys-only-if-none-match).  Position deletes and
+# deletion vectors show their rows.  Keys of equality deletes are compared with the column statistics of a row group.
+# If a row group may hold very few keys, its key columns are read to be certain.
+
+# If keys are spread evenly and a row group holds two on average, one of seven (e ** -2) holds none.  The key columns
+# are a smaller share of a row group than that, so reading them is worth it.
+_KEYS_A_ROW_GROUP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """A row group of a file with deletes."""
+
+    number: int
+    """The number of its file among the inputs."""
+    group: CopyableRowGroup
+    input: InputFile
+    """The row group as an input of its own."""
+    is_deleted_at: bool
+    """Whether a position in it is deleted."""
+    keys: int
+    """The number of deleted keys that its rows may have; 0 also if a position is deleted."""
+
+
+def without_deleted_rows(
+    found: Mapping[int, CopyableFile],
+    task: RewriteTask,
+    target: CopyTarget,
+    deletes: DeletedRows | None,
+    storage: Storage,
+) -> dict[int, CopyableInput]:
+    """Number of an input → its row groups that can be copied; inputs without any are left out.
+
+    ``found`` are the inputs that can be copied but for their deletes; ``deletes`` is the result of
+    :func:`.deleted_rows_of`.
+
+    Raises:
+        StorageError: key columns cannot be read.
+    """
+    live = {i: CopyableInput(file) for i, file in found.items() if not task.inputs[i].deletes}
+    if deletes is None or task.copying is None:
+        return live
+    under_deletes = {i: file for i, file in found.items() if i not in live}
+    groups = [group for i, file in under_deletes.items() for group in _row_groups(i, file, task, target, deletes)]
+    looked_at = worth_a_look([group.keys for group in groups])
+    touched: dict[int, list[_RowGroup]] = {}
+    for place, group in enumerate(groups):
+        if group.is_deleted_at or (
+            group.keys and (place not in looked_at or deletes.match_rows_of(group.input, storage))
+        ):
+            touched.setdefault(group.number, []).append(group)
+    for i, file in under_deletes.items():
+        part = _live_part(i, file, touched.get(i, ()), target, task.copying)
+        if part is not None:
+            live[i] = part
+    return live
+
+
+def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
+    """The places of row groups whose key columns are read; ``keys`` are the most keys that each may hold (pure)."""
+    uncertain = sum(count > 0 for count in keys)
+    return frozenset(place for place, count in enumerate(keys) if 0 < count <= _KEYS_A_ROW_GROUP * uncertain)
+
+
+def _row_groups(
+    number: int, file: CopyableFile, task: RewriteTask, target: CopyTarget, deletes: DeletedRows
+) -> Iterator[_RowGroup]:
+    source = task.inputs[number]
+    by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)
+    try:
+        footer = file.footer.seen_by_arrow() if by_keys else None
+    except CannotCopy:
+        footer = None
+    for group in file.groups:
+        is_deleted_at = deletes.are_deleted(source.path, group.positions)
+        ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
+        yield _RowGroup(
+            number,
+            group,
+            replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row),
+            is_deleted_at,
+            deletes.keys_within(source, ranges) if by_keys and not is_deleted_at else 0,
+        )
+
+
+def _live_part(
+    number: int, file: CopyableFile, touched: Sequence[_RowGroup], target: CopyTarget, copying: Copying
+) -> CopyableInput | None:
+    """The copied and the decoded row groups of a file; ``None``: all are decoded."""
+    kept = {group.number for group in file.groups} - {one.group.number for one in touched}
+    if not kept:
+        return None
+    part = copyable_part(copying.entries[number], file, kept, target) if touched else file
+    return None if isinstance(part, NotCopyable) else CopyableInput(part, tuple(one.input for one in touched))
+
+
+def column_ranges(row_group: pq.RowGroupMetaData, leaves: Sequence[LeafColumn]) -> dict[int, ColumnRange]:
+    """Field id → the range of the column by the row group's statistics; ``leaves`` are its first columns (pure).
+
+    Arrow leaves out bounds of writers with known errors, and bounds in another order than the column's.
+    """
+    return {leaf.field_id: _range(leaf, row_group.column(number).statistics) for number, leaf in enumerate(leaves)}
+
+
+def _range(leaf: LeafColumn, statistics: Any) -> ColumnRange:
+    if statistics is None:
+        return ColumnRange()
+    may_be_null = not statistics.has_null_count or statistics.null_count > 0
+    if not statistics.has_min_max:
+        # Bounds are also missing if values are long, or NaN.
+        may_have_values = not statistics.has_null_count or statistics.num_values > 0
+        return ColumnRange(may_be_null=may_be_null, may_have_values=may_have_values)
+    least, most = _raw(leaf, statistics.min_raw), _raw(leaf, statistics.max_raw)
+    # NaN, or a least value above the greatest, shows that the writer compared in another order.
+    if not leaf.has_bounds or not least <= most:
+        return ColumnRange(may_be_null=may_be_null)
+    return ColumnRange(least, most, may_be_null)
+
+
+def _raw(leaf: LeafColumn, bound: Any) -> Any:
+    return decimal_unscaled(bound) if leaf.iceberg_type.startswith("decimal") else bound

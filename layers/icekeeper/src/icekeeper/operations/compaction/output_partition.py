@@ -1,10 +1,10 @@
-"""Finds the partition of the current spec that all rows of a file of an older spec belong to, if there is one (pure).
+"""Finds the partition of the current spec to which all rows of a file of an older spec belong, if there is one (pure).
 
-After partition evolution old files keep their spec (specification, "Partition Evolution"); merging spec by spec leaves
-more files than before (iceberg 15465, 16189, 16514).  A file moves when its old partition, or its column bounds, show
-that all its rows have one partition under the current spec; :mod:`.partition_rows` deals out rows of the others.
-Everything stays where it is while live equality deletes exist: a writer may still emit deletes under the old spec,
-which would no longer reach the moved rows (rule: rows-stay-in-reach-of-deletes).
+After partition evolution old files keep their spec (specification, "Partition Evolution"), and merging spec by spec
+leaves more files than before (iceberg 15465, 16189, 16514).  A file moves if its old partition or its column bounds
+show that all its rows have one partition under the current spec.  The rows of other files may be divided among
+partitions (``rewrite.PartitionRouter``).  Nothing moves while live equality deletes exist: a writer may still write
+deletes under the old spec, which would not apply to moved rows (rule: rows-stay-in-reach-of-deletes).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from icekeeper.rows.arrow_schema import leaf_columns
 
 _CONTEXT = decimal.Context(prec=76)
 _BITS: Mapping[str, int] = {"int": 32, "long": 64}
-# Stored units per day of the types that do not count microseconds.
+# Stored units per day of types with another unit than microseconds.
 _PER_DAY: Mapping[str, int] = {"date": 1, **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400 * 10**9)}
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the rows of a file go: a spec id and a partition of that spec, as raw values."""
+    """The spec id and partition (raw values) of a file's rows after a rewrite."""
 
     spec_id: int
     partition: tuple[PartitionValue, ...]
 
 
 class OutputPartitions:
-    """Finds the destination of the files of one table, whatever their spec."""
+    """Finds the destination of the files of one table."""
 
     def __init__(self, metadata: TableMetadata, *, keep: bool) -> None:
         """With ``keep`` every file stays in its own spec and partition."""
@@ -79,15 +79,15 @@ class OutputPartitions:
         return Destination(self._spec_id, tuple(values))
 
     def may_deal_out(self, spec_id: int) -> bool:
-        """Whether rows of files of that spec may be dealt out to partitions of the current one."""
+        """Whether rows of files of that spec may be divided among partitions of the current spec."""
         return self._fields is not None and spec_id != self._spec_id and spec_id in self._specs
 
 
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
-    """The fields of a spec, able to compute partition values; ``types`` are the Iceberg types of columns by id.
+    """The fields of a spec; ``types`` maps column ids to Iceberg types.
 
-    ``None`` where the spec cannot be written: an unknown transform (rule: rows-match-their-partition), or a source that
-    the schema lacks.
+    ``None``: the spec cannot be written, because of an unknown transform (rule: rows-match-their-partition) or a source
+    column that is not in the schema.
     """
     fields = []
     for field in spec["fields"]:
@@ -100,19 +100,19 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
 
 @dataclass(frozen=True, slots=True)
 class TargetField:
-    """One field of a partition spec, able to compute its value."""
+    """One field of a partition spec, which computes its partition values."""
 
     source_id: int
     name: str
-    """The transform as the specification writes it, such as ``bucket[16]``."""
+    """The transform as in the specification, such as ``bucket[16]``."""
     kind: str
-    """The Iceberg type of the source column; empty where only a void transform needs none."""
+    """The Iceberg type of the source column; may be empty for a void transform."""
     apply: Callable[[Any], Any]
     """The transform as a function from raw values to raw values."""
 
     @classmethod
     def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> TargetField:
-        """The field of a transform; ``kind`` is ``None`` where the schema has no such column (void transforms only)."""
+        """The field of a transform; ``kind`` may be ``None`` (no such column) only for a void transform."""
         if kind is None or isinstance(transform, VoidTransform):
             return cls(source_id, name, kind or "", _nothing)
         if isinstance(transform, IdentityTransform):
@@ -139,10 +139,9 @@ class TargetField:
         return self._by_bounds(file)
 
     def _by_bounds(self, file: DataFile) -> tuple[bool, PartitionValue]:
-        """The same, by column bounds: rows lie between them.
+        """The same by column bounds.
 
-        So all rows have one value if both bounds have it under a transform that keeps the order, or if the bounds are
-        equal.
+        All rows have one value if the bounds are equal, or if both have it under a transform that keeps the order.
         """
         nulls = (file.null_value_counts or {}).get(self.source_id)
         if nulls is None or (file.nan_value_counts or {}).get(self.source_id, 0):
@@ -180,13 +179,13 @@ def _same(raw: Any) -> Any:
 
 
 def _months(kind: str, raw: int) -> int:
-    """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform ends with Python's years."""
+    """Months since 1970-01 of a raw date or timestamp; PyIceberg's transform supports only the years of Python."""
     year, month, _ = civil_date(raw // _PER_DAY.get(kind, 86_400 * 10**6))
     return (year - 1970) * 12 + month - 1
 
 
 def _wrapped(number: int, bits: int) -> int:
-    """The number as Java's integers of so many bits overflow: the lowest numbers truncate to high ones."""
+    """The number after an overflow as of Java's integers: the lowest numbers truncate to high ones."""
     return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
@@ -196,14 +195,14 @@ def _iceberg_type(kind: str) -> IcebergType:
 
 
 def _python(kind: str, raw: Any) -> Any:
-    """A raw value as PyIceberg's transforms take it: decimals as ``Decimal``."""
+    """A raw value as PyIceberg's transforms expect it: decimals as ``Decimal``."""
     if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", kind):
         return decimal.Decimal(decimal_unscaled(raw)).scaleb(-int(match[1]), _CONTEXT)
     return raw
 
 
 def _raw(value: Any) -> Any:
-    """What PyIceberg's transforms return as a raw value: the inverse of :func:`_python`."""
+    """A result of PyIceberg's transforms as a raw value: the inverse of :func:`_python`."""
     if isinstance(value, decimal.Decimal):
         digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
         unscaled = int("".join(map(str, digits))) * (-1 if value.is_signed() else 1)

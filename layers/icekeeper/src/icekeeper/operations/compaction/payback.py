@@ -1,4 +1,8 @@
-"""Weighs what a rewrite saves against what it costs, and limits it (rule: delete-rewrites-within-budget) (pure)."""
+"""Weighs what a rewrite saves its readers against what it costs, and limits how much a pass rewrites (pure).
+
+Requests, bytes and opened files are compared in money, at the policy's prices.  The defaults are AWS's; on other
+storage they stand for the time that the same work takes.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +22,31 @@ from icekeeper.operations.compaction.candidates import Candidate, is_likely_copi
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
 
-# Weighs what a rewrite saves its readers against what it costs (pure).
-#
-# Money is the common measure of requests, bytes and opened files, by the policy's prices.  The defaults are AWS's; on
-# storage of one's own they stand for the time that the same work takes.
-
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
-# A reader asks for a Parquet file's footer and for its data; whoever rewrites one does too.
+# Readers and rewrites ask for a Parquet file's footer and for its data.
 _GETS_PER_FILE = 2
 _GIGABYTE = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What rewriting a bin saves each scan that reads all of it, and what it costs once; money in US dollars."""
+    """What rewriting a bin saves every scan that reads all of it, and what it costs once; money in US dollars."""
 
     opens_saved: int
-    """Data and delete files that a scan opens less."""
+    """Data and delete files that a scan no longer opens."""
     bytes_saved: float
-    """Bytes of deleted rows that a scan reads no more."""
+    """Bytes of deleted rows that a scan no longer reads."""
     bytes_rewritten: int
     requests: int
     """Requests of the rewrite itself."""
     saving: float
-    """Over all scans that the new files are expected to serve."""
+    """The saving of all ``expected_scans`` together."""
     cost: float
     pays: bool
 
     @property
     def saving_per_byte(self) -> float:
-        """Saving for each byte rewritten; where the budget does not allow all bins, those that save most come first."""
         return self.saving / max(1, self.bytes_rewritten)
 
 
@@ -61,12 +59,11 @@ class WeighedBin:
 
 
 def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> WeighedBin:
-    """Tell the worth of a bin; ``spread`` counts per equality delete the data files that it is spread over.
+    """Compute the worth of a bin; ``spread`` maps an equality delete to the number of data files it is spread over.
 
-    Only for small and large files does the price decide.  Deletes have limits and a budget of their own
-    (rule: delete-rewrites-within-budget); order, too, is worth what skipping saves, of which sizes tell nothing; and
-    what is asked for by name is done.  Sizes do not tell what cutting a large file saves either: it may cost as much as
-    the scans of the file.
+    The price decides only about small and large files.  Deletes have their own limits and budget
+    (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show.  Explicit requests
+    are always done.  Sizes do not show either what cutting a large file saves: it may cost as much as its scans.
     """
     inputs = len(chosen.files)
     opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
@@ -98,12 +95,11 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
 
 
 def rewrite_price(size: int, policy: Policy) -> float:
-    """US dollars to rewrite so many bytes, without requests."""
+    """US dollars to rewrite ``size`` bytes, without requests."""
     return float(_price(size, policy.price_per_gb_rewritten))
 
 
 def _price_of_file(candidate: Candidate, policy: Policy) -> Fraction:
-    """What rewriting one file costs, without requests."""
     copied = is_likely_copied(candidate, policy)
     per_gigabyte = policy.price_per_gb_copied if copied else policy.price_per_gb_rewritten
     return _price(candidate.file.file_size_in_bytes, per_gigabyte)
@@ -118,7 +114,7 @@ def _price(size: int, per_gigabyte: Fraction) -> Fraction:
 
 
 def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> float:
-    """Estimated bytes of deleted rows: those of an equality delete are spread evenly over files."""
+    """Estimated bytes of deleted rows; those of an equality delete are divided evenly among its data files."""
     freed = 0.0
     for candidate in files:
         rows = known_deleted_rows(candidate.file, candidate.deletes) + sum(
@@ -131,29 +127,27 @@ def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> fl
     return freed
 
 
-# What writers added to a branch, and what our own passes rewrote of it, as its snapshots tell (pure).
-
-# A week: so long snapshots are kept by default.  What was written earlier has no say in what may be rewritten now.
+# Older snapshots do not count for the budget.  By default snapshots are kept for this long.
 _WINDOW_MS = 7 * 24 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteHistory:
-    """Bytes that came to a branch and that we rewrote since deletes came to it, over a week at most."""
+    """Bytes that were added to a branch and that we rewrote since its oldest deletes; over a week at most."""
 
     recent: int
-    """Added by writers since we last rewrote files, however long ago that was."""
+    """Added by writers since our last rewrite, however long ago that was."""
     received: int
-    """Added by writers; what other engines rewrote is no new data."""
+    """Added by writers; rewrites by other engines do not count."""
     rewritten: int
-    """Removed by our rewrites, whose outputs took their place."""
+    """Removed by our rewrites."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, head: Snapshot, oldest_delete: int) -> RewriteHistory:
-        """The history of the branch that ends in ``head``, as far as its snapshots are kept.
+        """Read the history of the branch that ends in ``head`` from its retained snapshots.
 
-        ``oldest_delete`` is the data sequence number of the oldest live one; deletes that were live once count as well.
-        A counter that a summary lacks counts nothing.
+        ``oldest_delete`` is the data sequence number of the oldest live delete file.  Deletes that are no longer live
+        count as well.  A counter that is missing in a summary counts as 0.
         """
         start_ms = head.timestamp_ms - _WINDOW_MS
         week = list(takewhile(lambda one: one.timestamp_ms >= start_ms, metadata.ancestors(head.snapshot_id)))
@@ -171,7 +165,7 @@ class RewriteHistory:
 
 
 def _is_ours(snapshot: Snapshot) -> bool:
-    """Whether a pass of ours removed data files by it."""
+    """Whether a pass of ours wrote it and removed data files."""
     counters = summary_counters(snapshot)
     return RUN_ID_KEY in counters and "deleted-data-files" in counters
 
@@ -184,17 +178,13 @@ def _counted(snapshot: Snapshot, key: str) -> int:
     return summary_counter(summary_counters(snapshot), key) or 0
 
 
-# Limits how much one pass rewrites: by the policy's caps, and by a budget for delete debt
-# (rule: delete-rewrites-within-budget) (pure).
-
-
 def within_budget(
     bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory
 ) -> tuple[list[WeighedBin], list[WeighedBin]]:
-    """The bins that this pass rewrites, and those that must wait, each in the order in which they came.
+    """Return the bins that this pass rewrites and those that wait, both in the given order.
 
-    Bins that are rewritten for their deletes alone have a budget (:func:`_affordable`).  The caps are filled in the
-    order of jobs, so by default with what saves the most per byte.
+    A budget limits bins that are rewritten for their deletes alone (rule: delete-rewrites-within-budget).  The policy's
+    caps are filled in job order.
     """
     allowed = _affordable(bins, policy, history)
     files_left, bytes_left = policy.max_files_to_rewrite, policy.max_bytes_to_rewrite
@@ -213,9 +203,9 @@ def within_budget(
 
 
 def in_job_order(bins: Sequence[WeighedBin], order: JobOrder) -> list[WeighedBin]:
-    """Bins in the order in which they are to be rewritten; ties keep their order.
+    """Sort bins into the order of their rewrites; by default the largest saving per byte comes first.
 
-    Where the policy asks for none, what saves most per byte comes first.
+    Ties keep their order.
     """
     if order is JobOrder.NONE:
         return sorted(bins, key=_rank, reverse=True)
@@ -225,20 +215,19 @@ def in_job_order(bins: Sequence[WeighedBin], order: JobOrder) -> list[WeighedBin
 
 
 def _rank(candidate: WeighedBin) -> tuple[float, int]:
-    # What order saves, sizes do not tell: the group with most files is clustered first.
+    # Sizes do not show what clustering saves, so the group with the most files comes first.
     is_clustering = candidate.bin.reason is Reason.CLUSTERING
     return (0.0, len(candidate.bin.files)) if is_clustering else (candidate.worth.saving_per_byte, 0)
 
 
 def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory) -> list[WeighedBin]:
-    """The bins without those that would be rewritten for their deletes alone and must wait
-    (rule: delete-rewrites-within-budget).
+    """Remove the bins that would be rewritten for their deletes alone and exceed the budget.
 
-    All rewrites together keep within ``max_write_amplification`` times the bytes that came over the last week.  Of what
-    that leaves, a pass takes what pays for itself, and for the rest as much as came since the last rewrite allows, but
-    one bin at least: so one global equality delete per checkpoint does not rewrite the table every hour (OLake, iceberg
-    6669).  Debts that are small altogether, mostly dead files, and a part of those whose deletes cost readers more than
-    they may (:func:`_is_overdue`) do not wait.
+    All rewrites of a week together write at most ``max_write_amplification`` times the bytes that writers added.
+    Within what is left of that, a pass takes every bin that pays for itself.  Of other bins it takes as much as the
+    bytes added since the last rewrite allow, but at least one bin.  So a global equality delete per checkpoint does not
+    rewrite the table every hour (OLake, iceberg 6669).  Three kinds do not wait: all bins if they are small together,
+    mostly dead files, and a share of the bins whose deletes are expensive to read (:func:`_is_overdue`).
     """
     for_deletes = [b for b in bins if b.bin.for_deletes]
     most = policy.max_write_amplification
@@ -263,7 +252,7 @@ def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHist
             continue
         refused.add(id(candidate))
         if left < size <= of_week:
-            left = Fraction(0)  # it is the next one: smaller ones would take its turn for ever
+            left = Fraction(0)  # this bin is next: smaller ones could delay it forever
     return [b for b in bins if id(b) not in refused]
 
 

@@ -1,4 +1,9 @@
-"""Which data files to merge with which, and why others are left alone (pure)."""
+"""Plans a compaction: which data files are rewritten together, and why others are left alone (pure).
+
+As SeaweedFS's worker does (rule: bounded-merge-rewrites): group small files by spec and partition, and divide each
+group into bins of about the target size.  A last bin that is not full and has fewer than ``min_input_files`` files is
+left alone.  Bins that pay for themselves and fit the budget become file groups.
+"""
 
 from __future__ import annotations
 
@@ -36,64 +41,6 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
 
-# Says which candidates a plan leaves alone, and why, for people (pure).
-
-
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
-    """Files that one reason keeps from being rewritten."""
-
-    reason: str
-    files: int
-    bytes: int
-
-
-def left_alone(
-    found: Candidates, bins: Sequence[Bin], unpaid: Iterable[WeighedBin], waiting: Iterable[WeighedBin], policy: Policy
-) -> tuple[LeftAlone, ...]:
-    """Everything that is not rewritten although its size, deletes or order ask for it.
-
-    ``bins`` are all that were found; ``unpaid`` cost more than they save, ``waiting`` did not fit the budget.
-    """
-    least = policy.min_input_files
-    binned = {id(c) for chosen in bins for c in chosen.files}
-    few: list[Candidate] = []
-    uneven: list[Candidate] = []
-    for files in found.partitions:
-        (few if len(files) < least else uneven).extend(c for c in files if id(c) not in binned)
-    passed = found.passed_over
-    parts = (
-        _of(f"their partition has fewer than min_input_files {least} candidates", few),
-        _of("they wait for more files of about their size, or for enough bytes to fill a file", uneven),
-        _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
-        _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
-        _counted("they were added less than min_data_age_hours ago", passed.too_young),
-        _counted("they are far above the target, and their row groups leave no place to cut them", passed.uncut),
-        _counted("another schedule of the table has ordered them", passed.ordered_elsewhere),
-        _counted("deletes apply to them, and delete_compaction_enabled is false", passed.under_deletes),
-        _counted(f"they cannot be read: {passed.first_unsupported}", passed.unsupported),
-    )
-    return tuple(part for part in parts if part.files)
-
-
-def _files(weighed: Iterable[WeighedBin]) -> list[Candidate]:
-    return [c for one in weighed for c in one.bin.files]
-
-
-def _of(reason: str, files: Sequence[Candidate]) -> LeftAlone:
-    return LeftAlone(reason, len(files), sum(c.file.file_size_in_bytes for c in files))
-
-
-def _counted(reason: str, tally: Tally) -> LeftAlone:
-    return LeftAlone(reason, tally.files, tally.bytes)
-
-
-# Which data files to merge with which: the rules of compaction, and nothing else.
-#
-# As SeaweedFS's worker does (rule: bounded-merge-rewrites): group small files by spec and partition, split a group that
-# is larger than the target into :mod:`.bins`, leave the last one alone that is not full and has fewer than
-# ``min_input_files``.  Of these, what pays (:mod:`.payback`) and fits the budget (:mod:`.budget`) becomes a file group.
-
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
 DELETES_DISABLED = "compaction skipped: delete manifests present and apply_deletes is disabled"
@@ -101,16 +48,15 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """By which recipe a plan clusters rows, and the snapshots that added files clustered by it."""
+    """The recipe by which a plan clusters rows, and the ids of the snapshots that added files clustered by it."""
 
     recipe: ClusterRecipe
     clustered_by: Container[int] = frozenset()
-    """Snapshot ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Data files that are rewritten together.  All of them have row lineage, or none has."""
+    """Data files that are rewritten together.  Either all of them have row lineage or none has."""
 
     group_id: int
     spec_id: int
@@ -119,14 +65,13 @@ class FileGroup:
     """The partition of the outputs, as raw values."""
     files: tuple[Candidate, ...]
     output_count: int = 1
-    """How many files the rows are divided into; when they are sorted, about."""
+    """The number of output files; an estimate where rows are sorted."""
     route_to: int | None = None
-    """The id of the spec whose partitions the rows may be dealt out to, if that makes fewer files; ``None``: none."""
+    """The spec whose partitions the rows may be divided among, if that makes fewer files; ``None``: rows stay here."""
     reason: Reason = Reason.SMALL
     worth: Worth | None = None
-    """What the rewrite saves and costs."""
     output_bytes: int | None = None
-    """About how large the outputs are together, deletes apart; ``None``: as large as the files."""
+    """Estimated size of all outputs before deletes are applied; ``None``: the size of the inputs."""
 
     @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
@@ -143,7 +88,7 @@ class FileGroup:
 
     @property
     def expected_bytes(self) -> int:
-        """About how large the outputs are together."""
+        """Estimated size of all outputs."""
         size = self.total_bytes if self.output_bytes is None else self.output_bytes
         return max(0, size - (0 if self.worth is None else int(self.worth.bytes_saved)))
 
@@ -153,16 +98,24 @@ class FileGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """Files that are not rewritten, and the reason."""
+
+    reason: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class NothingToCompact(Nothing):
-    """No group is worth rewriting, or may be."""
+    """No file group is worth rewriting or allowed to be rewritten."""
 
     left: tuple[LeftAlone, ...] = ()
-    """What is left alone, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What to rewrite, decided at one snapshot, and what was seen meanwhile."""
+    """What to rewrite, as planned at one snapshot, and what the planner saw."""
 
     snapshot_id: int
     sequence_number: int
@@ -172,19 +125,18 @@ class CompactionPlan:
     files_considered: int
     files_unsupported: int
     first_unsupported: str = ""
-    """The path of one of them, and why it is left alone."""
+    """The path of one of them, and why it cannot be read."""
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
-    """How many groups the policy's caps leave to a later pass."""
+    """The number of groups that the policy's caps leave to a later pass."""
     left: tuple[LeftAlone, ...] = ()
-    """What is not rewritten although it could be, and why."""
     recipe: ClusterRecipe | None = None
-    """How the rows of every group are to be ordered; ``None``: they keep their order."""
+    """The order of the rows in every group; ``None``: rows keep their order."""
     sizes: OutputSizes = AS_THEY_ARE
-    """How large outputs become, as the plan reckons."""
+    """The output sizes that the plan expects."""
     depth: ClusteringDepth | None = None
-    """Where the files lie in the clustering columns; ``None``: there are none."""
+    """The files' ranges in the clustering columns; ``None``: the table has none."""
 
     @property
     def input_files(self) -> tuple[str, ...]:
@@ -206,11 +158,11 @@ def plan_compaction(
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
     cuts: bool = False,
 ) -> CompactionPlan | Nothing:
-    """Group the data files that are to be rewritten, and count for each delete file the data files that need it.
+    """Group the data files to rewrite, and count for each delete file the data files that need it.
 
-    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking``: path → what
-    the file lacks by its footer, of what ``rewrite_reason`` names.  ``cuts``: the target size was set
-    (rule: cut-only-with-explicit-target).
+    ``now_ms`` is epoch milliseconds.  Without ``clustering`` rows keep their order (binpack).  ``lacking`` maps a path
+    to those reasons of ``rewrite_reason`` for which its footer asks for a rewrite.  ``cuts``: large files may be cut,
+    because the target size was set explicitly (rule: cut-only-with-explicit-target).
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
@@ -219,7 +171,7 @@ def plan_compaction(
         return NothingToCompact(DELETES_DISABLED)
     recipe = None if clustering is None else clustering.recipe
     layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
-    cuts = cuts and recipe is None and _may_cut(policy)
+    cuts = cuts and recipe is None and policy.rewrite_enabled and policy.min_row_group_copy_bytes is not None
     clustered_by = None if clustering is None else clustering.clustered_by
     sizes = OutputSizes.of(metadata, snapshot) if recipe is None else AS_THEY_ARE
     select = partial(select_candidates, state, policy, now_ms=now_ms, in_scope=in_scope, lacking=lacking, cuts=cuts)
@@ -228,7 +180,8 @@ def plan_compaction(
     bins = [
         chosen for files in found.partitions for chosen in _bins(files, policy, clustering, layout, rest, cuts, sizes)
     ]
-    worthy, unpaid = _by_worth(bins, policy, found)
+    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
+    worthy, unpaid = [one for one in weighed if one.worth.pays], [one for one in weighed if not one.worth.pays]
     allowed, waiting = within_budget(worthy, policy, _history(state, snapshot))
     left = left_alone(found, bins, unpaid, waiting, policy)
     route_to = metadata.default_spec_id if clustering is None else None
@@ -251,16 +204,6 @@ def plan_compaction(
         sizes=sizes,
         depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
     )
-
-
-def _may_cut(policy: Policy) -> bool:
-    return policy.rewrite_enabled and policy.min_row_group_copy_bytes is not None
-
-
-def _by_worth(bins: Iterable[Bin], policy: Policy, found: Candidates) -> tuple[list[WeighedBin], list[WeighedBin]]:
-    """The bins that pay, and those that cost more than they save."""
-    weighed = [weigh(chosen, policy, found.spread) for chosen in bins]
-    return [one for one in weighed if one.worth.pays], [one for one in weighed if not one.worth.pays]
 
 
 def _history(state: TableState, head: Snapshot) -> RewriteHistory:
@@ -286,14 +229,14 @@ def _bins(
     if clustering is not None and layout is not None:
         groups = clustering_groups(files, policy, layout)
         return [_clustering_bin(group, policy, clustering.recipe) for group in groups]
-    # What is cut is no small file of the partition, neither now nor then.
+    # Files that will be cut do not count as small files of the partition.
     at_rest = rest.is_reached([c for c in files if not (cuts and not c.is_due and is_large(c.file, policy))])
     return binpacked(files, policy, at_rest=at_rest, cuts=cuts, sizes=sizes)
 
 
 def _clustering_bin(files: list[Candidate], policy: Policy, recipe: ClusterRecipe) -> Bin:
-    """A clustered file alone in its group is rewritten only for its deletes, or for what it lacks."""
     reason = Reason.CLUSTERING
+    # A clustered file alone in its group is rewritten only for its deletes or for ``rewrite_reason``.
     if len(files) == 1 and files[0].is_clustered:
         reason = Reason.SETTINGS if files[0].lacks else Reason.DELETES
     size = sum(c.file.file_size_in_bytes for c in files)
@@ -339,13 +282,52 @@ def _nothing_reason(
     return NOTHING_ELIGIBLE
 
 
-# How many files a lookup opens before and after a compaction that clusters rows, as metrics (pure).
+def left_alone(
+    found: Candidates, bins: Sequence[Bin], unpaid: Iterable[WeighedBin], waiting: Iterable[WeighedBin], policy: Policy
+) -> tuple[LeftAlone, ...]:
+    """List the files that are not rewritten although their size, deletes or order ask for it.
 
+    Of all ``bins``, the ``unpaid`` cost more than they save, and the ``waiting`` exceed the caps or the budget.
+    """
+    least = policy.min_input_files
+    binned = {id(c) for chosen in bins for c in chosen.files}
+    few: list[Candidate] = []
+    uneven: list[Candidate] = []
+    for files in found.partitions:
+        (few if len(files) < least else uneven).extend(c for c in files if id(c) not in binned)
+    passed = found.passed_over
+    parts = (
+        _of(f"their partition has fewer than min_input_files {least} candidates", few),
+        _of("they wait for more files of about their size, or for enough bytes to fill a file", uneven),
+        _of(f"merging them costs more than it saves in expected_scans {policy.expected_scans}", _files(unpaid)),
+        _of("the caps of a pass, or the budget for deletes, leave them to a later one", _files(waiting)),
+        _counted("they were added less than min_data_age_hours ago", passed.too_young),
+        _counted("they are far above the target, and their row groups leave no place to cut them", passed.uncut),
+        _counted("another schedule of the table has ordered them", passed.ordered_elsewhere),
+        _counted("deletes apply to them, and delete_compaction_enabled is false", passed.under_deletes),
+        _counted(f"they cannot be read: {passed.first_unsupported}", passed.unsupported),
+    )
+    return tuple(part for part in parts if part.files)
+
+
+def _files(weighed: Iterable[WeighedBin]) -> list[Candidate]:
+    return [c for one in weighed for c in one.bin.files]
+
+
+def _of(reason: str, files: Sequence[Candidate]) -> LeftAlone:
+    return LeftAlone(reason, len(files), sum(c.file.file_size_in_bytes for c in files))
+
+
+def _counted(reason: str, tally: Tally) -> LeftAlone:
+    return LeftAlone(reason, tally.files, tally.bytes)
+
+
+# The depth is the number of files that a lookup by the clustering columns opens.
 _BEFORE, _AFTER = "compact.depth_before", "compact.depth_after"
 
 
 def planned_depth(plan: CompactionPlan) -> dict[str, float]:
-    """The depth now, and the one that the plan would leave; nothing where rows are not clustered."""
+    """The depth now and the depth after the plan, as metrics; empty where rows are not clustered."""
     if plan.depth is None or plan.recipe is None or not plan.groups:
         return {}
     recipe = plan.recipe
@@ -354,7 +336,7 @@ def planned_depth(plan: CompactionPlan) -> dict[str, float]:
 
 
 def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
-    """The depth before, and as the last commit left it; without a commit it is what it was."""
+    """The depth before the pass and ``after`` its last commit, as metrics; unchanged without a commit."""
     if plan.depth is None or not plan.groups:
         return {}
     before = plan.depth.now()
@@ -362,7 +344,7 @@ def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
 
 
 def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) -> float | None:
-    """The depth when these groups (by id) have become these files; ``None`` where rows are not clustered."""
+    """The depth once the groups (by id) are replaced by ``outputs``; ``None`` where rows are not clustered."""
     if plan.depth is None or not plan.groups:
         return None
     groups = [([c.file.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]

@@ -1,4 +1,10 @@
-"""A filter as a function of what the values of its columns may be (pure)."""
+"""Evaluates a filter on the possible values of its columns: three-valued logic over ranges of values (pure).
+
+:class:`Values` are the possible values of a column in rows of which only a partition or column bounds are known
+(specification, "Partition Transforms" and "Scan Planning").  :func:`truth_of` makes a function from these to every
+truth value that the filter has for some possible row.  So "no row matches" and "every row matches" are both certain
+where they are the result (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).
+"""
 
 from __future__ import annotations
 
@@ -53,11 +59,8 @@ from icekeeper.policy.relative_time import (
 )
 from icekeeper.policy.values import did_you_mean
 
-# What the values of a column may be in rows of which only a partition or column bounds are known (pure).
-#
-# Specification, "Partition Transforms" and "Scan Planning".  Every answer holds all values that a row may have, as its
-# writer may have computed them: Java's ``truncate`` underflows at the end of an integer type
-# (rule: judge-partitions-by-value-range), and releases before Iceberg 0.13 rounded times before 1970 up (Java,
+# Possible values include those of writers with known errors: Java's ``truncate`` underflows at the end of an integer
+# type (rule: judge-partitions-by-value-range), and releases before Iceberg 0.13 rounded times before 1970 up (Java,
 # ``ProjectionUtil.fixInclusiveTimeProjection``).
 
 MICROS_OF: Mapping[str, tuple[int, int]] = {
@@ -65,7 +68,7 @@ MICROS_OF: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("timestamp", "timestamptz"), (1, 1)),
     **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), (1000, 1)),
 }
-"""Type that tells a time → how many of its units, how many microseconds: a date counts 1 in a day."""
+"""Type of a time → a number of its units and the same time in microseconds; for a date, 1 and those of a day."""
 _BITS: Mapping[str, int] = {
     **dict.fromkeys(("int", "date"), 32),
     **dict.fromkeys(("long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), 64),
@@ -85,19 +88,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A range of raw values, and whether there may be others beside it; decimals are unscaled integers."""
+    """A range of raw values, and whether nulls and NaN are possible too; decimals are unscaled integers."""
 
     low: Any = None
-    """``None``: there is no lower end."""
+    """``None``: no lower limit."""
     high: Any = None
     is_open: bool = False
-    """Whether ``high`` itself is beyond the range."""
+    """Whether ``high`` itself is outside the range."""
     has_values: bool = True
     """Whether a value that is neither null nor NaN is possible."""
     has_nulls: bool = True
     has_nans: bool = False
     parts: tuple[tuple[str, Any], ...] = ()
-    """Transforms of the column whose value is known."""
+    """Transforms of the column, such as ``bucket[16]``, with their known value."""
 
     @property
     def is_one(self) -> bool:
@@ -105,7 +108,7 @@ class Values:
         return self.low is not None and not self.is_open and bool(self.low == self.high)
 
     def narrowed(self, low: Any, high: Any, *, is_open: bool = False) -> Values:
-        """The values that are in this range, too."""
+        """The values of this range that are also between ``low`` and ``high``."""
         if self.low is not None and (low is None or self.low > low):
             low = self.low
         if high is None or (self.high is not None and (self.high, not self.is_open) < (high, not is_open)):
@@ -115,14 +118,14 @@ class Values:
 
 
 def anything(column: Column) -> Values:
-    """The values of a column of which nothing is known."""
+    """All values of a column's type."""
     bits = _BITS.get(column.kind)
     low, high = (None, None) if bits is None else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return Values(low, high, has_nulls=not column.required, has_nans=column.kind in ("float", "double"))
 
 
 def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]]) -> Values:
-    """The values in a partition whose fields have these transforms of the column, and values."""
+    """The values in a partition; ``fields`` are its transforms of the column, each with its value."""
     values = anything(column)
     for transform, value in fields:
         if transform == "void" or not _is_known(transform):
@@ -134,7 +137,7 @@ def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]
 
 
 def within_bounds(column: Column, file: DataFile) -> Values:
-    """The values in a data file by its counts and bounds."""
+    """The values in a data file, by its counts and bounds."""
     field_id, is_float = column.field_id, column.kind in ("float", "double")
     count = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
@@ -142,7 +145,7 @@ def within_bounds(column: Column, file: DataFile) -> Values:
     low = _bound(column.kind, (file.lower_bounds or {}).get(field_id))
     high = _bound(column.kind, (file.upper_bounds or {}).get(field_id))
     if column.kind == "uuid" and low != high:
-        low = high = None  # writers order uuids in two ways (platform: java-orders-uuids-signed)
+        low = high = None  # writers order uuids differently (platform: java-orders-uuids-signed)
     return Values(
         -0.0 if is_float and low == 0.0 else low,
         high,
@@ -153,7 +156,7 @@ def within_bounds(column: Column, file: DataFile) -> Values:
 
 
 def transformed(values: Values, kind: str, transform: str) -> Values:
-    """The values of ``bucket[N]`` or ``truncate[W]`` of a column of this type that has these values."""
+    """The values of ``bucket[N]`` or ``truncate[W]``, applied to ``values`` of type ``kind``."""
     beside = replace(values, low=None, high=None, is_open=False, parts=())
     known = dict(values.parts)
     if transform in known:
@@ -166,7 +169,7 @@ def transformed(values: Values, kind: str, transform: str) -> Values:
         return beside.narrowed(0, width - 1)
     low, high = (None if end is None else _truncated(end, width) for end in (values.low, values.high))
     if kind in _BITS and (low is None or low < -(2 ** (_BITS[kind] - 1))):
-        return beside  # the least values are truncated to numbers that the type does not have
+        return beside  # the least values are truncated to numbers outside the type
     return beside.narrowed(low, high)
 
 
@@ -222,7 +225,7 @@ def _within_truncated(values: Values, kind: str, transform: str, value: Any) -> 
         return values.narrowed(value, None if after is None else decode(kind, after), is_open=after is not None)
     first = decimal_unscaled(value)
     if kind in _BITS and first % width and first > 0:
-        first -= 2 ** _BITS[kind]  # it underflowed: it is no multiple of the width
+        first -= 2 ** _BITS[kind]  # it underflowed, because it is no multiple of the width
     if first % width:
         return values
     known = () if kind in _BITS and first < -(2 ** (_BITS[kind] - 1)) else ((transform, first),)
@@ -234,8 +237,7 @@ def _truncated(value: Any, width: int) -> Any:
 
 
 def _bound(kind: str, bound: bytes | None) -> Any:
-    """A bound as a raw value; ``None``: there is none, or it is not understood
-    (rule: promoted-values-keep-old-width)."""
+    """A bound as a raw value; ``None``: there is none, or it cannot be used (rule: promoted-values-keep-old-width)."""
     if bound is None or (kind in UNITS_PER_DAY and len(bound) == 4):
         return None
     try:
@@ -247,24 +249,18 @@ def _bound(kind: str, bound: bytes | None) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-# A filter as a function of what the values of its columns may be (pure).
-#
-# The function answers with every truth that the filter has for some possible row: SQL's three-valued logic over ranges
-# of values.  So "no row matches" and "each row matches" are both certain where it says so
-# (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).  Where engines disagree (the order of uuids,
-# 0.0 and -0.0, a ``float`` beside 0.1, NaN), both answers are possible.
-#
-# A date is compared with a moment as in SQL: as its midnight, in UTC.  A transformed column is compared by whole years,
+# Where engines disagree (the order of uuids, 0.0 and -0.0, a ``float`` and 0.1, NaN), both results are possible.  A
+# date is compared with a moment as its midnight in UTC, as in SQL.  A transformed column is compared by whole years,
 # months, days or hours on both sides: ``day(ts) < now()`` is every day before today.
 
 TRUE = 1
-"""A filter may be true for a row; sums of these three are sets."""
+"""The filter may be true for a row.  Truth values are flags: a set of them is their sum."""
 FALSE = 2
 NULL = 4
 
 ValuesOf: TypeAlias = Callable[[Column], Values]
 Truth: TypeAlias = Callable[[ValuesOf], int]
-"""From the possible values of columns to the possible truths."""
+"""From the possible values of columns to the possible truth values of a filter."""
 
 _Key: TypeAlias = Callable[[Any], Any]
 _Comparison: TypeAlias = Callable[[Values, _Key, Sequence[Any]], int]
@@ -274,7 +270,7 @@ _NANOS_PER_DAY = 86_400 * 10**9
 def truth_of(
     expression: BooleanExpression, columns: Mapping[str, Column], relative: RelativeFilter, now_ms: int
 ) -> Truth:
-    """The filter that ``expression``, parsed from ``relative.text``, is at ``now_ms`` (epoch milliseconds).
+    """The truth values of ``expression``, parsed from ``relative.text``, at ``now_ms`` (epoch milliseconds).
 
     Raises:
         ValueError: a column is missing, or a literal or transform does not fit its column.
@@ -282,12 +278,8 @@ def truth_of(
     return _Binding(columns, relative, now_ms).truth(expression)
 
 
-def _negated(truths: int) -> int:
-    return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
-
-
 def _all_of(left: int, right: int) -> int:
-    """Every truth of ``a AND b`` for an ``a`` of the left and a ``b`` of the right ones."""
+    """The possible truth values of ``a AND b``, for an ``a`` of ``left`` and a ``b`` of ``right``."""
     if not (left and right):
         return 0
     both = left | right
@@ -296,7 +288,11 @@ def _all_of(left: int, right: int) -> int:
 
 
 def _not(truth: Truth) -> Truth:
-    return lambda values_of: _negated(truth(values_of))
+    def negated(values_of: ValuesOf) -> int:
+        truths = truth(values_of)
+        return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
+
+    return negated
 
 
 def _and(left: Truth, right: Truth) -> Truth:
@@ -381,7 +377,7 @@ class _Binding:
         return _not(truth) if is_opposite else truth
 
     def _value(self, column: Column, found: TransformedColumn | None, literal: Any) -> Any:
-        """A literal as a raw value of the column, or of its bucket or truncation; decimals unscaled."""
+        """A literal as a raw value of the column, its bucket or its truncation."""
         if found is not None and found.transform.startswith("bucket"):
             if not _has_buckets(column.kind):
                 raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
@@ -429,7 +425,7 @@ class _Binding:
         return truths[kind]
 
     def _micros(self, column: Column, said: str, literal: Any) -> Fraction:
-        """The moment that a literal tells, in microseconds since 1970."""
+        """The moment of a literal, in microseconds since 1970."""
         time = self.relative.times.get(str(literal))
         if time is not None:
             return Fraction(time.at(self.now_ms))
@@ -449,7 +445,7 @@ def _has_buckets(kind: str) -> bool:
 
 
 def _raw(column: Column, literal: Any) -> Any:
-    """A literal of no date or timestamp as a raw value; of whole numbers and decimals a fraction, where it is one."""
+    """A literal of another type than a time as a raw value; a fraction where an integer or decimal cannot hold it."""
     kind = column.kind
     try:
         if kind == "string" and isinstance(literal, str):
@@ -477,7 +473,7 @@ def _whole(value: Fraction) -> int | Fraction:
 
 
 def _readings(kind: str, literals: Sequence[Any]) -> list[tuple[_Key, Sequence[Any]]]:
-    """The literals and the order in each way that engines have them
+    """Each way in which engines order values and read the literals, as a sort key and literals
     (platform: java-orders-uuids-signed, java-signed-zero-and-nan)."""
     if kind == "uuid":
         return [(_same, literals), (_signed_halves, literals)]
@@ -526,7 +522,7 @@ def _nan_test(column: Column) -> Truth:
 def _value_test(
     column: Column, found: TransformedColumn | None, comparison: _Comparison, literals: Sequence[Any]
 ) -> Truth:
-    """Compare a column, or its bucket or truncation, in each way that engines do."""
+    """Compare a column, its bucket or its truncation in every way in which engines do."""
     if comparison is _is_one_of:
         literals = [one for one in literals if not isinstance(one, Fraction)]  # no value is a fraction
     readings = [(_same, literals)] if found is not None else _readings(column.kind, literals)
@@ -548,7 +544,7 @@ def _value_test(
 
 
 def _is_in_buckets(values: Values, kind: str, literal: Any) -> bool:
-    """Whether a value of the column may be this one, which would then be in the partition's buckets."""
+    """Whether ``literal`` may be a value of the column, by its range and the partition's buckets."""
     if (values.low is not None and literal < values.low) or (values.high is not None and literal > values.high):
         return False
     buckets = ((int(part[7:-1]), bucket) for part, bucket in values.parts if part.startswith("bucket"))

@@ -1,9 +1,12 @@
-"""What a dry run says of a compaction plan: reasons, outputs, cost and row groups (pure)."""
+"""What a dry run reports about a compaction plan: reasons, outputs and cost of groups, and files left alone (pure).
+
+The operations that follow in the dry run plan on the outputs that are expected here.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +22,8 @@ from icekeeper.operations.compaction.write_properties import partition_path, row
 from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
 from icekeeper.policy.values import RewriteReason, text_of
 
-# What a dry run says of a compaction plan: reasons, outputs and cost of every group, and what is left alone (pure).
-
 MOST_GROUPS = 1000
-"""So many groups are written out one by one; all of them count in the totals."""
+"""The largest number of groups that are listed one by one; all of them count in the totals."""
 _PRICES = (
     *("price_per_gb_scanned", "price_per_gb_rewritten", "price_per_gb_copied"),
     *("price_per_1000_gets", "price_per_1000_puts"),
@@ -31,7 +32,7 @@ _SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "request
 
 
 def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, Any]:
-    """``plan`` of an operation in ``plan --json``; bytes out, requests and money are estimates."""
+    """The ``plan`` of an operation in ``plan --json``; bytes out, requests and money are estimates."""
     groups = [_group(group, metadata, plan.recipe) for group in plan.groups]
     return {
         "groups": groups[:MOST_GROUPS],
@@ -41,9 +42,9 @@ def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, An
 
 
 def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
-    """What the estimates of money go by: how many scans, at which prices, and whether anybody has set them.
+    """The base of the estimates of money: the number of scans, the prices, and which prices are set explicitly.
 
-    The default prices are AWS's, whatever store the table is in.
+    The default prices are AWS's, for every store.
     """
     scans = resolved.policy.expected_scans
     set_by = [key for key in _PRICES if resolved.sources[key] != DEFAULT_SOURCE]
@@ -57,7 +58,7 @@ def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
 
 
 def left_document(left: Sequence[LeftAlone]) -> dict[str, Any]:
-    """What is left alone, and why."""
+    """The files that are left alone, and why."""
     return {"left": [{"reason": part.reason, "files": part.files, "bytes": part.bytes} for part in left]}
 
 
@@ -80,7 +81,7 @@ def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | No
 
 
 def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
-    """Why the group is rewritten, the main reason first; then what the rewrite settles on the way."""
+    """The main reason of the rewrite first; then the other reasons that apply to some of its files."""
     also = []
     if any(c.has_debt for c in group.files):
         also.append("deletes")
@@ -92,7 +93,7 @@ def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
 
 
 def _main_reason(group: FileGroup, recipe: ClusterRecipe | None) -> str:
-    """Files that are sorted already are sorted together because they are small, or a lookup opens too many of them."""
+    # Files that are sorted already are sorted again because they are small, or because a lookup opens too many of them.
     is_anew = len(group.files) > 1 and all(c.is_clustered for c in group.files)
     if recipe is None or group.reason is not Reason.CLUSTERING or not is_anew:
         return group.reason.value
@@ -105,14 +106,11 @@ def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
     return round(total, 9) if isinstance(total, float) else total
 
 
-# The files that a compaction is expected to write, for the plans of the operations after it in a dry run (pure).
-
-
 def expected_result(group: FileGroup, stem: str, types: Mapping[int, str]) -> RewriteResult:
-    """What a worker is expected to make of a group; ``stem`` begins the paths, ``types`` are those of the columns.
+    """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are of columns.
 
-    Rows are taken for deleted where manifests tell so, and divided evenly over the outputs.  Every output gets the
-    bounds of all inputs; rows that may be dealt out to other partitions stay in the group's.
+    Rows that are deleted according to manifests are left out; the others are divided evenly among the outputs.  Every
+    output gets the bounds of all inputs.  All rows are expected in the group's own partition.
     """
     inputs = [candidate.file for candidate in group.files]
     rows = sum(c.file.record_count - known_deleted_rows(c.file, c.deletes) for c in group.files)
@@ -157,27 +155,27 @@ def _bounds(
         try:
             pick = min if is_lower else max
             outermost[column] = pick(bounds, key=lambda bound: comparable(kind, decode(kind, bound)))
-        except ValueError:  # a bound that is no value of the column's type tells nothing
+        except ValueError:  # a bound that is no value of the column's type is not used
             continue
     return outermost
 
 
-# Says where outputs have smaller row groups than the table asks for, because memory allows no larger ones (pure).
-
-# Row groups end with a batch, and the first one is a guess: below this share of the wanted size something cut them.
+# A row group ends with a batch, and the size of the first one is a guess.  A row group below this share of the wanted
+# size was cut, because memory allowed no larger one.
 _CUT = 0.75
 _PROPERTY = "write.parquet.row-group-size-bytes"
 _MEGABYTE = 1024 * 1024
 
 
 def cut_row_groups(files: Iterable[DataFile], properties: Mapping[str, str]) -> list[int]:
-    """The encoded bytes of the row groups that memory cut: all but a file's first and last that are too small."""
+    """The encoded bytes of the row groups that memory cut; a file's first and last row group do not count."""
     wanted = row_group_bytes(properties)
-    return [size for file in files for size in _inner_sizes(file) if size < _CUT * wanted]
+    offsets = (list(pairwise(file.split_offsets or ()))[1:] for file in files)
+    return [after - before for pairs in offsets for before, after in pairs if after - before < _CUT * wanted]
 
 
 def cut_sentence(sizes: list[int], properties: Mapping[str, str], policy: Policy) -> str:
-    """A clause for the summary; empty unless the table asks for a size itself and did not get it."""
+    """A clause for the summary; empty unless the table sets a row group size and did not get it."""
     if not sizes or _PROPERTY not in properties:
         return ""
     average = sum(sizes) / len(sizes) / _MEGABYTE
@@ -185,8 +183,3 @@ def cut_sentence(sizes: list[int], properties: Mapping[str, str], policy: Policy
         f"; row groups are of {average:.0f} MB, below {_PROPERTY}, because they may fill "
         f"{text_of(policy.row_group_memory_mb)} MB of memory (row_group_memory_mb)"
     )
-
-
-def _inner_sizes(file: DataFile) -> Iterator[int]:
-    offsets = file.split_offsets or ()
-    yield from (after - before for before, after in list(pairwise(offsets))[1:])

@@ -1,5 +1,15 @@
-"""Proof before commit: written files hold exactly the rows that were read, by a checksum
-(rule: prove-before-commit)."""
+"""Proof before commit: written files hold exactly the live rows of the inputs (rule: prove-before-commit).
+
+:class:`RowProof` collects :class:`Evidence` of rows on their way to the writer, :func:`proof_of_file` that of a written
+file.  The evidence of batches, files and tasks can be added in any order, and the order of rows does not matter.  There
+are two levels (policy key ``proof``):
+
+``counts``
+    compares with the footers, read back from storage: the number of rows; and for every leaf column the number of
+    values that are not null, and the least and greatest of numbers, times and texts.
+``full``
+    also reads the files back and compares a checksum of all rows (:func:`row_checksum`).
+"""
 
 from __future__ import annotations
 
@@ -25,140 +35,104 @@ from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
-# A checksum of rows that does not depend on their order: the sum of one 64-bit hash per row, over every column.
-#
-# Arrow has no hash kernel and NumPy is no dependency, so hashes are made of Arrow's wrapping 64-bit arithmetic:
-# fixed-width values by the finaliser of SplitMix64 (Steele, Lea, Flood 2014), bytes and elements by multilinear hashing
-# (a sum of products with a fixed pseudo-random number per position).  The result is the same in every process.  It
-# finds mistakes, not adversaries.
-
-WORD = 2**64
-
-# Hashing a slice of rows takes some 30 times its size; this bounds it to a few dozen MB.
-_SLICE_BYTES = 1024 * 1024
-# Longer values are hashed one by one, so that a single one cannot take much memory.
-_LONG_BYTES = 64 * 1024
-_GOLDEN = 0x9E3779B97F4A7C15
-_NULL = 0x5D8E6B2C9A1F4703
-_U64 = pa.uint64()
+# From this size on a larger batch saves nothing: the work on its bytes takes longer than the calls.
+_MOST_BATCH_BYTES = 4 * 1024 * 1024
+_BATCHES_PER_ROW_GROUP = 32
 
 
-def row_checksum(batch: pa.RecordBatch) -> int:
-    """The sum of the row hashes, modulo 2^64; sums of several batches add up to that of all their rows."""
-    rows = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
-    total = 0
-    for start in range(0, batch.num_rows, rows):
-        hashes = _mixed(_combined([_hashes(column) for column in batch.slice(start, rows).columns]))
-        total += pc.sum(hashes).as_py() or 0
-    return total % WORD
+def write_proven(
+    task: RewriteTask,
+    storage: Storage,
+    tally: Tally,
+    write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
+    deletes: DeletedRows | None = None,
+) -> tuple[DataFile, ...] | None:
+    """Pass the live rows to ``write``, prove the files that it returns, and return them; ``None`` is not proven.
+
+    ``tally`` is increased by the rows that were read; ``deletes`` is as for :func:`.read_rows`.
+
+    Raises:
+        StorageError: an input cannot be read or an output cannot be written.
+        RowsNotKept: the files do not hold the rows that were read.
+        OutputUnproved: the store failed before the proof; the files were deleted if possible
+            (rule: failed-read-is-no-evidence).
+    """
+    counted = Tally()
+    proof = RowProof(task.schema, task.proof)
+    try:
+        # Closing ends the reader's threads (rule: decode-ahead-in-order).
+        with closing(read_rows(task, storage, counted, deletes)) as rows:
+            files = write(proof.watch(joined_batches(rows, _batch_bytes(task))))
+    finally:
+        tally.read += counted.read
+        tally.deleted += counted.deleted
+    problem = None if files is None else _disproof(task, counted, proof, files, storage)
+    if problem is not None:
+        raise RowsNotKept(problem, [file.file_path for file in files or ()])
+    return files
 
 
-def _combined(columns: Sequence[pa.Array]) -> pa.Array:
-    """One hash per row of the hashes in several columns; it changes when two columns are exchanged."""
-    total = _mixed(pc.add(columns[0], _word(_GOLDEN)))
-    for number, column in enumerate(columns[1:], start=2):
-        total = pc.add(total, _mixed(pc.add(column, _word(number * _GOLDEN))))
-    return total
+def _batch_bytes(task: RewriteTask) -> int:
+    """The size of batches: a small part of a row group, because a row group ends with a batch."""
+    row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
+    return min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
 
 
-def _hashes(array: pa.Array) -> pa.Array:
-    """One hash per value; nulls have one too."""
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    kind = array.type
-    if pa.types.is_struct(kind):
-        hashes = _combined([_hashes(child) for child in array.flatten()])
-    elif pa.types.is_list(kind) or pa.types.is_map(kind):
-        lists = as_list(array)
-        lengths = pc.fill_null(pc.list_value_length(lists), 0)
-        hashes = _of_sequences(_mixed(_hashes(lists.flatten())), lengths)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        hashes = _of_bytes(array.cast(pa.binary()))
-    else:
-        hashes = _mixed(_bits(array))
-    return pc.if_else(pc.is_null(array), _word(_NULL), hashes) if array.null_count else hashes
+def _disproof(
+    task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
+) -> str | None:
+    """Why the written files do not hold the rows that were read; ``None``: they do."""
+    try:
+        found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        if failed_by_store(error):
+            storage.delete([file.file_path for file in files])
+            raise OutputUnproved(error) from error
+        return f"what was written cannot be read back: {error}"
+    return disproof(
+        proof.evidence,
+        sum(found, Evidence()),
+        proof.names,
+        promised=sum(source.record_count for source in task.inputs),
+        rows_read=tally.read,
+        rows_deleted=tally.deleted,
+    )
 
 
-def _bits(array: pa.Array) -> pa.Array:
-    """Fixed-width values as 64 bits that are equal only when the values are the same, bit for bit."""
-    kind = array.type
-    if pa.types.is_decimal(kind):
-        words = pa.Array.from_buffers(_U64, 2 * len(array), [None, array.buffers()[1]], offset=2 * array.offset)
-        pairs = pa.FixedSizeListArray.from_arrays(words, 2)
-        return pc.add(pc.list_element(pairs, 0), _mixed(pc.list_element(pairs, 1)))
-    if pa.types.is_boolean(kind):
-        return array.cast(pa.uint8()).cast(_U64)
-    narrow = kind.bit_width == 32
-    return (array.view(pa.int32()).cast(pa.int64()) if narrow else array.view(pa.int64())).view(_U64)
+def joined_batches(batches: Iterable[pa.RecordBatch], enough_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Join small batches into batches of about ``enough_bytes``, to save work per batch; rows keep their order.
+
+    Larger batches are returned without a copy.  Batches without rows are left out.
+    """
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        size = batch.nbytes
+        if held and size >= enough_bytes:
+            yield _one_batch(held)
+            held_bytes = 0
+        held.append(batch)
+        held_bytes += size
+        if held_bytes >= enough_bytes:
+            yield _one_batch(held)
+            held_bytes = 0
+    if held:
+        yield _one_batch(held)
 
 
-def _of_bytes(array: pa.Array) -> pa.Array:
-    array = pc.fill_null(array, b"")
-    is_long = pc.greater(pc.binary_length(array), _LONG_BYTES)
-    if not pc.any(is_long).as_py():
-        return _of_short_bytes(array)
-    digests = [hashlib.blake2b(value, digest_size=8).digest() for value in array.filter(is_long).to_pylist()]
-    words = pa.array([int.from_bytes(digest, "little") for digest in digests], _U64)
-    return pc.replace_with_mask(_of_short_bytes(pc.if_else(is_long, pa.scalar(b""), array)), is_long, words)
+def _one_batch(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """All batches as one; the list is emptied to free the parts."""
+    batch = held[0] if len(held) == 1 else pa.concat_batches(held)
+    held.clear()
+    return batch
 
-
-def _of_short_bytes(array: pa.Array) -> pa.Array:
-    _, offsets_buffer, data_buffer = array.buffers()
-    offsets = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets_buffer], offset=array.offset)
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    if data_buffer is None or first == last:
-        data = pa.array([], _U64)
-    else:
-        data = pa.Array.from_buffers(pa.uint8(), last - first, [None, data_buffer], offset=first).cast(_U64)
-    return _of_sequences(data, pc.binary_length(array))
-
-
-def _of_sequences(items: pa.Array, lengths: pa.Array) -> pa.Array:
-    """One hash per sequence; ``items`` are those of all sequences, one after the other."""
-    lengths = lengths.cast(pa.int64())
-    ends = pc.cumulative_sum(lengths)
-    starts = pc.subtract(ends, lengths)
-    if not len(items):
-        return _mixed(lengths.view(_U64))
-    longest = pc.max(lengths).as_py()
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
-    owner = pc.list_parent_indices(pa.LargeListArray.from_arrays(offsets, items))
-    place = pc.subtract(pa.arange(0, len(items)), starts.take(owner))
-    factors = _mixed(pc.multiply(pa.arange(1, longest + 1).cast(_U64), _word(_GOLDEN)))
-    products = pc.multiply(pc.add(items, _word(1)), factors.take(place))
-    sums = pa.concat_arrays([pa.array([0], _U64), pc.cumulative_sum(products)])
-    total = pc.subtract(sums.take(ends), sums.take(starts))
-    return _mixed(pc.add(total, lengths.view(_U64)))
-
-
-def _mixed(words: pa.Array) -> pa.Array:
-    words = pc.multiply(pc.bit_wise_xor(words, pc.shift_right(words, _word(30))), _word(0xBF58476D1CE4E5B9))
-    words = pc.multiply(pc.bit_wise_xor(words, pc.shift_right(words, _word(27))), _word(0x94D049BB133111EB))
-    return pc.bit_wise_xor(words, pc.shift_right(words, _word(31)))
-
-
-def _word(value: int) -> pa.Scalar:
-    return pa.scalar(value % WORD, _U64)
-
-
-# Proof before commit: the written files hold exactly the rows that were handed to the writer
-# (rule: prove-before-commit).
-#
-# :class:`RowProof` watches the rows on their way to the writer; :func:`proof_of_file` looks at a written file.  Both
-# give :class:`Evidence`.  The evidence of batches, files and tasks can be added up in any order; the order of rows does
-# not matter.  There are two levels (policy key ``proof``):
-#
-# ``counts``
-#     compares with the footers, as read back from storage: the number of rows, and per column, nested ones too, how
-#     many
-#     values are not null, and the least and greatest of numbers, times and texts.
-# ``full``
-#     reads the files back, and compares the checksum of all rows (:mod:`.row_hash`) too.
 
 COUNTS = "counts"
 FULL = "full"
 Range: TypeAlias = tuple[Any, Any]
-# Types whose least and greatest value is cheap to find in a batch, and stands in the footer bit for bit.
+# Types whose least and greatest value is cheap to find in a batch and is in the footer, bit for bit.
 _NUMBERS = frozenset(
     {"int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
 )
@@ -168,18 +142,18 @@ _TEXTS = frozenset({"string", "binary"})
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of some rows; picklable.  Mappings are by field id of leaf columns."""
+    """Evidence of some rows; picklable.  Mappings are by field id of leaf columns."""
 
     rows: int = 0
     present: Mapping[int, int] = field(default_factory=dict)
-    """How many values are not null; a value inside a list or map counts by itself."""
+    """The number of values that are not null; every value inside a list or map counts."""
     bounds: Mapping[int, Range | None] = field(default_factory=dict)
-    """Least and greatest raw value of numbers, times and texts, NaN left out; ``None``: not known.
+    """Least and greatest raw value of numbers, times and texts, without NaN; ``None``: not known.
 
     A column without any such value is missing.
     """
     checksum: int | None = 0
-    """The sum of the row hashes, see :mod:`.row_hash`; ``None``: some of the rows were not read."""
+    """See :func:`row_checksum`; ``None``: some of the rows were not read."""
 
     def __add__(self, other: Evidence) -> Evidence:
         whole = self.checksum is not None and other.checksum is not None
@@ -191,7 +165,7 @@ class Evidence:
         )
 
     def contradiction(self, written: Evidence, names: Mapping[int, str]) -> str | None:
-        """The first difference between these rows and the written ones, in words; ``None``: there is none.
+        """A sentence about the first difference between these rows and the written ones; ``None``: none.
 
         ``names`` are the names of leaf columns by field id.
         """
@@ -229,9 +203,9 @@ def _range(bounds: tuple[Any, ...]) -> str:
 def disproof(
     read: Evidence, written: Evidence, names: Mapping[int, str], *, promised: int, rows_read: int, rows_deleted: int
 ) -> str | None:
-    """Why the written files do not hold the live rows of the inputs, in words; ``None`` when they do.
+    """Why the written files do not hold the live rows of the inputs; ``None``: they do.
 
-    ``promised`` is how many rows the inputs hold by their manifest entries, ``rows_read`` how many were found in them.
+    ``promised`` is the number of rows of the inputs by their manifest entries, ``rows_read`` the number found in them.
     """
     if rows_read != promised or rows_read - rows_deleted != read.rows:
         return (
@@ -242,7 +216,7 @@ def disproof(
 
 
 class RowProof:
-    """Collects evidence of rows as they pass, without keeping them."""
+    """Collects evidence of rows without keeping them."""
 
     def __init__(self, schema: Mapping[str, Any], level: str) -> None:
         self._leaves = leaf_columns(schema)
@@ -252,13 +226,13 @@ class RowProof:
         self._bounds: dict[int, Range | None] = {}
 
     def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same batches, each taken into account."""
+        """Add each batch and yield it unchanged."""
         for batch in batches:
             self.add(batch)
             yield batch
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take one batch into account."""
+        """Add the evidence of one batch."""
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
@@ -291,15 +265,15 @@ def _least_and_greatest(values: pa.Array) -> Range | None:
         values = values.view(pa.binary())
     found = pc.min_max(values).as_py()
     low, high = found["min"], found["max"]
-    # Where all values are NaN, Arrow's least value is above the greatest, or NaN itself.
+    # If all values are NaN, Arrow's least value is above the greatest, or NaN itself.
     return (low, high) if low is not None and low <= high else None
 
 
 def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level: str) -> Evidence:
-    """Evidence of the rows of a written Parquet file: from its footer, for ``full`` from every row as read back.
+    """Evidence of the rows of a written Parquet file: from its footer, or for ``full`` from all rows, read back.
 
     Raises:
-        StorageError: the file is not there or cannot be read.
+        StorageError: the file is missing or cannot be read.
     """
     if level != FULL:
         with storage.translated(path):
@@ -312,7 +286,7 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
 
 
 def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping[str, Any]) -> Evidence:
-    """Evidence by the footer's statistics; ``counted`` is that of the columns for which it has none."""
+    """Evidence by the footer's statistics; ``counted`` is that of columns without statistics."""
     present = dict(counted.present)
     bounds = dict(counted.bounds)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -334,7 +308,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
 
 
 def _counted(path: str, footer: pq.FileMetaData, schema: Mapping[str, Any], storage: Storage) -> Evidence:
-    """Evidence of the columns that have no statistics (those of uuids, some of floats): these are read."""
+    """Evidence of the columns without statistics (uuids, some floats), which are read."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     leaves = enumerate(leaf_columns(schema))
     unmeasured = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
@@ -352,101 +326,118 @@ def _bytes(raw: str | bytes) -> bytes:
     return raw.encode() if isinstance(raw, str) else bytes(raw)
 
 
-# Joins the small batches of small files, so that what is asked of each batch is asked less often.
+# Arrow has no hash kernel and NumPy is no dependency, so hashes use Arrow's wrapping 64-bit arithmetic: fixed-width
+# values the finaliser of SplitMix64 (Steele, Lea, Flood 2014), bytes and elements multilinear hashing (a sum of
+# products with a fixed pseudo-random number per position).  The result is the same in every process.  It finds
+# mistakes; it does not protect against attackers.
+
+WORD = 2**64
+
+# Hashing a slice of rows takes about 30 times its size; this limits it to a few dozen MB.
+_SLICE_BYTES = 1024 * 1024
+# Longer values are hashed one by one to limit memory.
+_LONG_BYTES = 64 * 1024
+_GOLDEN = 0x9E3779B97F4A7C15
+_NULL = 0x5D8E6B2C9A1F4703
+_U64 = pa.uint64()
 
 
-def joined_batches(batches: Iterable[pa.RecordBatch], enough_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in batches of about ``enough_bytes`` where they came in smaller ones.
+def row_checksum(batch: pa.RecordBatch) -> int:
+    """A checksum over every column that does not depend on the order of rows: the sum of 64-bit row hashes.
 
-    A batch that is as large already is given as it is, not copied.  Batches without rows are left out.
+    It is taken modulo 2^64.  Checksums of several batches add up to that of all their rows.
     """
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        size = batch.nbytes
-        if held and size >= enough_bytes:
-            yield _one_batch(held)
-            held_bytes = 0
-        held.append(batch)
-        held_bytes += size
-        if held_bytes >= enough_bytes:
-            yield _one_batch(held)
-            held_bytes = 0
-    if held:
-        yield _one_batch(held)
+    rows = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
+    total = 0
+    for start in range(0, batch.num_rows, rows):
+        hashes = _mixed(_combined([_hashes(column) for column in batch.slice(start, rows).columns]))
+        total += pc.sum(hashes).as_py() or 0
+    return total % WORD
 
 
-def _one_batch(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """All of them as one batch; the list is emptied, so that the parts are freed."""
-    batch = held[0] if len(held) == 1 else pa.concat_batches(held)
-    held.clear()
-    return batch
+def _combined(columns: Sequence[pa.Array]) -> pa.Array:
+    """One hash per row from the hashes of its columns; it changes if two columns are exchanged."""
+    total = _mixed(pc.add(columns[0], _word(_GOLDEN)))
+    for number, column in enumerate(columns[1:], start=2):
+        total = pc.add(total, _mixed(pc.add(column, _word(number * _GOLDEN))))
+    return total
 
 
-# Writes the live rows of a task's inputs, and proves that all of them are in what was written
-# (rule: prove-before-commit).
-
-# A column of so many bytes takes longer to look at than to ask for; a copy of them is soon made.
-_MOST_BATCH_BYTES = 4 * 1024 * 1024
-_BATCHES_PER_ROW_GROUP = 32
-
-
-def write_proven(
-    task: RewriteTask,
-    storage: Storage,
-    tally: Tally,
-    write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
-    deletes: DeletedRows | None = None,
-) -> tuple[DataFile, ...] | None:
-    """What ``write`` made of the live rows, as it gave it; ``None`` is passed on and proves nothing.
-
-    ``tally`` counts what was read, added to what it counted before; ``deletes`` is as for :func:`.read_rows`.
-
-    Raises:
-        StorageError: an input cannot be read or an output not written.
-        RowsNotKept: the files do not hold the rows that were read.
-        OutputUnproved: the store failed before that was known; it was asked to delete the files
-            (rule: failed-read-is-no-evidence).
-    """
-    counted = Tally()
-    proof = RowProof(task.schema, task.proof)
-    try:
-        # Closing ends its threads (rule: decode-ahead-in-order).
-        with closing(read_rows(task, storage, counted, deletes)) as rows:
-            files = write(proof.watch(joined_batches(rows, _batch_bytes(task))))
-    finally:
-        tally.read += counted.read
-        tally.deleted += counted.deleted
-    problem = None if files is None else _disproof(task, counted, proof, files, storage)
-    if problem is not None:
-        raise RowsNotKept(problem, [file.file_path for file in files or ()])
-    return files
+def _hashes(array: pa.Array) -> pa.Array:
+    """One hash per value, nulls included."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_struct(kind):
+        hashes = _combined([_hashes(child) for child in array.flatten()])
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        lists = as_list(array)
+        lengths = pc.fill_null(pc.list_value_length(lists), 0)
+        hashes = _of_sequences(_mixed(_hashes(lists.flatten())), lengths)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        hashes = _of_bytes(array.cast(pa.binary()))
+    else:
+        hashes = _mixed(_bits(array))
+    return pc.if_else(pc.is_null(array), _word(_NULL), hashes) if array.null_count else hashes
 
 
-def _batch_bytes(task: RewriteTask) -> int:
-    """A small part of what a row group is made of, for it ends where a batch ends."""
-    row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
-    return min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
+def _bits(array: pa.Array) -> pa.Array:
+    """Fixed-width values as 64 bits, equal only if the values are equal bit for bit."""
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        words = pa.Array.from_buffers(_U64, 2 * len(array), [None, array.buffers()[1]], offset=2 * array.offset)
+        pairs = pa.FixedSizeListArray.from_arrays(words, 2)
+        return pc.add(pc.list_element(pairs, 0), _mixed(pc.list_element(pairs, 1)))
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.uint8()).cast(_U64)
+    narrow = kind.bit_width == 32
+    return (array.view(pa.int32()).cast(pa.int64()) if narrow else array.view(pa.int64())).view(_U64)
 
 
-def _disproof(
-    task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
-) -> str | None:
-    """Why the written files do not hold the rows that were read, in words; ``None`` when they do."""
-    try:
-        found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        if failed_by_store(error):
-            storage.delete([file.file_path for file in files])
-            raise OutputUnproved(error) from error
-        return f"what was written cannot be read back: {error}"
-    return disproof(
-        proof.evidence,
-        sum(found, Evidence()),
-        proof.names,
-        promised=sum(source.record_count for source in task.inputs),
-        rows_read=tally.read,
-        rows_deleted=tally.deleted,
-    )
+def _of_bytes(array: pa.Array) -> pa.Array:
+    array = pc.fill_null(array, b"")
+    is_long = pc.greater(pc.binary_length(array), _LONG_BYTES)
+    if not pc.any(is_long).as_py():
+        return _of_short_bytes(array)
+    digests = [hashlib.blake2b(value, digest_size=8).digest() for value in array.filter(is_long).to_pylist()]
+    words = pa.array([int.from_bytes(digest, "little") for digest in digests], _U64)
+    return pc.replace_with_mask(_of_short_bytes(pc.if_else(is_long, pa.scalar(b""), array)), is_long, words)
+
+
+def _of_short_bytes(array: pa.Array) -> pa.Array:
+    _, offsets_buffer, data_buffer = array.buffers()
+    offsets = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets_buffer], offset=array.offset)
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if data_buffer is None or first == last:
+        data = pa.array([], _U64)
+    else:
+        data = pa.Array.from_buffers(pa.uint8(), last - first, [None, data_buffer], offset=first).cast(_U64)
+    return _of_sequences(data, pc.binary_length(array))
+
+
+def _of_sequences(items: pa.Array, lengths: pa.Array) -> pa.Array:
+    """One hash per sequence; ``items`` has the items of all sequences, one after the other."""
+    lengths = lengths.cast(pa.int64())
+    ends = pc.cumulative_sum(lengths)
+    starts = pc.subtract(ends, lengths)
+    if not len(items):
+        return _mixed(lengths.view(_U64))
+    longest = pc.max(lengths).as_py()
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    owner = pc.list_parent_indices(pa.LargeListArray.from_arrays(offsets, items))
+    place = pc.subtract(pa.arange(0, len(items)), starts.take(owner))
+    factors = _mixed(pc.multiply(pa.arange(1, longest + 1).cast(_U64), _word(_GOLDEN)))
+    products = pc.multiply(pc.add(items, _word(1)), factors.take(place))
+    sums = pa.concat_arrays([pa.array([0], _U64), pc.cumulative_sum(products)])
+    total = pc.subtract(sums.take(ends), sums.take(starts))
+    return _mixed(pc.add(total, lengths.view(_U64)))
+
+
+def _mixed(words: pa.Array) -> pa.Array:
+    words = pc.multiply(pc.bit_wise_xor(words, pc.shift_right(words, _word(30))), _word(0xBF58476D1CE4E5B9))
+    words = pc.multiply(pc.bit_wise_xor(words, pc.shift_right(words, _word(27))), _word(0x94D049BB133111EB))
+    return pc.bit_wise_xor(words, pc.shift_right(words, _word(31)))
+
+
+def _word(value: int) -> pa.Scalar:
+    return pa.scalar(value % WORD, _U64)

@@ -1,7 +1,7 @@
-"""Chooses the recipe by which rows are clustered: strategy, columns by field id, target size (pure).
+"""Chooses the recipe by which rows are clustered: strategy, columns, target size (pure).
 
-For every recipe, under its canonical text, the snapshots are remembered that committed files clustered by it
-(rule: clustering-known-by-snapshot).  Renaming a column does not change the text, because it names field ids.
+The state records the snapshots that committed clustered files under the canonical text of their recipe
+(rule: clustering-known-by-snapshot).  The text names field ids, so renaming a column does not change it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import did_you_mean, parse_sort_order
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
-# With fewer than two bits per column a curve orders next to nothing.
+# With fewer than two bits per column a curve has almost no effect.
 MAX_ZORDER_COLUMNS = 31
-# The keys of a range are in memory beside its rows; whoever sorts by more has told nothing further
+# The sort keys of a range are in memory beside its rows, and more columns hardly change the order
 # (rule: cap-costly-properties).
 MAX_SORT_COLUMNS = 32
 _TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
@@ -29,7 +29,7 @@ _UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column to sort by; ``transform`` is written as in table metadata."""
+    """One column of a sort order; ``transform`` is written as in table metadata."""
 
     field_id: int
     transform: str = "identity"
@@ -43,21 +43,21 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecipe:
-    """How rows are to be ordered: sorted by columns, or along a z-order curve through them."""
+    """The order of rows: sorted by columns, or along a z-order curve through them."""
 
     strategy: Strategy
     columns: tuple[KeyColumn, ...]
     target_bytes: int
-    """The size that output files aim at."""
+    """The target size of output files."""
     smallest_bytes: int
-    """Output files of fewer bytes would be candidates again."""
+    """Smaller output files would be candidates again."""
     order_id: int | None = None
     """The id of the table's sort order, if the recipe is that order (rule: claim-sort-order-truthfully)."""
 
     def output_count(self, total_bytes: float) -> int:
-        """How many files ``total_bytes`` become: of about the target size, and none below the smallest.
+        """The number of files for ``total_bytes``: of about the target size, and none below the smallest.
 
-        Along a curve it is a power of two, because then no file's bounds overlap those of another.
+        Along a curve it is a power of two, so that the bounds of files do not overlap.
         """
         most = int(total_bytes / self.smallest_bytes)
         if self.strategy is Strategy.ZORDER:
@@ -66,7 +66,7 @@ class ClusterRecipe:
 
     @property
     def text(self) -> str:
-        """The canonical text: equal for two recipes exactly if they order rows alike and aim at the same size."""
+        """The canonical text; equal for two recipes exactly if they have the same order of rows and target size."""
         columns = ", ".join(str(c) if self.strategy is Strategy.SORT else str(c.field_id) for c in self.columns)
         return f"{self.strategy.value}({columns}) target={self.target_bytes}"
 
@@ -74,10 +74,10 @@ class ClusterRecipe:
 def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
     """The recipe that a policy asks for on a table; ``None``: files are merged without sorting (binpack).
 
-    ``auto`` sorts by the table's order where it has one that this version can apply, and merges otherwise.
+    Strategy ``auto`` sorts by the table's order if it has one that this version can apply, and merges otherwise.
 
     Raises:
-        PolicyError: there is no sort order to apply, or it or ``zorder_columns`` names a column that cannot be used.
+        PolicyError: there is no sort order to apply, or the order or ``zorder_columns`` names an unusable column.
         TableUnsupported: the table's own order cannot be applied.
     """
     columns = {leaf.name: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
@@ -114,7 +114,7 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
 
 
 def table_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
-    """The recipe of the table's own sort order; ``None``: it has none to apply, or the policy orders rows otherwise."""
+    """The recipe of the table's own sort order; ``None``: it has none to apply, or the policy sets another order."""
     if policy.strategy is Strategy.ZORDER or policy.sort_order is not None:
         return None
     return choose_recipe(metadata, policy.model_copy(update={"strategy": Strategy.AUTO}))
@@ -123,7 +123,7 @@ def table_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | Non
 def has_order(
     live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int] | None, order_id: int | None
 ) -> bool:
-    """Whether the rows of a file have the order of a recipe: one of these snapshots added it, or its writer says so."""
+    """Whether a snapshot of ``clustered_by`` added the file, or the file of an expired snapshot claims ``order_id``."""
     if clustered_by is None:
         return False
     entry = live.entry
@@ -146,7 +146,7 @@ def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn,
 
 
 def _by_table(metadata: TableMetadata, columns: Any) -> tuple[KeyColumn, ...]:
-    """The columns of the default sort order; those under a void transform order nothing and are left out."""
+    """The columns of the default sort order, without those under a void transform, which have no order."""
     by_id = {leaf.field_id: leaf for leaf in columns}
     keys = []
     for field in metadata.default_sort_order_fields:
@@ -182,7 +182,7 @@ def _column(columns: Mapping[str, LeafColumn], name: str, key: str) -> LeafColum
 
 
 def _applies(transform: str, iceberg_type: str) -> bool:
-    """Whether a transform takes columns of that type (specification, "Partition Transforms")."""
+    """Whether a transform accepts columns of that type (specification, "Partition Transforms")."""
     kind = re.split(r"[(\[]", iceberg_type)[0]
     name = transform.partition("[")[0]
     if name == "identity":

@@ -1,4 +1,10 @@
-"""The work unit of compaction: a task in, files of the current partition spec or an error out."""
+"""The work unit of compaction, run by local processes or by Spark: a task in, written files or an error out.
+
+Rows of an old partition spec may be divided among partitions of the current one (rule: rows-match-their-partition;
+specification, "Partition Evolution").  Java's ``rewrite_data_files`` does so with every file of another spec.
+Icekeeper does so only if fewer files come out than go in (iceberg 16189, 16514), and reads the source columns first to
+find out (rule: old-specs-move-only-to-fewer-files).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, R
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values
+from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values, holds_column
 from icekeeper.operations.compaction.clustering.work import write_clustered
 from icekeeper.operations.compaction.output_partition import TargetField, target_fields
 from icekeeper.operations.compaction.proof import write_proven
@@ -29,191 +35,12 @@ from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.storage.local_files import scratch_folder
 from icekeeper.storage.storage import Storage
 
-# Deals rows of an old partition spec out to partitions of the current one (rule: rows-match-their-partition).
-#
-# Source: specification, "Partition Evolution".  Java's ``rewrite_data_files`` does so with every file of another spec.
-# Icekeeper does so only where fewer files come out than go in (iceberg 16189, 16514), which it finds out by reading the
-# source columns first (rule: old-specs-move-only-to-fewer-files).
-
-_IPC = pa.ipc.IpcWriteOptions(compression="lz4")
-
-
-class PartitionRouter:
-    """Splits rows by the partition of a spec that they belong to."""
-
-    def __init__(self, routing: Routing, schema: Mapping[str, Any]) -> None:
-        """``schema`` is the Iceberg schema of the rows.
-
-        Raises:
-            TableUnsupported: the spec cannot be written with this schema.
-        """
-        types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema) if not leaf.repeated}
-        fields = target_fields(routing.spec, types)
-        if fields is None:
-            raise TableUnsupported(f"partition spec {routing.spec_id} has a transform or a source that is not known")
-        self._fields: list[TargetField] = fields
-        self._schema = schema
-        self._live = [field for field in fields if field.name != "void"]
-        # Rows of one partition have equal keys, so partition values are computed once per key and batch.
-        self._keys = SortKeys([KeyColumn(field.source_id, field.name) for field in self._live], schema)
-
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
-        """Each partition of the batch as raw values, with its rows in their order."""
-        if not batch.num_rows:
-            return
-        code = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
-        for key in self._keys.of(batch):
-            encoded = key.dictionary_encode(null_encoding="encode")
-            combined = pc.add(pc.multiply(code, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
-            code = combined.dictionary_encode().indices.cast(pa.int64())  # stays below the number of rows
-        order = pc.sort_indices(code, sort_keys=[("", "ascending")])
-        ends = pc.run_end_encode(code.take(order)).run_ends.to_pylist()
-        start = 0
-        for end in ends:
-            rows = batch.take(order.slice(start, end - start))
-            yield self._partition(rows), rows
-            start = end
-
-    def _partition(self, rows: pa.RecordBatch) -> tuple[PartitionValue, ...]:
-        """The partition of rows that all have the same one: that of the first row."""
-        first = rows.slice(0, 1)
-        values: list[PartitionValue] = []
-        for transform in self._fields:
-            if transform.name == "void":
-                values.append(None)
-                continue
-            raw = _raw_value(column_values(transform.source_id, self._schema, first), transform.kind)
-            values.append(None if raw is None else transform.apply(raw))
-        return tuple(values)
-
-
-def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
-    """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
-
-    Never where a partition would be named by text that is no UTF-8 (rule: text-byte-for-byte).
-    """
-    sources = {int(field["source-id"]) for field in routing.spec["fields"]}
-    tops = [field for field in task.schema["fields"] if _holds(field, sources)]
-    narrow = {**task.schema, "fields": tops}
-    router = PartitionRouter(routing, narrow)
-    seen: set[object] = set()
-    # Deleted rows are counted too: their deletes may need columns that are not read here.
-    inputs = tuple(replace(source, deletes=()) for source in task.inputs)
-    looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
-    try:
-        for batch in read_rows(looking, storage, Tally()):
-            seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
-            if len(seen) > task.most_partitions:
-                return False
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _holds(field: Mapping[str, Any], ids: set[int]) -> bool:
-    if int(field["id"]) in ids:
-        return True
-    kind = field["type"]
-    return isinstance(kind, Mapping) and kind["type"] == "struct" and any(_holds(f, ids) for f in kind["fields"])
-
-
-def write_partitions(
-    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, storage: Storage
-) -> tuple[DataFile, ...]:
-    """Write one file per partition; until all rows are read they wait in a temporary directory.
-
-    Raises:
-        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
-    """
-    router = PartitionRouter(routing, task.schema)
-    written: list[DataFile] = []
-    paths: list[str] = []
-    with scratch_folder("icekeeper-partitions-") as folder, _WaitingRows(folder) as waiting:
-        for batch in batches:
-            for partition, rows in router.split(batch):
-                waiting.add(partition, rows)
-        try:
-            for number, (partition, rows_again) in enumerate(waiting.partitions()):
-                names = replace(task.outputs, partition_path=partition_path(routing.spec, partition, routing.schemas))
-                there = replace(task, partition=partition, outputs=names)
-                paths.append(names.path(number))
-                file = write_data_file(paths[-1], rows_again, there, storage)
-                written += [] if file is None else [file]
-        except BaseException:
-            storage.delete(paths)
-            raise
-    return tuple(written)
-
-
-class _WaitingRows:
-    """Rows by partition, as one Arrow IPC stream per partition in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._numbers: dict[object, int] = {}
-        self._partitions: list[tuple[PartitionValue, ...]] = []
-        self._streams: list[pa.ipc.RecordBatchStreamWriter] = []
-
-    def __enter__(self) -> _WaitingRows:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._close()
-
-    def add(self, partition: tuple[PartitionValue, ...], rows: pa.RecordBatch) -> None:
-        key = partition_key(0, partition)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._partitions)
-            self._partitions.append(partition)
-            path = str(self._path(self._numbers[key]))
-            self._streams.append(pa.ipc.new_stream(path, rows.schema, options=_IPC))
-        self._streams[self._numbers[key]].write_batch(rows)
-
-    def partitions(self) -> Iterator[tuple[tuple[PartitionValue, ...], Iterator[pa.RecordBatch]]]:
-        """Each partition with its rows; they can be read once."""
-        self._close()
-        for number, partition in enumerate(self._partitions):
-            yield partition, self._read(number)
-            self._path(number).unlink()
-
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(self._path(number))) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-
-    def _close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-        self._streams.clear()
-
-    def _path(self, number: int) -> Path:
-        return self._folder / str(number)
-
-
-def _raw_value(values: pa.Array, kind: str) -> PartitionValue:
-    """The first value as manifests store it (raw), ``None`` for null."""
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    if not values[0].is_valid:
-        return None
-    if pa.types.is_decimal(values.type):
-        value = values[0].as_py()
-        digits = int("".join(map(str, value.as_tuple().digits)))
-        return encode(kind, -digits if value.is_signed() else digits)
-    if pa.types.is_temporal(values.type):
-        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    raw: PartitionValue = values[0].as_py()
-    return raw
-
-
-# The work unit of compaction: a task in, written files or an error out; run by local processes or by Spark.
-
 
 def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteResult:
-    """Rewrite the live rows of one task's inputs: copied, as they come, sorted, or dealt out to partitions.
+    """Rewrite the live rows of a task's inputs: copied, in their order, sorted, or divided among partitions.
 
-    What went in and what came out is compared before anything is reported as written.  ``storage`` is one that others
-    use as well; ``None``: the task has its own.
-    Never raises for what concerns only this group: the result carries the error.
+    The outputs are proven before the result reports them.  Errors of this group alone are in the result, not raised.
+    ``storage`` may be shared with other tasks; ``None``: the task opens its own.
     """
     started = time.perf_counter()
     work = _Work(task, storage or Storage(task.io_properties))
@@ -244,7 +71,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
 
 @dataclass(slots=True)
 class _Work:
-    """One attempt at a task, and what has come of it so far."""
+    """One attempt at a task, and its results so far."""
 
     task: RewriteTask
     storage: Storage
@@ -253,13 +80,13 @@ class _Work:
     bytes_copied: int = 0
     bytes_unread: int = 0
     files: tuple[DataFile, ...] | None = ()
-    """``None``: the rows must be sorted and are more than this worker can hold."""
+    """``None``: the rows must be sorted and do not fit into this worker."""
 
     def run(self) -> None:
         task = self.task
         deletes = deleted_rows_of(task, self.storage)
         if task.copying is not None:
-            # Workers that only decode start without it, and without Thrift.
+            # Imported here, so that workers that only decode start without it and without Thrift.
             from icekeeper.operations.compaction.copy_row_groups import write_copied
 
             copied = write_copied(task, task.copying, deletes, self.storage)
@@ -277,3 +104,165 @@ class _Work:
         if self.routing is not None:
             return write_partitions(rows, self.task, self.routing, self.storage)
         return write_evenly(rows, self.task, self.storage)
+
+
+_IPC = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class PartitionRouter:
+    """Splits rows by their partition under a spec."""
+
+    def __init__(self, routing: Routing, schema: Mapping[str, Any]) -> None:
+        """``schema`` is the Iceberg schema of the rows.
+
+        Raises:
+            TableUnsupported: the spec cannot be written with this schema.
+        """
+        types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema) if not leaf.repeated}
+        fields = target_fields(routing.spec, types)
+        if fields is None:
+            raise TableUnsupported(f"partition spec {routing.spec_id} has an unknown transform or source column")
+        self._fields: list[TargetField] = fields
+        self._schema = schema
+        self._live = [field for field in fields if field.name != "void"]
+        # Rows of one partition have equal keys, so partition values are computed once per key and batch.
+        self._keys = SortKeys([KeyColumn(field.source_id, field.name) for field in self._live], schema)
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
+        """Yield each partition of the batch (raw values) with its rows, in their order."""
+        if not batch.num_rows:
+            return
+        code = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+        for key in self._keys.of(batch):
+            encoded = key.dictionary_encode(null_encoding="encode")
+            combined = pc.add(pc.multiply(code, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+            code = combined.dictionary_encode().indices.cast(pa.int64())  # codes stay below the number of rows
+        order = pc.sort_indices(code, sort_keys=[("", "ascending")])
+        ends = pc.run_end_encode(code.take(order)).run_ends.to_pylist()
+        start = 0
+        for end in ends:
+            rows = batch.take(order.slice(start, end - start))
+            yield self._partition(rows), rows
+            start = end
+
+    def _partition(self, rows: pa.RecordBatch) -> tuple[PartitionValue, ...]:
+        first = rows.slice(0, 1)
+        values: list[PartitionValue] = []
+        for transform in self._fields:
+            if transform.name == "void":
+                values.append(None)
+                continue
+            raw = _raw_value(column_values(transform.source_id, self._schema, first), transform.kind)
+            values.append(None if raw is None else transform.apply(raw))
+        return tuple(values)
+
+
+def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
+    """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
+
+    Always false if text that is not UTF-8 would name a partition (rule: text-byte-for-byte).
+    """
+    sources = {int(field["source-id"]) for field in routing.spec["fields"]}
+    tops = [field for field in task.schema["fields"] if holds_column(field, sources)]
+    narrow = {**task.schema, "fields": tops}
+    router = PartitionRouter(routing, narrow)
+    seen: set[object] = set()
+    # Deleted rows count too, because their deletes may need columns that are not read here.
+    inputs = tuple(replace(source, deletes=()) for source in task.inputs)
+    looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
+    try:
+        for batch in read_rows(looking, storage, Tally()):
+            seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
+            if len(seen) > task.most_partitions:
+                return False
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def write_partitions(
+    batches: Iterable[pa.RecordBatch], task: RewriteTask, routing: Routing, storage: Storage
+) -> tuple[DataFile, ...]:
+    """Write one file per partition; rows wait in a temporary directory until all are read.
+
+    Raises:
+        StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
+    """
+    router = PartitionRouter(routing, task.schema)
+    written: list[DataFile] = []
+    paths: list[str] = []
+    with scratch_folder("icekeeper-partitions-") as folder, _WaitingRows(folder) as waiting:
+        for batch in batches:
+            for partition, rows in router.split(batch):
+                waiting.add(partition, rows)
+        try:
+            for number, (partition, rows_again) in enumerate(waiting.partitions()):
+                names = replace(task.outputs, partition_path=partition_path(routing.spec, partition, routing.schemas))
+                there = replace(task, partition=partition, outputs=names)
+                paths.append(names.path(number))
+                file = write_data_file(paths[-1], rows_again, there, storage)
+                written += [] if file is None else [file]
+        except BaseException:
+            storage.delete(paths)
+            raise
+    return tuple(written)
+
+
+class _WaitingRows:
+    """Rows in a folder, one Arrow IPC stream per partition."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers: dict[object, int] = {}
+        self._partitions: list[tuple[PartitionValue, ...]] = []
+        self._streams: list[pa.ipc.RecordBatchStreamWriter] = []
+
+    def __enter__(self) -> _WaitingRows:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._close()
+
+    def add(self, partition: tuple[PartitionValue, ...], rows: pa.RecordBatch) -> None:
+        key = partition_key(0, partition)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._partitions)
+            self._partitions.append(partition)
+            path = str(self._path(self._numbers[key]))
+            self._streams.append(pa.ipc.new_stream(path, rows.schema, options=_IPC))
+        self._streams[self._numbers[key]].write_batch(rows)
+
+    def partitions(self) -> Iterator[tuple[tuple[PartitionValue, ...], Iterator[pa.RecordBatch]]]:
+        """Yield each partition with its rows, which can be read once."""
+        self._close()
+        for number, partition in enumerate(self._partitions):
+            yield partition, self._read(number)
+            self._path(number).unlink()
+
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        with pa.OSFile(str(self._path(number))) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+    def _close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+
+    def _path(self, number: int) -> Path:
+        return self._folder / str(number)
+
+
+def _raw_value(values: pa.Array, kind: str) -> PartitionValue:
+    """The first value, raw as in manifests; ``None``: null."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if not values[0].is_valid:
+        return None
+    if pa.types.is_decimal(values.type):
+        value = values[0].as_py()
+        digits = int("".join(map(str, value.as_tuple().digits)))
+        return encode(kind, -digits if value.is_signed() else digits)
+    if pa.types.is_temporal(values.type):
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    raw: PartitionValue = values[0].as_py()
+    return raw

@@ -1,4 +1,7 @@
-"""What a worker that rewrites a file group gets and gives back, and the names it will write."""
+"""The task and the result of a worker that rewrites a file group, and the names of the files that it writes.
+
+All values are picklable; a worker has no catalog and no policy.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,24 @@ from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
 
-# What a worker that rewrites a file group gets and gives back: picklable values, no catalog, no policy.
-
 MAX_PARTITIONS = 256
-"""At most so many partitions are rows dealt out to, because each takes an open file meanwhile."""
+"""The most partitions among which a task's rows are divided, because each needs an open file."""
 
 
 class Layout(StrEnum):
-    """How the path of a data file below the table's data folder is made (Java's ``LocationProviders``)."""
+    """The form of a data file's path below the table's data folder (Java's ``LocationProviders``)."""
 
     PLAIN = "plain"
     """``<partition path>/<name>``."""
     HASHED = "hashed"
-    """Under a hash of the name, so that an object store spreads the requests; below that as for ``PLAIN``."""
+    """``<hash of the name>/<partition path>/<name>``, so that an object store spreads the requests."""
     HASHED_FLAT = "hashed-flat"
-    """The hash stands before the name, and there is no partition path."""
+    """``<hash of the name>-<name>``, without a partition path."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputNames:
-    """Unique names for the files that one task writes; made by :func:`.output_names.output_names`."""
+    """Unique names for the files of one task; ``write_properties.output_names`` creates them."""
 
     folder: str
     stem: str
@@ -39,26 +40,26 @@ class OutputNames:
     """Such as ``a=1/b=x``; empty when the files' spec has no partitions."""
     layout: Layout = Layout.PLAIN
     context: str = ""
-    """Stands between hash and partition path: names the table where several may share the folder."""
+    """Names the table if several may share the folder; it is put between hash and partition path."""
     attempts: int = ATTEMPTS_PER_RUN
-    """How many attempts at the task may write files."""
+    """The number of attempts at the task that may write files."""
     attempt: int = 0
-    """The number of the attempt that uses these names."""
+    """The attempt that uses these names."""
 
     def path(self, number: int = 0) -> str:
         """The path of output file ``number`` of this attempt.
 
         Raises:
-            StorageError: there were more attempts than may write.
+            StorageError: there were more attempts than allowed.
         """
         return self.file(number).path(self.attempt)
 
     def file(self, number: int = 0) -> PlannedFile:
-        """Output file ``number`` of the task, whichever attempt writes it."""
+        """Output file ``number`` of the task, for any attempt."""
         return PlannedFile(self._stem(self._name(number)), "parquet", self.attempts)
 
     def file_of_any_partition(self, number: int) -> PlannedFile:
-        """The same for rows that are dealt out to partitions: only the worker finds out into which folder it goes."""
+        """The same where rows are divided among partitions, so that only the worker knows the folder."""
         if self.layout is Layout.HASHED_FLAT:
             return self.file(number)
         return PlannedFile.anywhere_below(self.folder, self._name(number), "parquet")
@@ -67,7 +68,7 @@ class OutputNames:
         return f"{self.stem}-{number:05d}"
 
     def _stem(self, name: str) -> str:
-        """The path without attempt and suffix.  The hash leaves the attempt out too, so that all share one folder."""
+        """The path without attempt and suffix.  The hash does not include the attempt, so all share one folder."""
         if self.layout is not Layout.HASHED_FLAT and self.partition_path:
             name = f"{self.partition_path}/{name}"
         if self.layout is Layout.PLAIN:
@@ -79,8 +80,8 @@ class OutputNames:
 
 
 def _entropy(name: str) -> str:
-    """The hash of a name as Java and PyIceberg write it, such as ``0101/1100/0011/01011010``."""
-    # Imported here: it is half of what a worker would import, and only tables with such paths need it.
+    """The hash of a name as in Java and PyIceberg, such as ``0101/1100/0011/01011010``."""
+    # Imported here, because it doubles a worker's imports and only tables with such paths need it.
     from pyiceberg.table.locations import ObjectStoreLocationProvider
 
     path = ObjectStoreLocationProvider("", {}).new_data_location(name)
@@ -89,39 +90,39 @@ def _entropy(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A partition spec that rows are dealt out to, if that makes fewer files than there are inputs."""
+    """A partition spec whose partitions rows are divided among, if that makes fewer files than inputs."""
 
     spec_id: int
     spec: Mapping[str, Any]
     schemas: Sequence[Mapping[str, Any]]
-    """Every schema of the table, the current one first: they give the types of partition values."""
+    """All schemas of the table, the current one first; they have the types of partition values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """Which inputs may be copied into the outputs, row group by row group, as far as manifests tell."""
+    """The inputs whose row groups may be copied into the outputs, according to manifests."""
 
     entries: Mapping[int, DataFile]
-    """Their manifest entries, by their number among the inputs."""
+    """Number of an input → its manifest entry."""
     sizes: tuple[int, ...]
-    """About how many bytes of an output each input takes, those that are decoded too."""
+    """Estimated bytes of each input in the outputs, decoded ones included."""
     min_row_group_bytes: int
-    """The least average size of the row groups of an input that is copied, and of an output."""
+    """The least average size of the row groups of a copied input, and of an output."""
     full_row_group_memory: int
-    """Bytes in memory that stand for the former, where row groups take fewer in the file
+    """A row group of this size in memory counts as ``min_row_group_bytes``, even if it is smaller in the file
     (rule: copy-only-unchanged-row-groups)."""
     smallest_output_bytes: int
-    """Of several outputs none may be smaller, or it would be rewritten again."""
+    """The least size if there are several outputs; a smaller one would be rewritten again."""
     largest_output_bytes: int
     pieces: tuple[int, ...] = ()
-    """How many row groups each output gets of the only input, where a large file is cut."""
+    """If a large file is cut: the number of its row groups in each output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask(ReadTask):
     """Rewrite ``inputs`` into files of one partition spec, named by ``outputs``.
 
-    ``schema`` is the table's current one and, where rows have ids, has the columns of row lineage at its end.
+    ``schema`` is the table's current schema; if rows have ids, the columns of row lineage follow.
     """
 
     group_id: int
@@ -129,25 +130,25 @@ class RewriteTask(ReadTask):
     outputs: OutputNames
     table_properties: Mapping[str, str]
     proof: str = "counts"
-    """How the group proves that it kept its rows: ``counts`` or ``full`` (policy key ``proof``)."""
+    """``counts`` or ``full`` (policy key ``proof``)."""
     recipe: ClusterRecipe | None = None
-    """How rows are to be ordered; ``None``: they keep their order."""
+    """The order of the rows; ``None``: they keep their order."""
     output_count: int = 1
-    """How many files the rows are divided into when they are not sorted."""
+    """The number of output files if rows are not sorted."""
     copying: Copying | None = None
-    """What may be copied; ``None``: all rows are decoded."""
+    """``None``: all rows are decoded."""
     routing: Routing | None = None
-    """The spec whose partitions rows may be dealt out to; ``None``: every row has the task's partition."""
+    """``None``: all rows stay in the task's partition."""
     most_files: int | None = None
-    """How many sorted files may be written at most, whatever their size; ``None``: any number."""
+    """The largest number of sorted files, whatever their size; ``None``: any number."""
     row_group_memory_bytes: int = 128 * 1024 * 1024
-    """Most bytes of memory that the rows of one row group take while it is collected."""
+    """The largest size in memory of the rows that are collected for a row group."""
     misread_columns: frozenset[int] = frozenset()
-    """Ids of float columns for which footers must have no statistics (:mod:`.writing.float_statistics`)."""
+    """Ids of float columns for which footers must have no statistics (``write_properties.misread_columns``)."""
 
     @property
     def key_memory_bytes(self) -> int:
-        """As much as the rows of a row group, of which none is collected meanwhile."""
+        """The memory of a row group, because none is collected while delete keys are read."""
         return self.row_group_memory_bytes
 
     def in_attempt(self, attempt: int) -> RewriteTask:
@@ -156,13 +157,13 @@ class RewriteTask(ReadTask):
 
     @property
     def most_partitions(self) -> int:
-        """How many partitions rows may be dealt out to, so that there are fewer files than before."""
+        """The most partitions among which rows may be divided, so that there are fewer files than before."""
         return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What became of one task: written files, none when the inputs hold no rows, or an error."""
+    """The result of one task: written files (none if the inputs have no live rows) or an error."""
 
     group_id: int
     written: tuple[DataFile, ...]
@@ -171,30 +172,27 @@ class RewriteResult:
     bytes_copied: int = 0
     """Bytes of row groups that were copied and not decoded."""
     bytes_unread: int = 0
-    """Of these, bytes that the store copied itself: nobody verified the checksums of their pages."""
+    """Those of these bytes that the store itself copied, so their page checksums were not verified."""
     spec_id: int | None = None
-    """The spec of the written files, if rows were dealt out to partitions of another spec than the group's."""
+    """The spec of the written files, if it is another than the group's."""
     seconds: float
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """What cannot be read of the inputs and their delete files, if that is the error: path → a sentence with it."""
+    """Inputs and their delete files that cannot be read, if that is the error: path → a sentence with it."""
     too_large: bool = False
-    """Whether nothing was written because the rows must be sorted and are more than one worker can hold."""
+    """Whether nothing was written because the rows must be sorted and do not fit into one worker."""
 
 
-# Lists the files that a task is going to write, as far as that is known before it runs (pure).
-#
-# The names are recorded beforehand, so that no orphan pass takes the files for orphans, and what a process leaves that
-# dies can be removed without a listing.  How many sorted outputs there will be depends on the sizes that they turn out
-# to have, so twice as many names are recorded as should be needed.  Rows that are dealt out to partitions go into
-# folders that only the worker finds out: such a name protects its file in any folder, but only an orphan pass can find
-# the file.
+# The names of outputs are recorded before a task runs.  So no orphan pass deletes the files, and files of a process
+# that died can be removed without a listing.  The number of sorted outputs depends on their actual sizes, so twice the
+# expected number of names is recorded.  If rows are divided among partitions, only the worker knows the folders: such a
+# name protects its file in any folder, but only an orphan pass can find the file.
 
 _SPARE_NAMES = 2
 
 
 def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
-    """The files that a task may write when one worker does it."""
+    """The files that a task may write if one worker runs it."""
     if task.recipe is not None:
         size = sum(source.file_size_in_bytes for source in task.inputs)
         yield from planned_sorted_files(task, 0, task.recipe.output_count(size))

@@ -1,4 +1,13 @@
-"""Writes a Parquet file as Arrow does, byte for byte, with its columns encoded on several cores."""
+"""Writes a Parquet file as Arrow does, byte for byte, on several cores (rule: same-bytes-on-any-cores).
+
+Arrow's writer, as Python can call it, encodes the columns of a row group one after the other.  Here a thread encodes
+each run of adjacent columns as a small Parquet file in memory.  Its pages are then written to the output in the order
+of columns.  What Arrow writes for a column does not depend on other columns, except for the places of pages
+(platform: columns-encode-independently).  Only one row group is in memory, and encoded columns that wait for their
+turn.
+
+    PAR1 | pages of row group 1, of row group 2, … | Bloom filters | column indexes | offset indexes | footer
+"""
 
 from __future__ import annotations
 
@@ -35,14 +44,11 @@ from icekeeper.row_group_copy.footer_structs import (
 )
 from icekeeper.row_group_copy.new_footer import with_one_voice, with_row_groups
 
-# Cuts the columns of a row group into runs of neighbours, which are encoded at the same time (pure).
-
 
 def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
-    """Runs, none empty, that cover all columns in order, less than twice as many as ``parts``; none has more than its
-    part of the bytes, unless it is a single column.
+    """Divide columns, given by their bytes, into fewer than ``2 * parts`` non-empty runs of adjacent ones (pure).
 
-    ``sizes`` are the bytes of the columns.
+    No run has more than its share of the bytes, unless it is a single column.
     """
     most = sum(sizes) / parts
     runs: list[range] = []
@@ -57,20 +63,15 @@ def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
     return runs
 
 
-# Encodes some columns of a row group as a small Parquet file in memory, and takes it apart.
-#
-# What Arrow writes of a column does not depend on the columns beside it, but for the places of pages
-# (platform: columns-encode-independently).
-
 ChunkFacts = tuple[Any, ...]
-"""What Arrow says of a column chunk; places come first: those of its data pages and of its dictionary page, if any."""
+"""Arrow's metadata of a column chunk; the offsets of its data pages and its dictionary page, if any, come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:
-    """A column chunk at its place in a file, and what the end of the file will have of it, as bytes.
+    """A column chunk with its offsets in the output, and its parts of the end of the file, as bytes.
 
-    The chunk does not say yet where they lie; an offset index has the places of pages in the file.
+    The chunk does not have the offsets of these parts yet; an offset index has the offsets of pages in the output.
     """
 
     chunk: ColumnChunk
@@ -82,7 +83,7 @@ class PlacedChunk:
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumns:
-    """The column chunks of some columns of a row group, as they lie in a small file."""
+    """The column chunks of some columns of a row group in a small file."""
 
     data: memoryview
     """The small file."""
@@ -96,7 +97,7 @@ class EncodedColumns:
         return self.data[len(MAGIC) : data_pages(self.chunks[-1].meta_data).end]
 
     def placed(self, start: int) -> list[PlacedChunk]:
-        """The column chunks in a file in which :attr:`pages` begin at byte ``start``.
+        """The column chunks in an output in which :attr:`pages` begin at byte ``start``.
 
         Raises:
             CannotCopy: the small file's indexes or footer contradict themselves.
@@ -106,10 +107,10 @@ class EncodedColumns:
 
 
 def encoded_columns(table: pa.Table, options: Mapping[str, Any]) -> EncodedColumns:
-    """The columns of a table, as one row group; ``options`` are those of ``ParquetWriter``.
+    """Encode the columns of a table as one row group; ``options`` are those of ``ParquetWriter``.
 
     Raises:
-        CannotCopy: Arrow wrote what this version does not know, or more than one row group.
+        CannotCopy: Arrow wrote something unknown to this version, or more than one row group.
     """
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=table.num_rows, **options)
@@ -134,7 +135,7 @@ def _footer_in(data: memoryview) -> Footer:
 
 
 def chunk_facts(footer: pq.FileMetaData) -> Iterator[list[ChunkFacts]]:
-    """What Arrow says of the column chunks of one row group after the other."""
+    """Arrow's metadata of the column chunks of each row group."""
     for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
         yield [_facts(group.column(i)) for i in range(group.num_columns)]
 
@@ -195,26 +196,16 @@ def _moved_index(found: bytes, pages: Piece, by: int) -> bytes:
     return write_struct(replace(index, page_locations=moved))
 
 
-# Writes a Parquet file as Arrow does, byte for byte, on several cores: columns are encoded side by side
-# (rule: same-bytes-on-any-cores).
-#
-# Arrow's writer, as Python reaches it, encodes the columns of a row group one after the other.  Here each run of
-# neighbouring columns becomes a small file in memory (:mod:`.encoded_columns`), in a thread of its own, whose pages are
-# then written to the output in the order of columns.  No second row group is in memory, only the encoded columns that
-# wait for their turn.
-#
-#     PAR1 | pages of row group 1, of row group 2, … | Bloom filters | column indexes | offset indexes | footer
-
+# Columns differ in cost: with more runs, cores wait less for the last one.
 _RUNS_PER_CORE = 8
-"""Columns differ in what they cost: the more runs, the less the cores wait for the last one."""
+# The share of a row group's bytes in memory that may be encoded or wait, besides a run for each core.
 _HELD = 0.2
-"""The share of a row group's bytes in memory that may be encoded, or wait, besides a run for each core."""
+# Arrow writes at most this many rows into a row group (``pyarrow.parquet.ParquetWriter.write_table``).
 _MOST_ROWS = 64 * 1024 * 1024
-"""Arrow writes no more rows into a row group (``pyarrow.parquet.ParquetWriter.write_table``)."""
 
 
 def side_by_side_writer(sink: Any, table: pa.Table, options: Mapping[str, Any], cores: int) -> SideBySideWriter | None:
-    """A writer of tables as ``table``, which has rows; ``None``: this Arrow writes what this version does not know.
+    """A writer of tables like ``table``, which has rows; ``None``: Arrow writes something unknown to this version.
 
     ``options`` are those of ``ParquetWriter``.
     """
@@ -228,13 +219,13 @@ def side_by_side_writer(sink: Any, table: pa.Table, options: Mapping[str, Any], 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A row group whose pages are in the file: what its end will have of it."""
+    """A row group whose pages are in the output, with its parts of the end of the file."""
 
     row_group: bytes
     parts: tuple[tuple[bytes | None, bytes | None, bytes | None], ...]
-    """Of every column chunk the Bloom filter, column index and offset index."""
+    """Bloom filter, column index and offset index of every column chunk."""
     facts: tuple[int, ...]
-    """Of every column chunk a number for all that Arrow says of it: the facts of a large file take much memory."""
+    """A hash of the :data:`ChunkFacts` of every column chunk, because the facts of a large file take much memory."""
 
 
 class SideBySideWriter:
@@ -252,15 +243,16 @@ class SideBySideWriter:
         sink.write(MAGIC)
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
-        """Write one row group, or several where Arrow does: of the only table in ``rows``, which is taken out of it, so
-        that a column's memory is free once the column is encoded.
+        """Write the only table in ``rows`` as one row group, or several where Arrow does.
+
+        The table is removed from the list, so that a column's memory is freed once it is encoded.
 
         Raises:
-            StorageError: Arrow wrote what this version does not know.
+            StorageError: Arrow wrote something unknown to this version.
             pa.ArrowException, OSError: as Arrow raises them.
         """
         self._is_broken = True
-        # What decoding has freed would stay beside what the threads take (platform: columns-encode-independently).
+        # Otherwise memory freed by decoding adds to that of the threads (platform: columns-encode-independently).
         pa.default_memory_pool().release_unused()
         table = rows.pop()
         parts = deque(table.slice(start, _MOST_ROWS).columns for start in range(0, table.num_rows, _MOST_ROWS))
@@ -299,10 +291,10 @@ class SideBySideWriter:
         return placed
 
     def close(self) -> pq.FileMetaData | None:
-        """Write the end of the file, unless writing it has failed; the footer.
+        """Write the end of the file and return the footer; ``None``: writing failed before.
 
         Raises:
-            StorageError: Arrow finds other column chunks by the footer than there are.
+            StorageError: Arrow reads other column chunks from the new footer than were written.
         """
         self._pool.shutdown(cancel_futures=True)
         if self._is_broken:
@@ -318,7 +310,7 @@ class SideBySideWriter:
         return seen
 
     def _end(self) -> bytes:
-        """Write what stands between pages and footer; the footer, as Arrow would write it."""
+        """Write the parts between pages and footer, and return the footer as Arrow would write it."""
         places = []
         for kind in range(3):
             places.append(int(self._sink.tell()))
@@ -338,7 +330,7 @@ class SideBySideWriter:
 
 
 def _taken(places: list[int], kind: int, part: bytes | None) -> tuple[int | None, int | None]:
-    """Where a part of its kind begins and how many bytes it has; the next one of that kind comes after it."""
+    """The offset and length of a part; the next one of its kind follows."""
     if part is None:
         return None, None
     start = places[kind]

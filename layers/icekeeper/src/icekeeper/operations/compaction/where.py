@@ -1,4 +1,10 @@
-"""The scope of a rewrite: files that may hold rows matching ``where``, of partitions that have ended."""
+"""The scope of a rewrite: files that may hold rows matching ``where``, of partitions that have ended.
+
+PyIceberg parses the filter ``where``.  It is evaluated on partition values and column bounds (specification, "Scan
+Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``
+(rule: skip-only-what-surely-misses).  A file is judged by its partition under its own spec, not by the partition that
+its rows may move to.  Times relative to now refer to one moment, the start of the pass.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +31,51 @@ from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.rows.arrow_schema import stored_schema
 
-# Finds the files that may hold rows matching a filter: the scope of a rewrite (policy key ``where``).
-#
-# The filter is parsed by PyIceberg, and judged by partition values and by column bounds (specification, "Scan
-# Planning"). What cannot be judged may match, as in Java's ``rewrite_data_files`` (rule: skip-only-what-surely-misses).
-# Times relative to now are those of one moment, which the caller names: that at which the pass began.
-
 PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
-"""Whether all rows of a partition of a spec id match."""
+"""Whether all rows of a partition, given by spec id and values, match."""
+
+
+def why_not_rewritten(metadata: TableMetadata) -> str | None:
+    """Why this version rewrites no data file of a table; ``None``: it does.
+
+    A column has a type that this version cannot write faithfully (rule: read-faithfully-or-not-at-all), or a class that
+    only Java has chooses the files' paths (rule: write-where-readers-find).
+    """
+    try:
+        stored_schema(metadata.current_schema)
+        require_known_layout(metadata.properties)
+    except TableUnsupported as unsupported:
+        return str(unsupported)
+    return None
+
+
+def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
+    """Return a predicate: may a data file of a spec id be rewritten at ``now_ms`` (epoch milliseconds)?
+
+    ``min_partition_age_hours`` holds back partitions whose time is known.  It does not affect tables that are not
+    partitioned by time, null values, and text that ``partition_time_pattern`` does not match.
+
+    Raises:
+        PolicyError: the filter or the column with the partitions' time does not fit the table.
+    """
+    matches = row_filter(policy.where, metadata, now_ms)
+    age_ms = policy.min_partition_age_ms
+    times = Nothing("") if age_ms is None else partition_times(metadata, policy)
+    if age_ms is None or isinstance(times, Nothing):
+        return matches
+    latest_end_ms = now_ms - age_ms
+
+    def in_scope(file: DataFile, spec_id: int) -> bool:
+        end_ms = times.end_ms(spec_id, file.partition)
+        return (end_ms is None or end_ms <= latest_end_ms) and matches(file, spec_id)
+
+    return in_scope
 
 
 def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
-    """A function that tells whether a data file of a spec id may hold matching rows; without a filter every file may.
+    """Return a predicate: may a data file of a spec id hold matching rows?  Without a filter every file may.
 
-    ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
+    ``now_ms`` (epoch milliseconds) is the time of ``now()`` and ``current_date`` in the filter.
 
     Raises:
         PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
@@ -57,30 +94,23 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
 
 
 def whole_partitions(text: str, metadata: TableMetadata, now_ms: int) -> PartitionChoice:
-    """A function that tells whether surely every row of a partition matches the filter, by its values alone
-    (rule: drop-only-fully-matched-partitions).
+    """Return a predicate: does every row of a partition match the filter, judged by the partition's values alone
+    (rule: drop-only-fully-matched-partitions)?
 
-    ``now_ms`` (epoch milliseconds) is what ``now()`` and ``current_date`` in the filter mean.
-
-    Raises:
-        PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
+    ``now_ms`` and errors are as for :func:`row_filter`.
     """
     truths_in = _truths_in_partitions(bound_filter(text, metadata, now_ms), metadata)
     return lambda spec_id, partition: truths_in(spec_id, partition) == TRUE
 
 
 def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
-    """A filter by absolute times over the columns of the current schema; ``now_ms`` as for :func:`row_filter`.
-
-    Raises:
-        PolicyError: the filter cannot be parsed, or does not fit the table's current schema.
-    """
+    """The filter over the columns of the current schema; ``now_ms`` and errors are as for :func:`row_filter`."""
     relative = RelativeFilter(text)
     try:
         relative = parse_relative(text)
         columns = {column.name: column for column in _columns(metadata.current_schema)}
         return truth_of(parse(relative.text), columns, relative, now_ms)
-    except Exception as error:  # pyparsing's, and whatever a literal that fits no column raises
+    except Exception as error:  # from pyparsing, or any error of a literal that fits no column
         reason = relative.as_written(_what_is_wrong(relative, text, error))
         raise PolicyError(
             f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
@@ -88,7 +118,7 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
 
 
 def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str:
-    """One sentence with the place; a parser's own message is the whole grammar that it expected there."""
+    """One sentence with the place of the error; the parser's own message is the whole grammar that it expected."""
     if isinstance(error, ParseBaseException):
         rest = relative.as_written(error.pstr[error.loc :].strip())
         if not rest:
@@ -100,7 +130,10 @@ def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str
 
 
 def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[int, tuple[PartitionValue, ...]], int]:
-    """The possible truths of a filter in a partition of a spec id; of a spec by a dropped column every one."""
+    """Return a function: the possible truth values of a filter in a partition of a spec id.
+
+    Nothing is known of partitions by a dropped column, so all truth values are possible there.
+    """
     known = {column.field_id for column in _columns(metadata.current_schema)}
     specs: dict[int, list[tuple[int, str]] | None] = {}
     for spec_id, spec in metadata.specs.items():
@@ -111,7 +144,7 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
 
     def truths(spec_id: int, partition: tuple[PartitionValue, ...]) -> int:
         if any(isinstance(value, float) for value in partition):
-            return truths_of(spec_id, partition)  # 0.0 and -0.0 would be one key
+            return truths_of(spec_id, partition)  # 0.0 and -0.0 would be the same key
         key = spec_id, partition
         if key not in found:
             found[key] = truths_of(spec_id, partition)
@@ -132,53 +165,10 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
 
 
 def _columns(struct: Mapping[str, Any], prefix: str = "", required: bool = True) -> Iterator[Column]:
-    """The columns of a schema that a filter may name: no elements of lists or maps."""
+    """The columns that a filter may name, without elements of lists and maps."""
     for field in struct["fields"]:
         name, kind = f"{prefix}{field['name']}", field["type"]
         is_required = required and bool(field.get("required"))
         yield Column(int(field["id"]), name, kind if isinstance(kind, str) else str(kind["type"]), is_required)
         if isinstance(kind, Mapping) and kind["type"] == "struct":
             yield from _columns(kind, f"{name}.", is_required)
-
-
-# Which data files a rewrite may take at all: by the filter ``where``, and by when their partition ended (pure).
-#
-# None, where this version cannot write the table's data files.  Filter and time go by the partition that the file is
-# in, under its own spec, not by the one that its rows may move to.
-
-
-def why_not_rewritten(metadata: TableMetadata) -> str | None:
-    """Why this version rewrites no data file of a table; ``None``: it does.
-
-    A column has a type that it cannot carry (rule: read-faithfully-or-not-at-all), or a class that only Java has places
-    the files (rule: write-where-readers-find).
-    """
-    try:
-        stored_schema(metadata.current_schema)
-        require_known_layout(metadata.properties)
-    except TableUnsupported as unsupported:
-        return str(unsupported)
-    return None
-
-
-def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
-    """A function that tells whether a data file of a spec id may be rewritten at ``now_ms`` (epoch milliseconds).
-
-    ``min_partition_age_hours`` holds back partitions whose time is known; those without one are as without the key:
-    tables that are not partitioned by time, null values, text that ``partition_time_pattern`` does not match.
-
-    Raises:
-        PolicyError: the filter, or the column that tells the partitions' time, does not fit the table.
-    """
-    matches = row_filter(policy.where, metadata, now_ms)
-    age_ms = policy.min_partition_age_ms
-    times = Nothing("") if age_ms is None else partition_times(metadata, policy)
-    if age_ms is None or isinstance(times, Nothing):
-        return matches
-    latest_end_ms = now_ms - age_ms
-
-    def in_scope(file: DataFile, spec_id: int) -> bool:
-        end_ms = times.end_ms(spec_id, file.partition)
-        return (end_ms is None or end_ms <= latest_end_ms) and matches(file, spec_id)
-
-    return in_scope

@@ -1,4 +1,9 @@
-"""Writes Parquet data files as the table asks, and describes them for a manifest."""
+"""Writes Parquet data files as the table's properties ask, and returns their manifest entries.
+
+Sources: Iceberg table properties ``write.parquet.*``; specification, "Parquet".  A file is written row group by row
+group.  The entry has metrics from the footer and from counts of the rows, and a column gets no dictionary if a sample
+of its values shows that it saves nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,132 +34,328 @@ from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns, 
 from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.storage import Storage
 
-# Finds the columns whose values repeat too seldom for a dictionary, by a sample of a file's first row group (pure).
-#
-# Arrow's writer puts every column into a dictionary until that is full, also one whose values hardly repeat: hashing
-# them takes half of the time to write, and the file becomes larger, because such a dictionary is as long as the values
-# that it stands for (platform: arrow-useless-dictionaries).  parquet-mr looks at the first page, and leaves a
-# dictionary away that saves nothing (``DictionaryValuesWriter.isCompressionSatisfying``).  Here a sample tells how many
-# different values the row group probably has.  Where that is not certain the column keeps its dictionary.
 
-# Enough to tell 200,000 different values from ever new ones, in a few milliseconds per column.
-_SAMPLE_ROWS = 32 * 1024
-# So small a row group is looked at whole.
-_LEAST_ROWS = 1024
-# At most this share of the rows is sampled: hashing them is what a dictionary costs.
-_SHARE = 4
-# The sample is taken in stretches, because rows that follow one another are alike, and to copy single rows costs more.
-_STRETCH_ROWS = 256
-# A dictionary counts as too long when it would be so many times as long as it may be.
-_MARGIN = 2.0
+def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Storage) -> tuple[DataFile, ...]:
+    """Write rows in their order into ``task.output_count`` files of equal numbers of rows; fewer if few rows are live.
 
-
-def columns_without_dictionary(group: pa.Table, leaves: Sequence[LeafColumn], limit: int) -> frozenset[int]:
-    """Ids of the leaf columns for which a dictionary would be no shorter than the values, or longer than ``limit``.
-
-    ``group`` has the rows of one row group, ``leaves`` are all its leaf columns, ``limit`` is in bytes.
+    Raises:
+        StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
     """
-    if not group.num_rows or not leaves:
-        return frozenset()
-    sample = _sample(group)
-    scale = group.num_rows / sample.num_rows
-    order = iter(leaves)
-    found: set[int] = set()
-    for column in sample.columns:
-        for leaf, values in leaf_values(column, order):
-            if leaf.iceberg_type != "boolean" and not _pays(values, scale, limit):
-                found.add(leaf.field_id)
-    return frozenset(found)
+    per_file = max(1, math.ceil(sum(source.record_count for source in task.inputs) / task.output_count))
+    source = _Rows(rows)
+    paths = [task.outputs.path(number) for number in range(task.output_count)]
+    try:
+        files = [
+            # The last file takes all remaining rows, in case manifest entries have a too small count.
+            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, storage)
+            for path in paths
+        ]
+    except BaseException:
+        storage.delete(paths)
+        raise
+    return tuple(file for file in files if file is not None)
 
 
-def _sample(table: pa.Table) -> pa.RecordBatch:
-    """Stretches of rows from equal parts of the row group, from another place of each; the same in every run."""
-    rows = table.num_rows
-    wanted = max(_LEAST_ROWS, min(_SAMPLE_ROWS, rows // _SHARE))
-    if rows > wanted:
-        part = rows // (wanted // _STRETCH_ROWS)
-        places = random.Random(0)
-        starts = (start + places.randrange(part - _STRETCH_ROWS + 1) for start in range(0, rows - part + 1, part))
-        table = pa.concat_tables([table.slice(start, _STRETCH_ROWS) for start in starts])
-    return table.combine_chunks().to_batches()[0]
+class _Rows:
+    """Batches that can be cut at any row."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def next_rows(self, count: int | None) -> Iterator[pa.RecordBatch]:
+        """The next ``count`` rows; ``None``: all remaining ones."""
+        while count is None or count > 0:
+            batch = self._left if self._left is not None else next(self._batches, None)
+            self._left = None
+            if batch is None:
+                return
+            if count is not None and batch.num_rows > count:
+                self._left = batch.slice(count)
+                batch = batch.slice(0, count)
+            count = None if count is None else count - batch.num_rows
+            yield batch
 
 
-def _pays(sampled: pa.Array, scale: float, limit: int) -> bool:
-    """Whether a dictionary for ``scale`` times as many values as were sampled is short, as far as is known."""
-    if isinstance(sampled, pa.ExtensionArray):
-        sampled = sampled.storage
-    present = int(len(sampled) - sampled.null_count)
-    if not present:
-        return True
-    width = _plain_bytes(sampled) / present
-    values = present * scale
-    distinct = _likely_distinct(int(pc.count_distinct(sampled, mode="only_valid").as_py()), present, values)
-    dictionary = distinct * width
-    return dictionary <= _MARGIN * limit and dictionary + values * _index_bits(distinct) / 8 < values * width
+# Bytes of memory beside the rows of a row group.  Data of the file that waits for its upload: less than Arrow's own
+# streams keep (platform: boto3-uploads-in-one-request).
+_ROOM = 40 * 1024 * 1024
+# Sorted rows, which stay in memory while row groups are made of them.
+_SORTED_BYTES = 64 * 1024 * 1024
+# The batch from which live rows are copied.
+_FILTERED_BYTES = 32 * 1024 * 1024
+# Keys of equality deletes, and the rows that are compared with them at once.
+_LOOKUP_BYTES = 24 * 1024 * 1024
+# However small the table wants row groups, a file has about this many at most.
+_MOST_ROW_GROUPS = 1000
 
 
-def _likely_distinct(seen: int, sampled: int, values: float) -> float:
-    """How many different values there are at least, if ``seen`` are among ``sampled`` ones."""
-    if values <= sampled:
-        return seen
-    repeated = sampled - seen
-    # Chance may have hidden some of the repetitions: so many more are within two standard deviations.
-    seen = max(1, sampled - math.ceil(repeated + 2 * math.sqrt(repeated) + 2))
-    kinds = _kinds(seen, sampled)
-    return -kinds * math.expm1(-values / kinds)
+def write_data_file(
+    path: str,
+    batches: Iterable[pa.RecordBatch],
+    task: RewriteTask,
+    storage: Storage,
+    on_row_group: Callable[[int], None] | None = None,
+) -> DataFile | None:
+    """Write batches of ``task.schema`` to ``path`` and return the entry; ``None`` and no file if there are no rows.
 
+    ``on_row_group`` is called with the file's size so far, each time when all batches read until then are written.
 
-def _kinds(seen: int, drawn: int) -> float:
-    """Of how many equally frequent kinds one draws ``seen`` different ones in ``drawn`` drawings.
-
-    Where some kinds are more frequent than others there are more.
+    Raises:
+        StorageError: the file cannot be written.
+        PolicyError: a ``write.parquet.*`` property is malformed.
     """
-    low, high = float(seen), 1e15
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        if -middle * math.expm1(-drawn / middle) < seen:
-            low = middle
+    leaves = leaf_columns(task.schema)
+    schema = arrow_schema(task.schema)
+    counts = PassingCounts(leaves)
+    counts.prepare(schema)
+
+    def options(first: pa.Table) -> dict[str, Any]:
+        # The first row group is counted by now; for later ones only the entries of the inputs are known.
+        unmeasured = task.misread_columns | counts.misread_columns
+        plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
+        return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
+
+    memory = _row_group_memory(path, task, storage)
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    with _Output(path, schema, options, row_group_bytes(task.table_properties), memory, storage) as output:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            counts.add(batch)
+            pending.append(batch)
+            pending_bytes += batch.nbytes
+            if pending_bytes >= output.row_group_arrow_bytes:
+                output.write(pending)
+                pending, pending_bytes = [], 0
+                if on_row_group is not None:
+                    on_row_group(output.size)
+        if pending:
+            output.write(pending)
+    return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
+
+
+def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
+    """Bytes for the rows of a row group: the task's memory less what it needs besides (rule: bounded-worker-memory)."""
+    besides = 0 if task.recipe is None else _SORTED_BYTES
+    if task.deletes:
+        besides += _FILTERED_BYTES
+    if any(delete.equality_ids for delete in task.deletes):
+        besides += _LOOKUP_BYTES
+    if storage.uses_boto3(path):
+        besides += _ROOM
+    return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
+
+
+def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCounts, task: RewriteTask) -> DataFile:
+    metrics = file_metrics(footer, counts, metrics_modes(task.schema, task.table_properties))
+    return DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=task.partition,
+        record_count=footer.num_rows,
+        file_size_in_bytes=size,
+        column_sizes=metrics.column_sizes,
+        value_counts=metrics.value_counts,
+        null_value_counts=metrics.null_value_counts,
+        nan_value_counts=metrics.nan_value_counts,
+        lower_bounds=metrics.lower_bounds,
+        upper_bounds=metrics.upper_bounds,
+        split_offsets=metrics.split_offsets,
+    )
+
+
+class _Output:
+    """The file being written; it is opened with the first row group, so that without rows there is no file."""
+
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        options: Callable[[pa.Table], Mapping[str, Any]],
+        row_group_bytes: int,
+        row_group_memory: int,
+        storage: Storage,
+    ) -> None:
+        """``options`` returns the writer's options for the rows of the first row group.
+
+        ``row_group_bytes`` is the target size of a row group in the file, ``row_group_memory`` the largest size of its
+        rows in memory, where they are several times larger.
+        """
+        self.schema = schema
+        self.size = 0
+        self.footer: pq.FileMetaData | None = None
+        self._path = path
+        self._options = options
+        self._storage = storage
+        self._row_group_bytes, self._row_group_memory = row_group_bytes, row_group_memory
+        self._arrow_bytes = 0
+        self._opened = ExitStack()
+        self._sink: Any = None
+        self._writer: RowGroupWriter | None = None
+
+    @property
+    def row_group_arrow_bytes(self) -> int:
+        """Arrow bytes to collect for a row group of the target size, estimated from the row groups so far."""
+        wanted = self._row_group_bytes
+        if self._arrow_bytes:
+            # More row groups would make the footer too large for readers (rule: cap-costly-properties).
+            wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
+            wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
+        return min(wanted, self._row_group_memory)
+
+    def write(self, batches: list[pa.RecordBatch]) -> None:
+        """Write the batches as one row group; the list is emptied."""
+        table = pa.Table.from_batches(batches, self.schema)
+        batches.clear()
+        with self._storage.translated(self._path):
+            if self._writer is None:
+                options = self._options(table)
+                self._sink = self._opened.enter_context(_opened(self._storage, self._path))
+                self._writer = row_group_writer(self._sink, table, options)
+            self._arrow_bytes += table.nbytes
+            rows = [table]
+            del table
+            self._writer.write_row_group(rows)
+            self.size = self._sink.tell()
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Complete the file; after an error, remove it."""
+        if error[1] is not None:
+            self._opened.__exit__(*error)
+            return
+        with self._storage.translated(self._path), self._opened:
+            if self._writer is not None:
+                self.footer = self._writer.close()
+                self.size = self._sink.tell()
+
+
+def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:
+    if storage.uses_boto3(path):
+        from icekeeper.storage.multipart import bounded_output  # only needed for S3
+
+        return bounded_output(storage, path, _ROOM)
+    stream: AbstractContextManager[Any] = storage.open_output(path)
+    return stream
+
+
+# All cores of the task encode a row group if that pays; the bytes are the same (rule: same-bytes-on-any-cores).
+
+# Decoding keeps two cores busy beside the encoding (platform: columns-encode-independently).
+_WORTH_CORES = 3
+# A smaller row group is encoded in the time that it takes to divide the work.
+_WORTH_THREADS_BYTES = 4 * 1024 * 1024
+# After a row group of this size, decoding has freed enough memory to release it.
+_WORTH_RELEASE_BYTES = 64 * 1024 * 1024
+
+
+class RowGroupWriter(Protocol):
+    """Writes the row groups of a file."""
+
+    def write_row_group(self, rows: list[pa.Table]) -> None:
+        """Write the only table in ``rows`` as one row group, or as several if it has too many rows.
+
+        The table is removed from the list, so that its memory can be freed before all of it is written.
+        """
+
+    def close(self) -> pq.FileMetaData | None:
+        """Write the end of the file and return the footer, which may be missing after an error."""
+
+
+def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
+    """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
+    cores = task_cores()
+    if cores >= _WORTH_CORES and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
+        # Imported here, so that small files and few cores start without it and without Thrift.
+        from icekeeper.operations.compaction.side_by_side import side_by_side_writer
+
+        writer = side_by_side_writer(sink, first, options, cores)
+        if writer is not None:
+            return writer
+    return _ColumnByColumn(sink, first.schema, options)
+
+
+class _HeldBack(WriteOnly):
+    """A sink that can keep the last bytes in memory, so that they can be changed."""
+
+    closed = False
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._kept: bytearray | None = None
+
+    def write(self, data: Any) -> int:
+        if self._kept is None:
+            self._sink.write(data)
         else:
-            high = middle
-    return low
+            self._kept += memoryview(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """The number of bytes written, kept ones included."""
+        return int(self._sink.tell()) + len(self._kept or b"")
+
+    def flush(self) -> None:
+        """Do nothing; the sink itself is flushed when it is closed."""
+
+    def keep(self) -> bytearray:
+        """Keep all bytes from now on, in the returned array."""
+        self._kept = bytearray()
+        return self._kept
 
 
-def _plain_bytes(values: pa.Array) -> float:
-    """The bytes that the values take in pages without a dictionary (Parquet format, "Encodings", PLAIN)."""
-    kind = values.type
-    present = int(len(values) - values.null_count)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return 4.0 * present + float(pc.sum(pc.binary_length(values)).as_py() or 0)
-    if pa.types.is_decimal(kind):
-        return float(present * _decimal_bytes(int(kind.precision)))
-    return float(present * kind.bit_width / 8)
+class _ColumnByColumn:
+    """Arrow's own writer."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, options: Mapping[str, Any]) -> None:
+        self._sink, self._held_back = sink, _HeldBack(sink)
+        self._footers: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(self._held_back, schema, metadata_collector=self._footers, **options)
+
+    def write_row_group(self, rows: list[pa.Table]) -> None:
+        table = rows.pop()
+        if table.nbytes >= _WORTH_RELEASE_BYTES:
+            # Release the memory that decoding has freed (platform: columns-encode-independently).
+            pa.default_memory_pool().release_unused()
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> pq.FileMetaData | None:
+        end = self._held_back.keep()
+        self._writer.close()
+        (footer,) = self._footers
+        self._sink.write(_with_one_voice(end, footer))
+        return footer
 
 
-def _decimal_bytes(precision: int) -> int:
-    """Parquet format, "DECIMAL": as integers where these can hold all digits, else as few bytes as can."""
-    bits = math.ceil(math.log2(10**precision)) + 1
-    return next((size for size in (4, 8) if bits <= 8 * size), math.ceil(bits / 8))
+def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
+    """The end of a file, with a footer that has bounds of a column in all row groups or in none
+    (rule: uniform-footers)."""
+    if footer.num_row_groups > 1:
+        from icekeeper.row_group_copy.footer import FRAME, framed
+        from icekeeper.row_group_copy.new_footer import with_one_voice
+
+        start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
+        thrift = bytes(end[start:-FRAME])
+        end[start:] = framed(with_one_voice(thrift, footer))
+    return end
 
 
-def _index_bits(distinct: float) -> int:
-    return max(1, math.ceil(math.log2(max(2.0, distinct))))
-
-
-# Column metrics of a written Parquet file, as a manifest entry carries them.
-#
-# Counts and bounds come from the file's own footer.  What a footer may not tell is counted in the batches as they pass:
-# bounds, nulls and NaN of floats, nulls of columns without bounds.  Modes follow :mod:`.metrics_modes` (specification,
-# "Manifests"; Java's ``ParquetMetrics``) (rule: metrics-contain-every-value): bounds contain every value, truncated
-# upper bounds round up, columns inside lists and maps get their size and nothing else (Parquet counts an empty list as
-# a null element), the whole file has bounds for a column only if every row group has.
-#
-# Columns of uuids have no bounds, neither here nor in the footer (:attr:`.LeafColumn.has_bounds`)
-# (rule: no-uuid-bounds).
+# Metrics of a manifest entry (specification, "Manifests"; Java's ``ParquetMetrics``).  Counts and bounds come from the
+# file's footer.  Footers may lack bounds, nulls and NaN of floats, and nulls of columns without bounds; these are
+# counted in the batches.  Bounds contain every value (rule: metrics-contain-every-value): truncated upper bounds round
+# up, and a column has bounds only if every row group has.  Columns inside lists and maps get their size only, because
+# Parquet counts an empty list as a null element.  Columns of uuids have no bounds, in the footer neither
+# (:attr:`.LeafColumn.has_bounds`) (rule: no-uuid-bounds).
 
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """The metrics of a manifest entry: mappings by field id; sizes in bytes."""
+    """The metrics of a manifest entry, by field id; sizes in bytes."""
 
     column_sizes: Mapping[int, int]
     value_counts: Mapping[int, int]
@@ -167,7 +368,7 @@ class FileMetrics:
 
 @dataclass(slots=True)
 class _Column:
-    """What has passed of one column; ``path`` are the positions that lead to it through structs."""
+    """Counts of one column; ``path`` are the positions that lead to it through structs."""
 
     path: list[int]
     is_float: bool
@@ -183,15 +384,15 @@ class _Column:
         self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
         found = pc.min_max(array).as_py()
         low, high = found["min"], found["max"]
-        if low is not None and low <= high:  # both are NaN where all values are
+        if low is not None and low <= high:  # both are NaN if all values are
             self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
 
 
 @dataclass(slots=True)
 class PassingCounts:
-    """Counts in passing batches what a footer may not tell; ``columns`` is by field id.
+    """Counts values that a footer may lack while batches are written; ``columns`` is by field id.
 
-    These are float columns, and the nulls of columns without bounds, outside of lists and maps.
+    It counts float columns, and the nulls of columns without bounds, outside of lists and maps.
     """
 
     leaves: Sequence[LeafColumn]
@@ -226,13 +427,13 @@ class PassingCounts:
 
     @property
     def misread_columns(self) -> frozenset[int]:
-        """Ids of the columns whose statistics readers would misread if all rows so far were one row group."""
+        """Ids of columns whose statistics readers would misread if all rows so far were one row group."""
         seen = ((i, column.range, column.nans) for i, column in self.columns.items())
         return frozenset(i for i, found, nans in seen if found is not None and is_misread(*found, nans))
 
 
 def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[int, str]) -> FileMetrics:
-    """Metrics of a whole file from its footer, whose columns are in the order of the counted leaves."""
+    """Metrics of a whole file from its footer, whose columns are in the order of ``counts.leaves``."""
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
     nulls: dict[int, int] = {}
@@ -292,13 +493,13 @@ def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[by
             lows.append(s.min_raw)
             highs.append(s.max_raw)
         elif not s.has_null_count or s.num_values:
-            return None  # values without bounds: NaN only, or longer than the writer keeps
+            return None  # values without bounds: only NaN, or too long for the writer
     if not lows:
         return None
     low = encode(iceberg_type, min(lows, key=lambda v: comparable(iceberg_type, v)))
     high = encode(iceberg_type, max(highs, key=lambda v: comparable(iceberg_type, v)))
     if iceberg_type == "string" and not (is_utf8(low) and is_utf8(high)):
-        # Iceberg-Java cannot read such bounds (platform: java-invalid-utf8), and none else would be right
+        # Iceberg-Java cannot read such bounds (platform: java-invalid-utf8), and no others would be correct
         # (rule: text-byte-for-byte).
         return None
     if mode == "full":
@@ -313,321 +514,110 @@ def _first_offset(chunk: Any) -> int:
     return int(chunk.data_page_offset)
 
 
-# Writes the row groups of a file, on all cores of the task where that pays: the bytes are the same
-# (rule: same-bytes-on-any-cores).
+# Arrow's writer uses a dictionary for every column until it is full, even if values hardly repeat.  Hashing them takes
+# half of the writing time, and the file becomes larger, because the dictionary is as long as the values
+# (platform: arrow-useless-dictionaries).  parquet-mr drops a dictionary that saves nothing in the first page
+# (``DictionaryValuesWriter.isCompressionSatisfying``).  Here a sample of the file's first row group shows how many
+# distinct values it probably has.  In doubt the column keeps its dictionary.
 
-_WORTH_CORES = 3
-"""Decoding keeps two cores busy beside the encoding (platform: columns-encode-independently)."""
-_WORTH_THREADS_BYTES = 4 * 1024 * 1024
-"""Below so many bytes in memory a row group is encoded in the time that it takes to divide the work."""
-_WORTH_RELEASE_BYTES = 64 * 1024 * 1024
-"""Of so many bytes the row group, decoding has freed enough to give it back."""
-
-
-class RowGroupWriter(Protocol):
-    """What writes the row groups of a file."""
-
-    def write_row_group(self, rows: list[pa.Table]) -> None:
-        """Write the only table in ``rows`` as one row group, or several where it has too many rows for one.
-
-        It is taken out of the list, so that its memory may be free before all of it is written.
-        """
-
-    def close(self) -> pq.FileMetaData | None:
-        """Write the end of the file; the footer.  After an error there may be none."""
+# Enough to distinguish 200,000 different values from unique ones, in a few milliseconds per column.
+_SAMPLE_ROWS = 32 * 1024
+# A row group of this size is sampled completely.
+_LEAST_ROWS = 1024
+# At most one of this many rows is sampled, because hashing them is the cost of a dictionary.
+_SHARE = 4
+# The sample has stretches of rows: adjacent rows are similar, and copying single rows costs more.
+_STRETCH_ROWS = 256
+# A dictionary is too long if it would be this many times as long as allowed.
+_MARGIN = 2.0
 
 
-def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
-    """A writer of tables like ``first``, which will be the first one; ``options`` are those of ``ParquetWriter``."""
-    cores = task_cores()
-    if cores >= _WORTH_CORES and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
-        # Work that is small, or has few cores, starts without it, and without Thrift.
-        from icekeeper.operations.compaction.side_by_side import side_by_side_writer
+def columns_without_dictionary(group: pa.Table, leaves: Sequence[LeafColumn], limit: int) -> frozenset[int]:
+    """Ids of leaf columns for which a dictionary would not be shorter than the values, or longer than ``limit`` (pure).
 
-        writer = side_by_side_writer(sink, first, options, cores)
-        if writer is not None:
-            return writer
-    return _ColumnByColumn(sink, first.schema, options)
+    ``group`` has the rows of one row group, ``leaves`` are all its leaf columns, ``limit`` is in bytes.
+    """
+    if not group.num_rows or not leaves:
+        return frozenset()
+    sample = _sample(group)
+    scale = group.num_rows / sample.num_rows
+    order = iter(leaves)
+    found: set[int] = set()
+    for column in sample.columns:
+        for leaf, values in leaf_values(column, order):
+            if leaf.iceberg_type != "boolean" and not _pays(values, scale, limit):
+                found.add(leaf.field_id)
+    return frozenset(found)
 
 
-class _HeldBack(WriteOnly):
-    """A sink that can keep what is written last, so that it may be changed."""
+def _sample(table: pa.Table) -> pa.RecordBatch:
+    """Stretches of rows, each from a random place in one of equal parts of the row group; the same in every run."""
+    rows = table.num_rows
+    wanted = max(_LEAST_ROWS, min(_SAMPLE_ROWS, rows // _SHARE))
+    if rows > wanted:
+        part = rows // (wanted // _STRETCH_ROWS)
+        places = random.Random(0)
+        starts = (start + places.randrange(part - _STRETCH_ROWS + 1) for start in range(0, rows - part + 1, part))
+        table = pa.concat_tables([table.slice(start, _STRETCH_ROWS) for start in starts])
+    return table.combine_chunks().to_batches()[0]
 
-    closed = False
 
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-        self._kept: bytearray | None = None
+def _pays(sampled: pa.Array, scale: float, limit: int) -> bool:
+    """Whether a dictionary is probably short enough for ``scale`` times as many values as were sampled."""
+    if isinstance(sampled, pa.ExtensionArray):
+        sampled = sampled.storage
+    present = int(len(sampled) - sampled.null_count)
+    if not present:
+        return True
+    width = _plain_bytes(sampled) / present
+    values = present * scale
+    distinct = _likely_distinct(int(pc.count_distinct(sampled, mode="only_valid").as_py()), present, values)
+    dictionary = distinct * width
+    return dictionary <= _MARGIN * limit and dictionary + values * _index_bits(distinct) / 8 < values * width
 
-    def write(self, data: Any) -> int:
-        """Pass bytes on, or keep them."""
-        if self._kept is None:
-            self._sink.write(data)
+
+def _likely_distinct(seen: int, sampled: int, values: float) -> float:
+    """A lower estimate of the distinct values among ``values``, if ``sampled`` of these have ``seen`` distinct ones."""
+    if values <= sampled:
+        return seen
+    repeated = sampled - seen
+    # Chance may have hidden repetitions: add two standard deviations.
+    seen = max(1, sampled - math.ceil(repeated + 2 * math.sqrt(repeated) + 2))
+    kinds = _kinds(seen, sampled)
+    return -kinds * math.expm1(-values / kinds)
+
+
+def _kinds(seen: int, drawn: int) -> float:
+    """The number of equally frequent kinds from which ``drawn`` draws give ``seen`` different ones.
+
+    If some kinds are more frequent than others, there are more.
+    """
+    low, high = float(seen), 1e15
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        if -middle * math.expm1(-drawn / middle) < seen:
+            low = middle
         else:
-            self._kept += memoryview(data)
-        return len(data)
-
-    def tell(self) -> int:
-        """How many bytes were written, those that are kept included."""
-        return int(self._sink.tell()) + len(self._kept or b"")
-
-    def flush(self) -> None:
-        """Nothing: what is passed on is the sink's."""
-
-    def keep(self) -> bytearray:
-        """What is written from now on."""
-        self._kept = bytearray()
-        return self._kept
+            high = middle
+    return low
 
 
-class _ColumnByColumn:
-    """Arrow's own writer."""
-
-    def __init__(self, sink: Any, schema: pa.Schema, options: Mapping[str, Any]) -> None:
-        self._sink, self._held_back = sink, _HeldBack(sink)
-        self._footers: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(self._held_back, schema, metadata_collector=self._footers, **options)
-
-    def write_row_group(self, rows: list[pa.Table]) -> None:
-        table = rows.pop()
-        if table.nbytes >= _WORTH_RELEASE_BYTES:
-            # Gives back what decoding has freed (platform: columns-encode-independently).
-            pa.default_memory_pool().release_unused()
-        self._writer.write_table(table, row_group_size=table.num_rows)
-
-    def close(self) -> pq.FileMetaData | None:
-        end = self._held_back.keep()
-        self._writer.close()
-        (footer,) = self._footers
-        self._sink.write(_with_one_voice(end, footer))
-        return footer
+def _plain_bytes(values: pa.Array) -> float:
+    """The bytes of the values in pages without a dictionary (Parquet format, "Encodings", PLAIN)."""
+    kind = values.type
+    present = int(len(values) - values.null_count)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 4.0 * present + float(pc.sum(pc.binary_length(values)).as_py() or 0)
+    if pa.types.is_decimal(kind):
+        return float(present * _decimal_bytes(int(kind.precision)))
+    return float(present * kind.bit_width / 8)
 
 
-def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
-    """The end of a file, in which a footer does not state bounds of some row groups only (rule: uniform-footers)."""
-    if footer.num_row_groups > 1:
-        from icekeeper.row_group_copy.footer import FRAME, framed
-        from icekeeper.row_group_copy.new_footer import with_one_voice
-
-        start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
-        thrift = bytes(end[start:-FRAME])
-        end[start:] = framed(with_one_voice(thrift, footer))
-    return end
+def _decimal_bytes(precision: int) -> int:
+    """Parquet format, "DECIMAL": the size of an integer that holds all digits, else the fewest bytes."""
+    bits = math.ceil(math.log2(10**precision)) + 1
+    return next((size for size in (4, 8) if bits <= 8 * size), math.ceil(bits / 8))
 
 
-# Writes one Parquet data file as the table asks, row group by row group, and describes it for a manifest.
-#
-# Source: Iceberg table properties ``write.parquet.*``; specification, "Parquet".
-
-# What waits to be sent of a file, beside the rows of a row group: less than Arrow's own streams keep
-# (platform: boto3-uploads-in-one-request).
-_ROOM = 40 * 1024 * 1024
-# Rows that are sorted stay in memory while row groups are made of them.
-_SORTED_BYTES = 64 * 1024 * 1024
-# A row group has at least the thousandth part of the file before it.
-_MOST_ROW_GROUPS = 1000
-# Of a batch, the rows that are left are a copy; all of them stay in memory meanwhile.
-_FILTERED_BYTES = 32 * 1024 * 1024
-# Of equality deletes the keys, and rows that wait until many keys are looked up at once.
-_LOOKUP_BYTES = 24 * 1024 * 1024
-
-
-def write_data_file(
-    path: str,
-    batches: Iterable[pa.RecordBatch],
-    task: RewriteTask,
-    storage: Storage,
-    on_row_group: Callable[[int], None] | None = None,
-) -> DataFile | None:
-    """Write batches of ``task.schema`` to ``path``; the entry of the file, or ``None`` and no file without rows.
-
-    ``on_row_group`` is told the file's bytes so far whenever all batches taken until then are written.
-
-    Raises:
-        StorageError: the store refused the file.
-        PolicyError: a ``write.parquet.*`` property is malformed.
-    """
-    leaves = leaf_columns(task.schema)
-    schema = arrow_schema(task.schema)
-    counts = PassingCounts(leaves)
-    counts.prepare(schema)
-
-    def options(first: pa.Table) -> dict[str, Any]:
-        # The first row group has passed by now; of later ones only the entries of the inputs tell.
-        unmeasured = task.misread_columns | counts.misread_columns
-        plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
-        return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
-
-    memory = _row_group_memory(path, task, storage)
-    pending: list[pa.RecordBatch] = []
-    pending_bytes = 0
-    with _Output(path, schema, options, row_group_bytes(task.table_properties), memory, storage) as output:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            counts.add(batch)
-            pending.append(batch)
-            pending_bytes += batch.nbytes
-            if pending_bytes >= output.row_group_arrow_bytes:
-                output.write(pending)
-                pending, pending_bytes = [], 0
-                if on_row_group is not None:
-                    on_row_group(output.size)
-        if pending:
-            output.write(pending)
-    return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
-
-
-def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
-    """Bytes for the rows of a row group: what the task has for them, less what it holds besides
-    (rule: bounded-worker-memory)."""
-    besides = 0 if task.recipe is None else _SORTED_BYTES
-    if task.deletes:
-        besides += _FILTERED_BYTES
-    if any(delete.equality_ids for delete in task.deletes):
-        besides += _LOOKUP_BYTES
-    if storage.uses_boto3(path):
-        besides += _ROOM
-    return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
-
-
-def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCounts, task: RewriteTask) -> DataFile:
-    metrics = file_metrics(footer, counts, metrics_modes(task.schema, task.table_properties))
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=task.partition,
-        record_count=footer.num_rows,
-        file_size_in_bytes=size,
-        column_sizes=metrics.column_sizes,
-        value_counts=metrics.value_counts,
-        null_value_counts=metrics.null_value_counts,
-        nan_value_counts=metrics.nan_value_counts,
-        lower_bounds=metrics.lower_bounds,
-        upper_bounds=metrics.upper_bounds,
-        split_offsets=metrics.split_offsets,
-    )
-
-
-class _Output:
-    """The file being written; it is opened with the first row group, so that no rows leave no file."""
-
-    def __init__(
-        self,
-        path: str,
-        schema: pa.Schema,
-        options: Callable[[pa.Table], Mapping[str, Any]],
-        row_group_bytes: int,
-        row_group_memory: int,
-        storage: Storage,
-    ) -> None:
-        """``options`` returns the writer's options, by the rows of the first row group.
-
-        ``row_group_bytes`` of the file are what a row group aims at, ``row_group_memory`` the most bytes in memory that
-        it may be made of: rows take several times as much there as in the file.
-        """
-        self.schema = schema
-        self.size = 0
-        self.footer: pq.FileMetaData | None = None
-        self._path = path
-        self._options = options
-        self._storage = storage
-        self._row_group_bytes, self._row_group_memory = row_group_bytes, row_group_memory
-        self._arrow_bytes = 0
-        self._opened = ExitStack()
-        self._sink: Any = None
-        self._writer: RowGroupWriter | None = None
-
-    @property
-    def row_group_arrow_bytes(self) -> int:
-        """Arrow bytes to collect for a row group of the wanted encoded size, judged by the row groups so far."""
-        wanted = self._row_group_bytes
-        if self._arrow_bytes:
-            # However small the table wants them, a file has some thousand row groups at most, which fit into its footer
-            # and into the memory of its readers (rule: cap-costly-properties).
-            wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
-            wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
-        return min(wanted, self._row_group_memory)
-
-    def write(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the batches as one row group; the list is emptied."""
-        table = pa.Table.from_batches(batches, self.schema)
-        batches.clear()
-        with self._storage.translated(self._path):
-            if self._writer is None:
-                options = self._options(table)
-                self._sink = self._opened.enter_context(_opened(self._storage, self._path))
-                self._writer = row_group_writer(self._sink, table, options)
-            self._arrow_bytes += table.nbytes
-            rows = [table]
-            del table
-            self._writer.write_row_group(rows)
-            self.size = self._sink.tell()
-
-    def __enter__(self) -> _Output:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Complete the file, or after an error leave none."""
-        if error[1] is not None:
-            self._opened.__exit__(*error)
-            return
-        with self._storage.translated(self._path), self._opened:
-            if self._writer is not None:
-                self.footer = self._writer.close()
-                self.size = self._sink.tell()
-
-
-def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:
-    if storage.uses_boto3(path):
-        from icekeeper.storage.multipart import bounded_output  # for S3 alone
-
-        return bounded_output(storage, path, _ROOM)
-    stream: AbstractContextManager[Any] = storage.open_output(path)
-    return stream
-
-
-# Writes rows in the order in which they come, into one file or into several of the same number of rows.
-
-
-def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Storage) -> tuple[DataFile, ...]:
-    """Write ``task.output_count`` files, or fewer if deletes leave few rows.
-
-    Raises:
-        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
-    """
-    per_file = max(1, math.ceil(sum(source.record_count for source in task.inputs) / task.output_count))
-    source = _Rows(rows)
-    paths = [task.outputs.path(number) for number in range(task.output_count)]
-    try:
-        files = [
-            # The last one takes all that is left, in case manifest entries say too few rows.
-            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, storage)
-            for path in paths
-        ]
-    except BaseException:
-        storage.delete(paths)
-        raise
-    return tuple(file for file in files if file is not None)
-
-
-class _Rows:
-    """Batches that can be cut at any row."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._left: pa.RecordBatch | None = None
-
-    def next_rows(self, count: int | None) -> Iterator[pa.RecordBatch]:
-        """The next ``count`` rows; ``None``: all that are left."""
-        while count is None or count > 0:
-            batch = self._left if self._left is not None else next(self._batches, None)
-            self._left = None
-            if batch is None:
-                return
-            if count is not None and batch.num_rows > count:
-                self._left = batch.slice(count)
-                batch = batch.slice(0, count)
-            count = None if count is None else count - batch.num_rows
-            yield batch
+def _index_bits(distinct: float) -> int:
+    return max(1, math.ceil(math.log2(max(2.0, distinct))))

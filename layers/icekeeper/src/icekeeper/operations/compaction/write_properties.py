@@ -1,4 +1,8 @@
-"""What ``write.*`` asks of new files: Parquet options, metrics modes, and their names (pure)."""
+"""Applies the table properties ``write.*`` to new files: Parquet options, metrics modes and file names (pure).
+
+Sources: Java's ``TableProperties``, ``MetricsConfig`` (1.10), ``LocationProviders``, ``PartitionSpec.partitionToPath``
+and ``Transforms.toHumanString``.
+"""
 
 from __future__ import annotations
 
@@ -22,39 +26,309 @@ from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.storage.paths import split_path
 
-# Turns days since 1970 into a date of any year: Python's dates end with 9999, wrong values in tables do not (pure).
+_PARQUET = "write.parquet."
+# TableProperties: PARQUET_*_DEFAULT
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
+_PAGE_BYTES = 1024 * 1024
+_PAGE_ROWS = 20_000
+_DICTIONARY_BYTES = 2 * 1024 * 1024
+_CODEC = "zstd"
+_BLOOM_FPP = 0.01
+_BLOOM_MAX_BYTES = 1024 * 1024
 
-_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
-# The Gregorian calendar repeats itself after so many years and days.
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+# Arrow writes LZ4 only as LZ4_RAW: the older LZ4 framing is deprecated (Parquet format, "Compression").
+_CODECS = {
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "snappy": "snappy",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+    "uncompressed": "none",
+}
+_LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
+
+# Limits of properties that would make maintenance too expensive (rule: cap-costly-properties), because of their cost in
+# Arrow (platform: arrow-costly-properties).
+_LEAST_PAGE_ROWS = 1000
+_MOST = 2**31 - 1
+_HIGHEST_LEVEL = {"zstd": 12, "brotli": 9}
+_LEAST_FPP = 1e-6
+# The filters of all columns of a row group are in memory together.
+_BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
 
 
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a day counted from 1970-01-01; there is a year 0, as in Java."""
-    cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
-    date = datetime.date.fromordinal(rest + 1)
-    return date.year + cycles * _CYCLE_YEARS, date.month, date.day
+def bounded(properties: Mapping[str, str]) -> dict[str, str]:
+    """A table's properties within limits of cost (rule: cap-costly-properties); malformed ones stay unchanged."""
+    found = dict(properties)
+    pages = found.get(f"{_PARQUET}page-row-limit", "")
+    if _is_whole(pages):
+        found[f"{_PARQUET}page-row-limit"] = str(max(int(pages), _LEAST_PAGE_ROWS))
+    level, codec = found.get(f"{_PARQUET}compression-level", ""), _named_codec(found)
+    if codec in _HIGHEST_LEVEL and _is_whole(level) and int(level) in _LEVELS[codec]:
+        found[f"{_PARQUET}compression-level"] = str(min(int(level), _HIGHEST_LEVEL[codec]))
+    for key in found:
+        if key.startswith(f"{_PARQUET}bloom-filter-fpp.column.") and 0 < _number(found[key]) < _LEAST_FPP:
+            found[key] = str(_LEAST_FPP)
+    return found
 
 
-# Of which columns of floats a footer must not tell least and greatest value
-# (rule: no-misread-float-bounds, platform: arrow-equal-bounds).
+def row_group_bytes(properties: Mapping[str, str]) -> int:
+    """The target size of row groups in encoded bytes.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
+
+
+def codec_name(properties: Mapping[str, str]) -> str:
+    """The codec of ``write.parquet.compression-codec``, in lower case.
+
+    Raises:
+        PolicyError: there is no such codec.
+    """
+    codec = _named_codec(properties)
+    if codec not in _CODECS:
+        raise PolicyError(f"table property {_PARQUET}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
+    return codec
+
+
+def dictionary_bytes(properties: Mapping[str, str]) -> int:
+    """The largest size of a dictionary in bytes.
+
+    Raises:
+        PolicyError: the property is no positive integer.
+    """
+    return _int(properties, "dict-size-bytes", _DICTIONARY_BYTES)
+
+
+def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
+    """Properties with which a sample of that share of the rows compresses like all rows.
+
+    Values that do not fit into the dictionary are stored plainly.  A sample has fewer distinct values, so its
+    dictionary gets the same share of the size.
+    """
+    limit = int(dictionary_bytes(properties) * min(1.0, share))
+    return {**properties, f"{_PARQUET}dict-size-bytes": str(max(1, limit))}
+
+
+def writer_options(
+    properties: Mapping[str, str],
+    leaves: Sequence[LeafColumn],
+    group_rows: int,
+    unmeasured: Container[int] = (),
+    without_dictionary: Container[int] = (),
+) -> dict[str, Any]:
+    """Keyword arguments of ``ParquetWriter``; ``group_rows`` is the estimated number of rows of a row group.
+
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have any; ``without_dictionary``
+    those of columns without a dictionary.
+
+    Raises:
+        PolicyError: a property is malformed.
+    """
+    codec = codec_name(properties)
+    options: dict[str, Any] = {
+        "compression": _CODECS[codec],
+        "compression_level": _level(properties, codec),
+        "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
+        "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
+        "dictionary_pagesize_limit": dictionary_bytes(properties),
+        "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "write_statistics": _paths(
+            [leaf for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured], leaves
+        ),
+        "store_decimal_as_integer": True,
+        "store_schema": False,
+    }
+    filters = _bloom_filters(properties, leaves, group_rows)
+    return options | ({"bloom_filter_options": filters} if filters else {})
+
+
+def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | list[str]:
+    """The Parquet paths of some of the leaf columns; ``True`` for all."""
+    return [leaf.parquet_path for leaf in some] if len(some) < len(leaves) else True
+
+
+def _level(properties: Mapping[str, str], codec: str) -> int | None:
+    """The compression level; ``None``: the codec has no levels, or its default applies."""
+    text = properties.get(f"{_PARQUET}compression-level")
+    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
+        return None
+    allowed = _LEVELS[codec]
+    if not _is_whole(text) or int(text) not in allowed:
+        raise PolicyError(
+            f"table property {_PARQUET}compression-level is '{text}'; {codec} has levels {allowed[0]} to {allowed[-1]}"
+        )
+    return int(text)
+
+
+def _bloom_filters(
+    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
+) -> dict[str, dict[str, Any]]:
+    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
+    filtered = [
+        leaf
+        for leaf in leaves
+        if leaf.iceberg_type != "boolean"
+        and properties.get(f"{_PARQUET}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() == "true"
+    ]
+    most = min(
+        _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES), _BLOOM_TOTAL_BYTES // max(1, len(filtered))
+    )
+    filters = {}
+    for leaf in filtered:
+        key = f"bloom-filter-fpp.column.{leaf.name}"
+        fpp = _probability(properties, key, _BLOOM_FPP)
+        filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
+    return filters
+
+
+def _most_distinct(max_bytes: int, fpp: float) -> int:
+    """The number of distinct values for ``max_bytes``; filter sizes are powers of two (Parquet format, "Bloom
+    Filter")."""
+    bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
+    # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
+    return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
+
+
+def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
+    text = properties.get(f"{_PARQUET}{key}")
+    value = default if text is None else _number(text)
+    if not 0 < value < 1:
+        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not between 0 and 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _is_whole(text: str) -> bool:
+    """Whether the text is a whole number of about 64 bits, as in Java."""
+    return text.isascii() and text.isdecimal() and len(text) <= 19
+
+
+def _named_codec(properties: Mapping[str, str]) -> str:
+    return (properties.get(f"{_PARQUET}compression-codec") or _CODEC).lower()
+
+
+def _int(properties: Mapping[str, str], key: str, default: int) -> int:
+    text = properties.get(f"{_PARQUET}{key}")
+    if text is None:
+        return default
+    if not _is_whole(text) or int(text) < 1:
+        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not a positive integer")
+    return min(int(text), _MOST)
+
+
+# TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT
+_DEFAULT_MODE = "truncate(16)"
+_MAX_INFERRED_DEFAULT = 100
+_METRICS = "write.metadata.metrics."
+
+
+def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> dict[int, str]:
+    """The metrics mode of every leaf column by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``.
+
+    Without an explicit default only the first ``write.metadata.metrics.max-inferred-column-defaults`` columns are
+    measured.  A malformed mode falls back to the default.
+    """
+    leaves = leaf_columns(schema)
+    default = _default_mode(properties, len(leaves))
+    modes = {leaf.field_id: default for leaf in leaves}
+    if default == "none" and f"{_METRICS}default" not in properties:
+        first = list(_shallow_first(schema["fields"]))[: _limit(properties)]
+        modes.update(dict.fromkeys(first, _DEFAULT_MODE))
+    for leaf in leaves:
+        own = properties.get(f"{_METRICS}column.{leaf.name}")
+        if own is not None:
+            modes[leaf.field_id] = _mode(own, default)
+    return modes
+
+
+def output_properties(metadata: TableMetadata) -> dict[str, str]:
+    """The table properties ``write.*`` for outputs, within limits (:func:`bounded`).
+
+    Columns of the table's sort order get bounds even if the default mode has none (Java's
+    ``sortedColumnDefaultMode``), by a mode of their own.
+    """
+    properties = bounded({key: value for key, value in metadata.properties.items() if key.startswith("write.")})
+    leaves = leaf_columns(metadata.current_schema)
+    if _default_mode(properties, len(leaves)) in ("none", "counts"):
+        names = {leaf.field_id: leaf.name for leaf in leaves}
+        for field_id in _sorted_by(metadata):
+            if field_id in names:
+                properties.setdefault(f"{_METRICS}column.{names[field_id]}", _DEFAULT_MODE)
+    return properties
+
+
+def _default_mode(properties: Mapping[str, str], columns: int) -> str:
+    explicit = properties.get(f"{_METRICS}default")
+    if explicit is not None:
+        return _mode(explicit, _DEFAULT_MODE)
+    return _DEFAULT_MODE if columns < _limit(properties) else "none"
+
+
+def _limit(properties: Mapping[str, str]) -> int:
+    text = properties.get(f"{_METRICS}max-inferred-column-defaults", "")
+    return int(text) if text.isdecimal() and len(text) < 10 else _MAX_INFERRED_DEFAULT
+
+
+def _mode(text: str, default: str) -> str:
+    mode = text.strip().lower()
+    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9][0-9]{0,8}\)", mode) else default
+
+
+def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    """Ids of leaf columns, level by level from the top (Java's ``limitFieldIds``)."""
+    nested = []
+    for field in fields:
+        if isinstance(field["type"], str):
+            yield int(field["id"])
+        else:
+            nested.append(field["type"])
+    for kind in nested:
+        if kind["type"] == "struct":
+            yield from _shallow_first(kind["fields"])
+        else:
+            parts = ("element",) if kind["type"] == "list" else ("key", "value")
+            yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
+
+
+def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
+    """Ids of the sort order's source columns, except those under ``bucket``, which does not keep the order."""
+    chosen = metadata.document.get("default-sort-order-id") or 0
+    for order in metadata.document.get("sort-orders") or ():
+        if order["order-id"] == chosen:
+            for field in order["fields"]:
+                if not str(field["transform"]).startswith("bucket"):
+                    yield from map(int, field.get("source-ids") or [field["source-id"]])
+
+
+# Footers must not have bounds of some float columns (rule: no-misread-float-bounds, platform: arrow-equal-bounds).
 #
-# A footer leaves NaN out, and says of zeros that they are between -0.0 and 0.0, whatever their sign (Parquet format,
-# "Statistics").  Readers built on Arrow take equal bounds for "every row has this one value": then ``IN (0.0)`` misses
-# zeros, because Arrow looks them up by their bits, and ``is_nan`` and ``<>`` miss the NaN.  Such a column has next to
-# nothing to prune by inside its file; the bounds in the manifest stay.
+# Bounds in a footer leave out NaN, and those of zeros are -0.0 and 0.0, whatever their sign (Parquet format,
+# "Statistics").  Readers built on Arrow read equal bounds as "every row has this one value".  Then ``IN (0.0)`` misses
+# zeros, because Arrow compares their bits, and ``is_nan`` and ``<>`` miss NaN.  Inside its file such a column allows
+# almost no skipping; the bounds in the manifest stay.
 
 
 def is_misread(least: float, greatest: float, nans: int) -> bool:
-    """Whether readers would wrongly take these bounds of a float column for "every row has this one value"."""
+    """Whether readers would wrongly read these bounds of a float column as "every row has this one value"."""
     return least == greatest and (least == 0 or nans > 0)
 
 
 def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> frozenset[int]:
-    """Field ids of the float columns whose bounds would be misread in some file, by its manifest entry.
+    """Field ids of float columns whose bounds would be misread in some file, according to its manifest entry.
 
-    Rows of that file may fill a row group of an output, whose bounds would then be misread too.  A file without bounds
-    tells nothing.
+    Rows of that file may fill a row group of an output, whose bounds would be misread too.
     """
     floats = [leaf for leaf in leaves if leaf.is_float and not leaf.repeated]
     return frozenset(leaf.field_id for file in files for leaf in floats if _is_misread_in(file, leaf))
@@ -67,16 +341,10 @@ def _is_misread_in(file: DataFile, leaf: LeafColumn) -> bool:
         return False
     try:
         low, high = decode(leaf.iceberg_type, least), decode(leaf.iceberg_type, greatest)
-    except ValueError:  # of another type: nothing is known
+    except ValueError:  # bounds of another type
         return False
     return is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0))
 
-
-# Names the files of a rewrite as Iceberg-Java would place them for the table's own writers
-# (rule: write-where-readers-find) (pure).
-#
-# Source: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath``, ``Transforms.toHumanString``; table
-# properties ``write.data.path``, ``write.object-storage.*``.
 
 _DECIMALS = Context(prec=76)
 
@@ -84,8 +352,11 @@ _DECIMALS = Context(prec=76)
 def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
     """Names that begin with ``stem``, for files of a partition of one of the table's specs.
 
+    The files are placed where Iceberg-Java would write them (rule: write-where-readers-find), by the properties
+    ``write.data.path`` and ``write.object-storage.*``.
+
     Raises:
-        TableUnsupported: the table's layout, or a partition transform, is unknown.
+        TableUnsupported: the table's layout or a partition transform is unknown.
     """
     require_known_layout(metadata.properties)
     spec = metadata.specs[spec_id]
@@ -94,7 +365,7 @@ def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[Part
     if not metadata.property_flag("write.object-storage.enabled", default=False):
         return OutputNames(folder, stem, path)
     by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
-    # Several tables may share a folder that is outside of the table's location.
+    # Several tables may share a folder outside of the table's location.
     context = "" if folder.startswith(metadata.location) else _database_and_table(metadata.location)
     return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
 
@@ -107,7 +378,7 @@ def _database_and_table(location: str) -> str:
 def partition_path(
     spec: Mapping[str, Any], partition: Sequence[PartitionValue], schemas: Sequence[Mapping[str, Any]]
 ) -> str:
-    """``name=value/…``, escaped as in a URL; ``partition`` are raw values, ``schemas`` the current one first."""
+    """``name=value/…``, escaped as in a URL; ``partition`` has raw values, ``schemas`` the current schema first."""
     return "/".join(
         f"{_escaped(field['name'])}={_escaped(_human(str(field['transform']), partition_type(schemas, field), value))}"
         for field, value in zip(spec["fields"], partition, strict=True)
@@ -115,7 +386,7 @@ def partition_path(
 
 
 def _escaped(text: str) -> str:
-    """The text escaped as by Java's ``URLEncoder``."""
+    """The text, escaped like Java's ``URLEncoder``."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
@@ -153,7 +424,7 @@ def _human_int(transform: str, kind: str, value: int) -> str:
 
 
 def _moment(seconds: int, nanos: int) -> str:
-    """A time since 1970 as Java's ``ISO_LOCAL_DATE_TIME``: with as many digits of the fraction as are needed."""
+    """A time since 1970 like Java's ``ISO_LOCAL_DATE_TIME``: with only the needed digits of the fraction."""
     days, seconds = divmod(seconds, 86_400)
     year, month, day = civil_date(days)
     minutes, seconds = divmod(seconds, 60)
@@ -162,7 +433,7 @@ def _moment(seconds: int, nanos: int) -> str:
 
 
 def _clock(seconds: int, nanos: int) -> str:
-    """A time of day as Java's ``LocalTime.toString``: no zero seconds, digits of the fraction in groups of three."""
+    """A time of day like Java's ``LocalTime.toString``: no zero seconds, digits of the fraction in groups of three."""
     minutes, seconds = divmod(seconds, 60)
     text = f"{minutes // 60:02d}:{minutes % 60:02d}"
     if seconds or nanos:
@@ -179,295 +450,16 @@ def _decimal(raw: int | bytes, kind: str) -> str:
     return str(Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS))
 
 
-# Translates the table properties ``write.parquet.*`` into options of Arrow's Parquet writer (pure).
-#
-# Source: Iceberg table properties (Java's ``TableProperties`` 1.10).
-
-_PARQUET = "write.parquet."
-# TableProperties: PARQUET_*_DEFAULT
-_ROW_GROUP_BYTES = 128 * 1024 * 1024
-_PAGE_BYTES = 1024 * 1024
-_PAGE_ROWS = 20_000
-_DICTIONARY_BYTES = 2 * 1024 * 1024
-_CODEC = "zstd"
-_BLOOM_FPP = 0.01
-_BLOOM_MAX_BYTES = 1024 * 1024
-
-# Arrow writes LZ4 only as LZ4_RAW: the older LZ4 framing is deprecated (Parquet format, "Compression").
-_CODECS = {
-    "zstd": "zstd",
-    "gzip": "gzip",
-    "snappy": "snappy",
-    "lz4": "lz4",
-    "lz4_raw": "lz4",
-    "brotli": "brotli",
-    "uncompressed": "none",
-}
-_LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
-
-# What a table may ask for at the cost of whoever maintains it (rule: cap-costly-properties), by what Arrow makes of
-# more (platform: arrow-costly-properties).
-_LEAST_PAGE_ROWS = 1000
-_MOST = 2**31 - 1
-_HIGHEST_LEVEL = {"zstd": 12, "brotli": 9}
-_LEAST_FPP = 1e-6
-# The filters of all columns of a row group are in memory together.
-_BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+# The Gregorian calendar repeats after this many years and days.
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 
 
-def bounded(properties: Mapping[str, str]) -> dict[str, str]:
-    """A table's properties within what whoever maintains it can bear (rule: cap-costly-properties); malformed ones stay
-    as they are."""
-    found = dict(properties)
-    pages = found.get(f"{_PARQUET}page-row-limit", "")
-    if _is_whole(pages):
-        found[f"{_PARQUET}page-row-limit"] = str(max(int(pages), _LEAST_PAGE_ROWS))
-    level, codec = found.get(f"{_PARQUET}compression-level", ""), _named_codec(found)
-    if codec in _HIGHEST_LEVEL and _is_whole(level) and int(level) in _LEVELS[codec]:
-        found[f"{_PARQUET}compression-level"] = str(min(int(level), _HIGHEST_LEVEL[codec]))
-    for key in found:
-        if key.startswith(f"{_PARQUET}bloom-filter-fpp.column.") and 0 < _number(found[key]) < _LEAST_FPP:
-            found[key] = str(_LEAST_FPP)
-    return found
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a day counted from 1970-01-01; there is a year 0, as in Java.
 
-
-def row_group_bytes(properties: Mapping[str, str]) -> int:
-    """The encoded size in bytes that row groups aim at.
-
-    Raises:
-        PolicyError: the property is no positive integer.
+    Tables may have wrong values beyond year 9999, where Python's dates end.
     """
-    return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
-
-
-def codec_name(properties: Mapping[str, str]) -> str:
-    """The codec that the table asks for, as ``write.parquet.compression-codec`` names it, in lower case.
-
-    Raises:
-        PolicyError: there is no such codec.
-    """
-    codec = _named_codec(properties)
-    if codec not in _CODECS:
-        raise PolicyError(f"table property {_PARQUET}compression-codec is '{codec}'; allowed: {', '.join(_CODECS)}")
-    return codec
-
-
-def dictionary_bytes(properties: Mapping[str, str]) -> int:
-    """The size in bytes that a dictionary may have.
-
-    Raises:
-        PolicyError: the property is no positive integer.
-    """
-    return _int(properties, "dict-size-bytes", _DICTIONARY_BYTES)
-
-
-def for_sample(properties: Mapping[str, str], share: float) -> dict[str, str]:
-    """The properties with which a sample of that share of the rows compresses as all rows do.
-
-    Values that do not fit the dictionary are stored plainly.  A sample has fewer distinct values, so its dictionary may
-    hold less by the same share.
-    """
-    limit = int(dictionary_bytes(properties) * min(1.0, share))
-    return {**properties, f"{_PARQUET}dict-size-bytes": str(max(1, limit))}
-
-
-def writer_options(
-    properties: Mapping[str, str],
-    leaves: Sequence[LeafColumn],
-    group_rows: int,
-    unmeasured: Container[int] = (),
-    without_dictionary: Container[int] = (),
-) -> dict[str, Any]:
-    """Keyword arguments of ``ParquetWriter``; ``group_rows`` is about how many rows a row group will have.
-
-    ``unmeasured`` are the ids of columns without statistics, besides those that never have any; ``without_dictionary``
-    those of columns whose values are stored as they are.
-
-    Raises:
-        PolicyError: a property is malformed.
-    """
-    codec = codec_name(properties)
-    options: dict[str, Any] = {
-        "compression": _CODECS[codec],
-        "compression_level": _level(properties, codec),
-        "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
-        "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
-        "dictionary_pagesize_limit": dictionary_bytes(properties),
-        "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
-        "write_page_index": True,
-        "write_page_checksum": True,
-        "write_statistics": _paths(
-            [leaf for leaf in leaves if leaf.has_bounds and leaf.field_id not in unmeasured], leaves
-        ),
-        "store_decimal_as_integer": True,
-        "store_schema": False,
-    }
-    filters = _bloom_filters(properties, leaves, group_rows)
-    return options | ({"bloom_filter_options": filters} if filters else {})
-
-
-def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | list[str]:
-    """The Parquet paths of some of the leaf columns; ``True``: they are all."""
-    return [leaf.parquet_path for leaf in some] if len(some) < len(leaves) else True
-
-
-def _level(properties: Mapping[str, str], codec: str) -> int | None:
-    """The level of a codec that has levels, ``None`` for the codec's own default."""
-    text = properties.get(f"{_PARQUET}compression-level")
-    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
-        return None
-    allowed = _LEVELS[codec]
-    if not _is_whole(text) or int(text) not in allowed:
-        raise PolicyError(
-            f"table property {_PARQUET}compression-level is '{text}'; {codec} has levels {allowed[0]} to {allowed[-1]}"
-        )
-    return int(text)
-
-
-def _bloom_filters(
-    properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
-) -> dict[str, dict[str, Any]]:
-    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
-    filtered = [
-        leaf
-        for leaf in leaves
-        if leaf.iceberg_type != "boolean"
-        and properties.get(f"{_PARQUET}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() == "true"
-    ]
-    most = min(
-        _int(properties, "bloom-filter-max-bytes", _BLOOM_MAX_BYTES), _BLOOM_TOTAL_BYTES // max(1, len(filtered))
-    )
-    filters = {}
-    for leaf in filtered:
-        key = f"bloom-filter-fpp.column.{leaf.name}"
-        fpp = _probability(properties, key, _BLOOM_FPP)
-        filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
-    return filters
-
-
-def _most_distinct(max_bytes: int, fpp: float) -> int:
-    """How many distinct values fit ``max_bytes``; filter sizes are powers of two (Parquet format, "Bloom Filter")."""
-    bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
-    # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
-    return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
-
-
-def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
-    text = properties.get(f"{_PARQUET}{key}")
-    value = default if text is None else _number(text)
-    if not 0 < value < 1:
-        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not between 0 and 1")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _is_whole(text: str) -> bool:
-    """Whether it is a whole number of 64 bits, as Java has them, or hardly more."""
-    return text.isascii() and text.isdecimal() and len(text) <= 19
-
-
-def _named_codec(properties: Mapping[str, str]) -> str:
-    return (properties.get(f"{_PARQUET}compression-codec") or _CODEC).lower()
-
-
-def _int(properties: Mapping[str, str], key: str, default: int) -> int:
-    text = properties.get(f"{_PARQUET}{key}")
-    if text is None:
-        return default
-    if not _is_whole(text) or int(text) < 1:
-        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not a positive integer")
-    return min(int(text), _MOST)
-
-
-# Chooses how much a manifest entry tells of each column: ``write.metadata.metrics.*``, inherited as in Java.
-#
-# Source: Java's ``MetricsConfig`` (1.10).
-
-# TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT
-_DEFAULT_MODE = "truncate(16)"
-_MAX_INFERRED_DEFAULT = 100
-_METRICS = "write.metadata.metrics."
-
-
-def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> dict[int, str]:
-    """The mode of every leaf column by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``.
-
-    Without an explicit default only the first ``write.metadata.metrics.max-inferred-column-defaults`` columns are
-    measured.  A malformed mode falls back to the default.
-    """
-    leaves = leaf_columns(schema)
-    default = _default_mode(properties, len(leaves))
-    modes = {leaf.field_id: default for leaf in leaves}
-    if default == "none" and f"{_METRICS}default" not in properties:
-        first = list(_shallow_first(schema["fields"]))[: _limit(properties)]
-        modes.update(dict.fromkeys(first, _DEFAULT_MODE))
-    for leaf in leaves:
-        own = properties.get(f"{_METRICS}column.{leaf.name}")
-        if own is not None:
-            modes[leaf.field_id] = _mode(own, default)
-    return modes
-
-
-def output_properties(metadata: TableMetadata) -> dict[str, str]:
-    """The table properties that say how files are written (``write.*``), within bounds (:func:`.bounded`).
-
-    Columns that the table is sorted by get bounds even if the default mode has none (Java's
-    ``sortedColumnDefaultMode``): here they get a mode of their own.
-    """
-    properties = bounded({key: value for key, value in metadata.properties.items() if key.startswith("write.")})
-    leaves = leaf_columns(metadata.current_schema)
-    if _default_mode(properties, len(leaves)) in ("none", "counts"):
-        names = {leaf.field_id: leaf.name for leaf in leaves}
-        for field_id in _sorted_by(metadata):
-            if field_id in names:
-                properties.setdefault(f"{_METRICS}column.{names[field_id]}", _DEFAULT_MODE)
-    return properties
-
-
-def _default_mode(properties: Mapping[str, str], columns: int) -> str:
-    explicit = properties.get(f"{_METRICS}default")
-    if explicit is not None:
-        return _mode(explicit, _DEFAULT_MODE)
-    return _DEFAULT_MODE if columns < _limit(properties) else "none"
-
-
-def _limit(properties: Mapping[str, str]) -> int:
-    text = properties.get(f"{_METRICS}max-inferred-column-defaults", "")
-    return int(text) if text.isdecimal() and len(text) < 10 else _MAX_INFERRED_DEFAULT
-
-
-def _mode(text: str, default: str) -> str:
-    mode = text.strip().lower()
-    return mode if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9][0-9]{0,8}\)", mode) else default
-
-
-def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    """Ids of leaf columns, those of one level before those of the level below (Java's ``limitFieldIds``)."""
-    nested = []
-    for field in fields:
-        if isinstance(field["type"], str):
-            yield int(field["id"])
-        else:
-            nested.append(field["type"])
-    for kind in nested:
-        if kind["type"] == "struct":
-            yield from _shallow_first(kind["fields"])
-        else:
-            parts = ("element",) if kind["type"] == "list" else ("key", "value")
-            yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
-
-
-def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
-    """Ids of the sort order's source columns, except those under ``bucket``, which does not keep the order."""
-    chosen = metadata.document.get("default-sort-order-id") or 0
-    for order in metadata.document.get("sort-orders") or ():
-        if order["order-id"] == chosen:
-            for field in order["fields"]:
-                if not str(field["transform"]).startswith("bucket"):
-                    yield from map(int, field.get("source-ids") or [field["source-id"]])
+    cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
+    date = datetime.date.fromordinal(rest + 1)
+    return date.year + cycles * _CYCLE_YEARS, date.month, date.day

@@ -1,7 +1,7 @@
-"""Which data files were written with other settings than the table has now: codec and Bloom filters, by their footers.
+"""Finds data files that were written with another codec or other Bloom filters than the table asks for now.
 
-Manifests tell neither.  A footer takes two requests, so all of them are read only where ``rewrite_reason`` asks for it;
-a dry run looks at a few.
+Only footers show this.  A footer takes two requests, so all footers are read only if ``rewrite_reason`` asks for it; a
+dry run reads a sample.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from icekeeper.storage.storage import Storage
 log = logging.getLogger(__name__)
 
 BY_FOOTER = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
-"""The reasons for which all footers are read."""
+"""The reasons that only footers show."""
 _PARALLEL_FOOTERS = 16
-# What footers call Arrow's codecs, where the names differ.
+# Arrow's name of a codec → its name in footers, if it is not the same in capitals.
 _FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
 
 
 @dataclass(frozen=True, slots=True)
 class WantedSettings:
-    """How a rewrite would write a table's files now."""
+    """The settings with which a rewrite would write a table's files now."""
 
     codec: str
-    """As footers name it."""
+    """Its name in footers."""
     bloom_columns: frozenset[str]
     """Parquet paths of the columns that have a Bloom filter."""
 
     def lacking(self, footer: pq.FileMetaData) -> frozenset[RewriteReason]:
-        """What a file with this footer lacks; a column that it does not have lacks no filter."""
+        """The settings that a file with this footer does not meet; a column that it lacks needs no filter."""
         chunks = [
             footer.row_group(group).column(column)
             for group in range(footer.num_row_groups)
@@ -56,7 +56,7 @@ class WantedSettings:
 
 
 def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) -> WantedSettings:
-    """The settings by a table's schema and properties.
+    """The settings that a table's schema and properties ask for.
 
     Raises:
         PolicyError: a property is malformed.
@@ -73,7 +73,8 @@ def files_lacking(
     storage: Storage,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> dict[str, frozenset[RewriteReason]]:
-    """Path of each Parquet file that lacks something → what; a file that cannot be read is taken to lack nothing."""
+    """Path of a Parquet file → the settings that it does not meet; files that meet all or cannot be read are left
+    out."""
 
     def look(path: str) -> frozenset[RewriteReason]:
         try:

@@ -1,10 +1,11 @@
-"""Sorts file groups that one worker cannot hold: samples the key, exchanges rows by key, sorts range by range."""
+"""Sorts file groups that do not fit into one worker: sample the key, exchange rows by key, sort range by range."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -30,20 +31,20 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import MAX_ATTEMPTS
 
-# How many keys are sampled per group, and from how many files at least; each range gets a hundred of them or more.
+# The keys that are sampled per group, and the least number of files; each range gets a hundred keys or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
-# Files that one sample task reads: reading the keys of a file takes less time than starting a worker.  A group of usual
-# size has one task, so that a machine's only process samples it and keeps no others.
+# Files that one sample task reads, because reading the keys of a file takes less time than starting a worker.  A group
+# of usual size has one task, so that no further processes are started for it.
 _FILES_PER_SAMPLE = 64
 # Arrow bytes that one split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
-# A lane writes at least so many files, so that the others make up for the size of its last one.
+# A lane writes at least this many files, so that its small last one matters little.
 _FILES_PER_LANE = 4
-# Bytes per value in memory; of text and binary only the offsets.
+# Bytes per value in memory; only offsets of text and binary.
 _WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
 _OTHER_WIDTH = 16
-# Text takes so many times its bytes on disk in memory.  A group that is misjudged is sorted in several pieces.
+# Size of text in memory per byte on disk.  If the estimate is too low, the group is sorted in several pieces.
 _TEXT_EXPANSION = 3
 
 
@@ -64,13 +65,14 @@ def cluster_groups(
     discard: Callable[[Iterable[str]], None],
     on_done: Callable[[int], None],
 ) -> list[RewriteResult]:
-    """Sort every group with the help of all workers; results are in the order of the tasks.
+    """Sort every group with all workers; results are in the order of the tasks.
 
-    Before a group writes files, ``will_write`` gets their records (:class:`.PlannedFile`).  ``discard`` gets the paths
-    that a failed group has written.  ``on_done`` is told how many groups are finished, again and again.
+    ``will_write`` is called with the records of a group's files (:class:`.PlannedFile`) before it writes them,
+    ``discard`` with the paths that a failed group has written, ``on_done`` repeatedly with the number of finished
+    groups.
 
     Raises:
-        StorageError: the engine broke, or the names could not be recorded.
+        StorageError: the engine failed, or the names could not be recorded.
     """
     if not tasks:
         return []
@@ -97,7 +99,7 @@ class _Exchange:
     splits: Sequence[SplitTask]
     lanes: Sequence[LaneTask]
     files_per_lane: int
-    """How many files a lane is expected to write."""
+    """The expected number of files of a lane."""
 
 
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
@@ -117,7 +119,7 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
 
 
 def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteResult:
-    """The tasks of a group by its samples; a result with the error, if a sample failed or found no rows."""
+    """The tasks of a group; a result with the error if a sample failed or the samples have no rows."""
     recipe = task.recipe
     assert recipe is not None
     error = next((sample.error for sample in samples if sample.error is not None), None)
@@ -156,7 +158,7 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
 
 
 def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[ZOrderCurve | None, tuple[Bound, ...]]:
-    """The z-order curve, if the recipe needs one, and the bounds of the ranges."""
+    """The z-order curve (``None``: rows are sorted by columns) and the bounds of the ranges."""
     recipe = task.recipe
     assert recipe is not None
     keys = [pa.concat_arrays(parts) for parts in zip(*(sample.values for sample in samples), strict=True)]
@@ -170,7 +172,7 @@ def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[
 
 
 def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:
-    """The inputs divided into the portions of split tasks, each with the number of its first row within the group.
+    """Divide the inputs into portions for split tasks, each with the number of its first row within the group.
 
     ``expansion`` is Arrow bytes per byte on disk.
     """
@@ -184,7 +186,7 @@ def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask
 
 
 def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
-    """The task with some of its inputs, and with those of its delete files that apply to them."""
+    """The task with some of its inputs and the delete files that apply to them."""
     needed = sorted({number for source in inputs for number in source.deletes})
     renumbered = {old: new for new, old in enumerate(needed)}
     return replace(
@@ -195,12 +197,8 @@ def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
 
 
 def _first_rows(task: RewriteTask) -> list[int]:
-    """The number of each input's first row within the group."""
-    firsts, total = [], 0
-    for source in task.inputs:
-        firsts.append(total)
-        total += source.record_count
-    return firsts
+    """The number of each input's first row within the group, and the number of all rows."""
+    return [0, *accumulate(source.record_count for source in task.inputs)]
 
 
 def _disk_bytes(task: RewriteTask) -> int:
@@ -208,7 +206,7 @@ def _disk_bytes(task: RewriteTask) -> int:
 
 
 def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:
-    """The group's result; that no row was lost is proven as for a group of one worker."""
+    """The group's result, with the same proof as for a group of one worker."""
     reports = [report for lane in lanes for report in lane.reports]
     read, deleted = sum(r.rows_read for r in reports), sum(r.rows_deleted for r in reports)
     written = tuple(file for lane in lanes for file in lane.written)
@@ -239,5 +237,4 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
 
 
 def _unreadable(found: Iterable[Sample | SplitReport]) -> dict[str, str]:
-    """What some work units of a group found that they cannot read."""
     return {path: why for one in found for path, why in one.unreadable.items()}

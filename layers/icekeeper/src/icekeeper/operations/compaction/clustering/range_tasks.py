@@ -1,4 +1,9 @@
-"""Tasks and results of workers that sort a file group together, and the key ranges they share."""
+"""Tasks and results of workers that sort a file group together, and the key ranges that they share.
+
+The rows of a group are cut into *ranges* of the sort key, each small enough to be sorted in memory.  Adjacent ranges
+form a *lane*: one worker sorts its ranges one after another and writes them into files.  Tasks and results are
+picklable.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +21,17 @@ from icekeeper.operations.compaction.proof import Evidence
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
 
-# Cuts sorted rows into ranges of about equal size, by bounds taken from a sample.
-#
-# A bound is a key and a row number.  Rows are numbered through the whole group, so that rows of equal keys can be cut
-# too: a group whose rows all have one key still becomes ranges that fit into memory, in the order of its rows.
-
-# Of a range: how much of it may come to lie in its neighbour.
+# A bound may move by one part of this many of a range.
 _EVEN_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a range begins: at a key, and among rows of that key at a row number within the group."""
+    """The start of a range: a key, and among rows of that key a row number within the group.
+
+    With row numbers, rows of equal keys can be cut too.  A group whose rows all have one key still becomes ranges that
+    fit into memory, in the order of its rows.
+    """
 
     key: tuple[Any, ...]
     row: int
@@ -46,10 +50,10 @@ def choose_bounds(
 
 
 def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Bound, ...]:
-    """The bounds of a sample along a curve of ``count`` cells, moved to where the curve itself divides evenly.
+    """Move the bounds of a sample to places that divide a curve of ``count`` cells evenly.
 
-    ``cells`` are those of the sample, sorted.  A bound stays where the curve has another share of the rows there than
-    of its cells: many rows with equal values are in one cell.
+    ``cells`` are the cells of the sample, sorted.  A bound stays if the share of rows before such a place differs from
+    the share of cells, because many rows with equal values are in one cell.
     """
     ranges, rows = len(bounds) + 1, len(cells)
     moved = []
@@ -64,7 +68,7 @@ def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Boun
 def cut(
     keys: Sequence[pa.Array], order: pa.Array, first_row: int, bounds: Sequence[Bound], columns: Sequence[KeyColumn]
 ) -> Iterator[tuple[int, pa.Array]]:
-    """Yield ``(range, indexes)`` for every range that rows of a batch fall into: indexes into the batch, sorted.
+    """Yield ``(range, indexes)`` for every range that has rows of a batch: indexes into the batch, sorted.
 
     ``order`` are all indexes of the batch, sorted; ``first_row`` is the number of its first row within the group.
     """
@@ -78,7 +82,7 @@ def cut(
         wanted = _places(bound.key, columns)
         low = bisect_left(range(len(order)), wanted, lo=start, key=key_at)
         high = bisect_right(range(len(order)), wanted, lo=low, key=key_at)
-        # Equal keys keep the order of their rows, so these numbers rise.
+        # Rows of equal keys keep their order, so these numbers rise.
         end = bisect_left(range(len(order)), bound.row - first_row, lo=low, hi=high, key=lambda p: order[p].as_py())
         if end > start:
             yield number, order.slice(start, end - start)
@@ -88,7 +92,7 @@ def cut(
 
 
 class _Place:
-    """A value that compares as its key column orders it: by direction, nulls first or last."""
+    """A value with the order of its key column: direction, nulls first or last."""
 
     __slots__ = ("_descending", "_null_side", "_value")
 
@@ -112,35 +116,28 @@ def _places(values: Sequence[Any], columns: Sequence[KeyColumn]) -> tuple[_Place
     return tuple(_Place(value, column) for value, column in zip(values, columns, strict=True))
 
 
-# What workers get and give back when several of them sort a file group: picklable values.
-#
-# A group's rows are cut into *ranges* of the sort key, each small enough to be sorted in memory.  Neighbouring ranges
-# form a *lane*: one worker sorts its ranges one after another and writes them into files.
-
 MB = 1024 * 1024
-# Planned Arrow bytes of a range: with the copy that sorting makes and a row group that is written, a worker needs
-# about half a gigabyte.
+# Planned Arrow bytes of a range.  With the copy for sorting and a row group, a worker needs about half a gigabyte.
 RANGE_BYTES = 64 * MB
 # Arrow bytes that are sorted at once before they are cut into ranges.
 RUN_BYTES = 32 * MB
-# At most so many Arrow bytes are sorted at once.  A range that is larger, because the sample misled, is sorted in
-# pieces, each written into files of its own.
+# The most Arrow bytes that are sorted at once.  A larger range, which the sample did not show, is sorted in pieces,
+# each written into files of its own.
 PIECE_BYTES = 4 * RANGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTask:
-    """Sample some inputs of a group."""
+    """Sample every ``step``-th row of some inputs of a group."""
 
     task: RewriteTask
     first_rows: tuple[int, ...]
     """Per input: the number of its first row within the group."""
     step: int
-    """Every ``step``-th row is taken."""
 
     @property
     def input_bytes(self) -> int:
-        """About what the key columns take of the files; see :class:`.ReadTask`."""
+        """Estimated bytes of the key columns in the files; see :class:`.ReadTask`."""
         recipe, columns = self.task.recipe, len(self.task.schema["fields"])
         keys = columns if recipe is None else len(recipe.columns)
         return self.task.input_bytes * min(keys, columns) // max(1, columns)
@@ -148,10 +145,9 @@ class SampleTask:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sampled sort keys."""
+    """Sampled sort keys: one array per key column."""
 
     values: tuple[pa.Array, ...]
-    """Per key column: the values of the sampled rows."""
     rows: tuple[int, ...]
     """The numbers of the sampled rows within the group."""
     row_bytes: float
@@ -163,16 +159,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """Read some inputs of a group and send every row to the lane that its key belongs to."""
+    """Read some inputs of a group and send every row to the lane of its key."""
 
     task: RewriteTask
     number: int
-    """Of the split task within the group."""
+    """The number of the split task within the group."""
     first_row: int
     """The number of the first row within the group."""
     curve: ZOrderCurve | None
     bounds: tuple[Bound, ...]
-    """Where each range but the first begins."""
+    """The start of each range but the first."""
     lanes: tuple[int, ...]
     """Per range: the number of its lane."""
 
@@ -188,7 +184,7 @@ class RunSlice:
 
     range: int
     run: tuple[int, int]
-    """The numbers of the split task and of the run within it; they put slices in the order of their rows."""
+    """The numbers of the split task and of the run within it; slices sorted by them are in the order of their rows."""
     arrow_bytes: int
     data: bytes
     """The rows as an Arrow IPC stream."""
@@ -196,12 +192,12 @@ class RunSlice:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """What a split task did; it is sent to the group's first lane."""
+    """The report of a split task, which is sent to the group's first lane."""
 
     rows_read: int
     rows_deleted: int
     evidence: Evidence
-    """Evidence of the rows that it sent to lanes."""
+    """Evidence of the rows sent to lanes."""
     seconds: float
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -214,12 +210,12 @@ class LaneTask:
 
     task: RewriteTask
     number: int
-    """Of the lane within the group; it numbers the files that the lane writes."""
+    """The number of the lane within the group, from which its file names follow."""
     curve: ZOrderCurve | None
     disk_ratio: float
     """Bytes on disk per Arrow byte of the inputs."""
     lanes: int = 1
-    """How many lanes the group has."""
+    """The number of lanes of the group."""
 
     def in_attempt(self, attempt: int) -> LaneTask:
         """The same lane with the file names of that attempt."""

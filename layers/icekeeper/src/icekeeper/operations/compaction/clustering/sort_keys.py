@@ -1,10 +1,9 @@
-"""Key columns that rows are sorted by (rule: claim-sort-order-truthfully), cells on a z-order curve, and rows in their
-order."""
+"""Sorts rows: key columns in Iceberg's order (rule: claim-sort-order-truthfully), or cells on a z-order curve."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,84 +31,72 @@ from icekeeper.machine.resources import task_cores
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
-# Sorts rows by integer keys, by counting digits (pure).
-#
-# Arrow compares rows key by key, unless a single key has few different values: then it counts them, several times as
-# fast.  So the keys of a row are packed into one number, each with as many bits as its values need, and that number is
-# sorted digit by digit, the lowest first (radix sort; every pass keeps the order of the one before).
-
-# Arrow counts up to 4,096 different values, and compares where there may be more.
-_DIGIT_BITS = 12
-# A signed 64-bit number without its sign.
-_MAX_BITS = 63
-# From so many digits on, Arrow sorts a single key as fast.
-_MAX_BITS_OF_ONE = 48
+# Rows to which a curve is fitted: a thousand or more for each file that one worker writes.
+_SAMPLED_ROWS = 32_768
+RowTaker: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
+"""Returns the rows of a batch with the given numbers, in the order of the numbers."""
 
 
-class _Field(NamedTuple):
-    """Where a key stands in the packed number."""
+class RowOrder:
+    """The order of rows of one schema: by a recipe's columns, or along a z-order curve."""
 
-    low: int
-    high: int
-    bits: int
+    def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
+        """Raises TableUnsupported when a column is not in the schema."""
+        self._values = SortKeys(recipe.columns, schema)
+        self._curve = curve
+        self.is_curve = curve is not None
+        self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
+
+    def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The values by which rows are compared: one array for each of ``columns``."""
+        values = self._values.of(batch)
+        return values if self._curve is None else [self._curve.keys(values)]
+
+    def indices(self, keys: Sequence[pa.Array]) -> pa.Array:
+        """The indexes of the rows in sorted order; rows of equal keys keep their order."""
+        return sorted_indices(keys, self.columns)
 
 
-def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array | None:
-    """The indexes of the rows in the order of the keys; rows of equal keys keep their order.
+def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.RecordBatch) -> ZOrderCurve | None:
+    """A curve fitted to the rows of ``batch``; ``None`` for recipes without z-order."""
+    if recipe.strategy is not Strategy.ZORDER:
+        return None
+    values = SortKeys(recipe.columns, schema).of(batch)
+    some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
+    return fit_curve([array.take(some) for array in values])
 
-    ``None`` where a key is no integer, or all keys together need too many bits.
+
+@contextmanager
+def row_taker() -> Iterator[RowTaker]:
+    """A function that takes rows of a batch on all cores of the task (rule: use-only-assigned-cores).
+
+    Arrow itself takes one column after the other.
     """
-    if not all(isinstance(key, pa.Array) and pa.types.is_signed_integer(key.type) for key in keys):
-        return None
-    fields = [_field(key) for key in keys]
-    bits = sum(field.bits for field in fields)
-    if bits > (_MAX_BITS if len(keys) > 1 else _MAX_BITS_OF_ONE):
-        return None
-    packed: pa.Array | None = None
-    for key, column, field in zip(keys, columns, fields, strict=True):
-        number = _number(key, column, field)
-        packed = number if packed is None else pc.bit_wise_or(pc.shift_left(packed, field.bits), number)
-    return _sorted(packed, bits)
+    cores = task_cores()
+    if cores == 1:
+        yield _taken
+        return
+    with WorkThreads(cores, thread_name_prefix="take") as pool:
+
+        def taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
+            columns = pool.map(lambda column: column.take(numbers), batch.columns)
+            return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
+
+        yield taken
 
 
-def _field(key: pa.Array) -> _Field:
-    bounds = pc.min_max(key).as_py()
-    if bounds["min"] is None:
-        return _Field(0, 0, 0)
-    # One value more, for null.
-    return _Field(bounds["min"], bounds["max"], (bounds["max"] - bounds["min"] + bool(key.null_count)).bit_length())
+def _taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
+    return batch.take(numbers)
 
 
-def _number(key: pa.Array, column: KeyColumn, field: _Field) -> pa.Array:
-    """The key as a number from 0 that rises in the order of the column."""
-    wide = key.cast(pa.int64())
-    number = pc.subtract(field.high, wide) if column.descending else pc.subtract(wide, field.low)
-    if not key.null_count:
-        return number
-    if column.nulls_first:
-        return pc.fill_null(pc.add(number, 1), 0)
-    return pc.fill_null(number, field.high - field.low + 1 if field.bits else 0)
-
-
-def _sorted(packed: pa.Array, bits: int) -> pa.Array:
-    order: pa.Array | None = None
-    for shift in range(0, max(1, bits), _DIGIT_BITS):
-        digit = pc.bit_wise_and(pc.shift_right(packed, shift), (1 << _DIGIT_BITS) - 1).cast(pa.uint16())
-        order = pc.array_sort_indices(digit) if order is None else order.take(pc.array_sort_indices(digit.take(order)))
-    return order
-
-
-# Computes the key columns that rows are sorted by, in types whose Arrow order is Iceberg's order
-# (rule: claim-sort-order-truthfully).
-#
-# Source: specification, "Sorting" and "Partition Transforms"; Java's ``Comparators``.  Floats become integers of the
-# same order: -0.0 below 0.0, NaN above all numbers.  Where only the order of a transform's results matters (truncated
-# numbers, years of dates), any number that rises with the result is used instead of it.
+# Keys have types whose order in Arrow is Iceberg's order (specification, "Sorting" and "Partition Transforms"; Java's
+# ``Comparators``).  Floats become integers of the same order: -0.0 below 0.0, NaN above all numbers.  A transform's
+# result may be replaced by any number that rises with it (truncated numbers, years of dates).
 
 _KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
 _MICROS, _NANOS = 10**6, 10**9
-# The type as which a bucket transform hashes raw values: int and date hash as long (specification, appendix B).
+# The type with which a bucket transform hashes raw values: int and date hash as long (specification, appendix B).
 _HASHED: Mapping[str, IcebergType] = {
     "int": LongType(),
     "long": LongType(),
@@ -119,7 +106,7 @@ _HASHED: Mapping[str, IcebergType] = {
     "timestamptz": TimestampType(),
     "timestamp_ns": TimestampNanoType(),
     "timestamptz_ns": TimestampNanoType(),
-    "string": BinaryType(),  # both hash their bytes, and text need not be UTF-8
+    "string": BinaryType(),  # both hash their bytes, and text may not be UTF-8
     "binary": BinaryType(),
     "uuid": UUIDType(),
 }
@@ -129,11 +116,11 @@ class SortKeys:
     """Computes the key columns of batches of one Iceberg schema."""
 
     def __init__(self, columns: Sequence[KeyColumn], table_schema: Mapping[str, Any]) -> None:
-        """Raises TableUnsupported when a column is not in the schema or its transform is not known."""
+        """Raises TableUnsupported if a column is not in the schema or its transform is unknown."""
         self._sources = [_source(column, table_schema) for column in columns]
 
     def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns of a batch, its rows in the same order."""
+        """The key columns of a batch."""
         return [to_key(_child(batch.column(path[0]), path[1:])) for path, to_key in self._sources]
 
 
@@ -161,13 +148,21 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
 
 
 def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatch) -> pa.Array:
-    """The values of a column of the batch, which may lie in structs.
+    """The values of a column of the batch, which may be inside structs.
 
     Raises:
         TableUnsupported: the column is not in the schema.
     """
     path, _ = _find(field_id, schema["fields"])
     return _child(batch.column(path[0]), path[1:])
+
+
+def holds_column(field: Mapping[str, Any], ids: Container[int]) -> bool:
+    """Whether a field of a schema is one of these columns, or a struct that contains one."""
+    if int(field["id"]) in ids:
+        return True
+    kind = field["type"]
+    return isinstance(kind, Mapping) and kind["type"] == "struct" and any(holds_column(f, ids) for f in kind["fields"])
 
 
 def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _KeyFunction]:
@@ -227,22 +222,19 @@ def _ordered(array: pa.Array) -> pa.Array:
         return array.view(pa.int64())
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
-    # As bytes, which have the same order, because some writers write text that is no UTF-8 (rule: text-byte-for-byte).
+    # As bytes, which have the same order, because some writers write text that is not UTF-8 (rule: text-byte-for-byte).
     return array.view(pa.binary()) if pa.types.is_string(kind) else array
 
 
 def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array:
-    """Floats as integers of the same order.
-
-    The bits of negative floats fall as the numbers rise, so all of them but the sign are inverted.
-    """
+    """Floats as integers of the same order: all bits of negative floats but the sign are inverted."""
     one_nan = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
     bits = one_nan.view(bits_type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits_type)), pc.bit_wise_xor(bits, pa.scalar(mask, bits_type)), bits)
 
 
 def _utc(array: pa.Array) -> pa.Array:
-    """Timestamps without their zone: transforms take them in UTC."""
+    """Timestamps without their zone, because transforms use UTC."""
     return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
 
 
@@ -252,7 +244,7 @@ def _months(array: pa.Array, *, whole_years: bool) -> pa.Array:
 
 
 def _floor_divided(array: pa.Array, divisor: int) -> pa.Array:
-    """The quotients rounded down, as transforms do it; Arrow rounds towards zero."""
+    """The quotients rounded down, as in transforms; Arrow rounds towards zero."""
     wide = array.cast(pa.int64())
     quotient = pc.divide(wide, divisor)
     is_below = pc.and_(pc.less(wide, 0), pc.not_equal(pc.multiply(quotient, divisor), wide))
@@ -267,13 +259,13 @@ def _truncation(width: int, kind: str) -> _KeyFunction:
     if kind == "binary":
         return lambda array: pc.binary_slice(array, 0, width)
     decimal = _decimal_type(kind)
-    # Truncating downwards may need a digit more than the type has.
+    # Truncating downwards may need one digit more than the type has.
     target = pa.decimal256(decimal.precision + 1, decimal.scale)
     return _by_value(TruncateTransform(width).transform(decimal), target)
 
 
 def _first_characters(array: pa.Array, width: int) -> pa.Array:
-    """So many characters of texts, as bytes; a byte that is of no character counts as one."""
+    """The first ``width`` characters of texts, as bytes; an invalid byte counts as a character."""
     try:
         return pc.utf8_slice_codeunits(array, 0, width).view(pa.binary())
     except pa.ArrowInvalid:
@@ -304,42 +296,102 @@ def _decimal_type(kind: str) -> DecimalType:
     return DecimalType(precision, scale)
 
 
-# Gives each row its cell on a z-order curve, which keeps rows near each other whose values are near.
-#
-# A z-order curve takes turns with the bits of its columns (Morton 1966).  Here every bit is fitted to a sample: it
-# halves the rows that have the same bits before it, at their median in the column whose turn it is (a k-d tree, Bentley
-# 1975). So neither skewed values nor columns that depend on each other leave cells empty, and any power of two of files
-# that divides the curve evenly gets bounds that do not overlap. Iceberg-Java interleaves the leading bytes of
-# the values themselves instead, which a skewed column or a common string prefix spoils.
+# Arrow compares rows key by key, unless a single key has few different values: then it counts them, which is several
+# times faster.  So the integer keys of a row are packed into one number, each with as many bits as its values need.
+# That number is sorted digit by digit, the lowest first (radix sort; every pass keeps the order of the one before).
+
+# Arrow counts up to 4,096 different values, and compares if there may be more.
+_DIGIT_BITS = 12
+# A signed 64-bit number without its sign.
+_MAX_BITS = 63
+# With more bits, Arrow sorts a single key as fast.
+_MAX_BITS_OF_ONE = 48
+
+
+class _Field(NamedTuple):
+    """The range of a key and its bits in the packed number."""
+
+    low: int
+    high: int
+    bits: int
+
+
+def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array | None:
+    """As :func:`sorted_indices`; ``None``: a key is no integer, or all keys together need too many bits."""
+    if not all(isinstance(key, pa.Array) and pa.types.is_signed_integer(key.type) for key in keys):
+        return None
+    fields = [_field(key) for key in keys]
+    bits = sum(field.bits for field in fields)
+    if bits > (_MAX_BITS if len(keys) > 1 else _MAX_BITS_OF_ONE):
+        return None
+    packed: pa.Array | None = None
+    for key, column, field in zip(keys, columns, fields, strict=True):
+        number = _number(key, column, field)
+        packed = number if packed is None else pc.bit_wise_or(pc.shift_left(packed, field.bits), number)
+    return _sorted(packed, bits)
+
+
+def _field(key: pa.Array) -> _Field:
+    bounds = pc.min_max(key).as_py()
+    if bounds["min"] is None:
+        return _Field(0, 0, 0)
+    # One value more, for null.
+    return _Field(bounds["min"], bounds["max"], (bounds["max"] - bounds["min"] + bool(key.null_count)).bit_length())
+
+
+def _number(key: pa.Array, column: KeyColumn, field: _Field) -> pa.Array:
+    """The key as a number from 0 that rises in the order of the column."""
+    wide = key.cast(pa.int64())
+    number = pc.subtract(field.high, wide) if column.descending else pc.subtract(wide, field.low)
+    if not key.null_count:
+        return number
+    if column.nulls_first:
+        return pc.fill_null(pc.add(number, 1), 0)
+    return pc.fill_null(number, field.high - field.low + 1 if field.bits else 0)
+
+
+def _sorted(packed: pa.Array, bits: int) -> pa.Array:
+    order: pa.Array | None = None
+    for shift in range(0, max(1, bits), _DIGIT_BITS):
+        digit = pc.bit_wise_and(pc.shift_right(packed, shift), (1 << _DIGIT_BITS) - 1).cast(pa.uint16())
+        order = pc.array_sort_indices(digit) if order is None else order.take(pc.array_sort_indices(digit.take(order)))
+    return order
+
+
+# A z-order curve alternates between the bits of its columns (Morton 1966), so rows with similar values get near cells.
+# Here every bit is fitted to a sample: it halves the rows that have the same bits before it, at their median in the
+# column whose turn it is (a k-d tree, Bentley 1975).  So cells are not empty, even with skewed values or columns that
+# depend on each other.  If a power of two of files divides the curve evenly, their bounds do not overlap.  Iceberg-Java
+# interleaves the leading bytes of the values instead, which is useless for a skewed column or a common string prefix.
 
 CURVE_BITS = 12
 """Bits of a cell: Arrow sorts that many by counting, and a sample of 100,000 rows has 24 in each of 4,096 cells."""
-# Values become their rank among so many quantiles of a sample, which Arrow compares faster than text.
+# A value is replaced by its rank among this many quantiles of a sample, which Arrow compares faster than text.
 _QUANTILES = 1023
 _RANKS = _QUANTILES + 1
-# Beyond this share in the larger half, another column is asked.
+# If the larger half has a larger share, another column is tried.
 _EVEN_ENOUGH = 0.55
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """How one bit is found, for each combination of the bits before it."""
+    """The rule of one bit, for each combination of the bits before it."""
 
     columns: pa.Array
     """The column whose rank is compared."""
     medians: pa.Array
-    """Ranks from here on have the bit set."""
+    """The least rank for which the bit is set."""
 
     def cells(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
-        """The cells of rows with this bit behind the ones before."""
+        """Append this bit to the cells of rows."""
         bits = pc.greater_equal(self._compared(ranks, cells), self.medians.take(cells)).cast(pa.int16())
         return pc.add(pc.add(cells, cells), bits)
 
     def _compared(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
-        """The ranks of each row in the column that tells its bit."""
+        """The rank of each row in the column that decides its bit."""
         of_all = self.columns[0].as_py()
         if pc.all(pc.equal(self.columns, of_all)).as_py():
-            return ranks[of_all]  # several times as fast as a choice by row
+            return ranks[of_all]  # several times faster than a choice per row
         return pc.choose(self.columns.take(cells), *ranks)
 
 
@@ -354,7 +406,7 @@ class ZOrderCurve:
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
-        """The cell, as the one column to sort by."""
+        """The cell as the only column to sort by."""
         return (KeyColumn(0),)
 
     def keys(self, arrays: Sequence[pa.Array]) -> pa.Array:
@@ -363,12 +415,12 @@ class ZOrderCurve:
         cells = pa.repeat(pa.scalar(0, pa.int16()), len(ranks[0]))
         for level in self.levels:
             cells = level.cells(ranks, cells)
-        # A small sample tells only the first bits.
+        # A small sample has only the first bits.
         return pc.shift_left(cells, pa.scalar(CURVE_BITS - len(self.levels), pa.int16()))
 
 
 def fit_curve(sample: Sequence[pa.Array]) -> ZOrderCurve:
-    """A curve fitted to a sample: one array per column, the rows in any order."""
+    """Fit a curve to a sample: one array per column, the rows in any order."""
     quantiles = tuple(_quantiles(_searchable(array)) for array in sample)
     curve = ZOrderCurve(quantiles, ())
     ranks = [_ranks(some, array) for some, array in zip(quantiles, sample, strict=True)]
@@ -391,9 +443,9 @@ class _Halving(NamedTuple):
     """How one column divides the rows that have the same bits so far."""
 
     median: int
-    """The rank that divides them most evenly; ranks from here on are above."""
+    """The least rank of the upper half."""
     share: float
-    """Of the larger part."""
+    """The share of the larger half."""
 
 
 # All ranks are below.
@@ -422,7 +474,7 @@ def _halvings(ranks: pa.Array, cells: pa.Array, count: int) -> list[_Halving]:
 
 
 def _choose(turn: int, halvings: Sequence[_Halving]) -> tuple[int, _Halving]:
-    """The column to halve by: whose turn it is, or the first after it that divides evenly, or the best."""
+    """The column to halve by: from the one whose turn it is, the first that divides evenly, else the best."""
     in_turn = [(n % len(halvings), halvings[n % len(halvings)]) for n in range(turn, turn + len(halvings))]
     for column, halving in in_turn:
         if halving.share <= _EVEN_ENOUGH:
@@ -438,72 +490,12 @@ def _quantiles(values: pa.Array) -> pa.Array:
 
 
 def _ranks(quantiles: pa.Array, array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """How many of the quantiles are at or below each value; nulls are below all."""
+    """The number of quantiles at or below each value; nulls are below all."""
     return pc.fill_null(pc.search_sorted(quantiles, _searchable(array), side="right"), 0).cast(pa.int16())
 
 
 def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Arrow cannot search decimals: the nearest doubles have the same order, though some become equal."""
+    """Decimals as the nearest doubles, because Arrow cannot search decimals; their order is the same."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
-
-
-# Orders rows of one Iceberg schema as a recipe asks for, and puts them into that order.
-
-# Rows that a curve is fitted to: a thousand or more for each file that one worker writes of them.
-_SAMPLED_ROWS = 32_768
-RowTaker: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
-"""Gives the rows of a batch that have these numbers, in their order."""
-
-
-class RowOrder:
-    """Finds the order of rows: by the recipe's columns, or along a z-order curve fitted to a sample of the rows."""
-
-    def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
-        """Raises TableUnsupported when a column is not in the schema."""
-        self._values = SortKeys(recipe.columns, schema)
-        self._curve = curve
-        self.is_curve = curve is not None
-        self.columns: Sequence[KeyColumn] = recipe.columns if curve is None else curve.columns
-
-    def keys(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The values that rows are compared by: one array for each of ``columns``."""
-        values = self._values.of(batch)
-        return values if self._curve is None else [self._curve.keys(values)]
-
-    def indices(self, keys: Sequence[pa.Array]) -> pa.Array:
-        """The indexes of the rows in sorted order; rows of equal keys keep their order."""
-        return sorted_indices(keys, self.columns)
-
-
-def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.RecordBatch) -> ZOrderCurve | None:
-    """A curve fitted to these rows; ``None`` for recipes without z-order."""
-    if recipe.strategy is not Strategy.ZORDER:
-        return None
-    values = SortKeys(recipe.columns, schema).of(batch)
-    some = pa.arange(0, batch.num_rows, max(1, batch.num_rows // _SAMPLED_ROWS))
-    return fit_curve([array.take(some) for array in values])
-
-
-@contextmanager
-def row_taker() -> Iterator[RowTaker]:
-    """What takes rows, for as long as the context lasts, on all cores of the task (rule: use-only-assigned-cores).
-
-    Arrow takes one column after the other.
-    """
-    cores = task_cores()
-    if cores == 1:
-        yield _taken
-        return
-    with WorkThreads(cores, thread_name_prefix="take") as pool:
-
-        def taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
-            columns = pool.map(lambda column: column.take(numbers), batch.columns)
-            return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
-
-        yield taken
-
-
-def _taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
-    return batch.take(numbers)

@@ -1,4 +1,9 @@
-"""Work units that sort the rows of a file group, sample its keys, and write sorted files."""
+"""Work units that sort the rows of a file group: in one worker, or divided by key and sorted range by range.
+
+The second way is the fastest that was measured (platform: arrow-sorts-faster-than-spark): sample the key, cut the rows
+into ranges where they are read, send them as Arrow IPC bytes, and sort them where they arrive.  Every Arrow type can be
+sorted, because rows never become columns of Spark.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +32,13 @@ from icekeeper.operations.compaction.clustering.range_tasks import (
     SplitTask,
     cut,
 )
-from icekeeper.operations.compaction.clustering.sort_keys import CURVE_BITS, RowOrder, fitted_curve, row_taker
+from icekeeper.operations.compaction.clustering.sort_keys import (
+    CURVE_BITS,
+    RowOrder,
+    fitted_curve,
+    holds_column,
+    row_taker,
+)
 from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_task import RewriteTask, planned_sorted_files
@@ -41,313 +51,18 @@ from icekeeper.storage.local_files import scratch_folder
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
-# The work unit that samples sort keys: it reads the key columns of some files and takes every n-th row.
-
-
-def sample_keys(work: SampleTask) -> Sample:
-    """Sample the values that rows are compared by, also of deleted rows.
-
-    Never raises for what concerns only this group: the sample carries the error.
-    """
-    task, recipe = work.task, work.task.recipe
-    assert recipe is not None
-    storage = Storage(task.io_properties)
-    key_schema = {**task.schema, "fields": [f for f in task.schema["fields"] if _holds(f, recipe)]}
-    order = RowOrder(recipe, key_schema)
-    values: list[list[pa.Array]] = []
-    rows: list[int] = []
-    try:
-        for source, first_row in zip(task.inputs, work.first_rows, strict=True):
-            offset = 0
-            for batch in projected_rows(task.readable(source), key_schema, storage):
-                # Steps count through the whole file, not from the start of each batch.
-                some = pa.arange(-offset % work.step, max(-offset % work.step, batch.num_rows), work.step)
-                values.append([array.take(some) for array in order.keys(batch)])
-                rows.extend(first_row + offset + i for i in some.to_pylist())
-                offset += batch.num_rows
-        row_bytes = _row_bytes(task, storage)
-    except FileUnreadable as problem:
-        return Sample((), (), 0.0, str(problem), unreadable_files(task, storage))
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
-    columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
-    return Sample(tuple(columns), tuple(rows), row_bytes)
-
-
-def _holds(field: Mapping[str, Any], recipe: ClusterRecipe) -> bool:
-    """Whether a top-level column is or contains one of the recipe's."""
-    wanted = {column.field_id for column in recipe.columns}
-    stack = [field]
-    while stack:
-        current = stack.pop()
-        if current["id"] in wanted:
-            return True
-        if isinstance(current["type"], dict) and current["type"]["type"] == "struct":
-            stack.extend(current["type"]["fields"])
-    return False
-
-
-def _row_bytes(task: RewriteTask, storage: Storage) -> float:
-    """Arrow bytes per row with all columns, measured on the first batch that has rows."""
-    for source in task.inputs:
-        for batch in projected_rows(task.readable(source), task.schema, storage):
-            if batch.num_rows:
-                return float(batch.nbytes / batch.num_rows)
-    return 0.0
-
-
-# Writes sorted rows into files of about the target size.
-#
-# How many bytes rows take on disk is not known from their size in memory.  It is estimated from the bytes that the
-# inputs take, then from a sample of the sorted rows, encoded on trial, then from every row group that was really
-# written.
-
-_TRIAL_ROWS = 128 * 1024
-_TRIAL_SLICES = 8
-# Rows are handed to a file in so many steps, so that it misses its size by half a step at most.
-_STEPS_PER_FILE = 16
-# A file of a z-order curve is a stretch of it, unless that has so much less or more than its even share of the rows:
-# the sample is not exact, and of equal values there may be many.
-_SMALLEST_SHARE, _LARGEST_SHARE = 0.75, 1.25
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedSize:
-    """How large rows are in memory, and a first guess at the bytes that they take on disk."""
-
-    arrow_bytes: int
-    disk_bytes: float
-    parts: int = 1
-    """Into how many parts of equal size the z-order curve was divided before; the rows lie in one of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SortedPiece:
-    """Rows that were sorted together in memory."""
-
-    batch: pa.RecordBatch
-    order: pa.Array
-    """The row numbers of the batch, sorted."""
-    overlaps: bool = False
-    """Whether keys of the piece before lie between its own, so that both cannot share a sorted file."""
-    cells: pa.Array | None = None
-    """The cell of each row on a z-order curve, in sorted order; ``None``: the rows are sorted by columns."""
-
-    def slices(self, arrow_bytes: float, stretch_bits: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows in order, in batches of about ``arrow_bytes``, each with the number of its stretch of the curve.
-
-        A stretch has ``2 ** stretch_bits`` cells.
-        """
-        rows = self.batch.num_rows
-        step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
-        first = 0
-        with row_taker() as taken:
-            for stretch, end in self._stretches(stretch_bits):
-                for start in range(first, end, step):
-                    yield stretch, taken(self.batch, self.order.slice(start, min(step, end - start)))
-                first = end
-
-    def _stretches(self, bits: int) -> Iterator[tuple[int, int]]:
-        """The number of each stretch that has rows, and up to which row; all rows are one where there is no curve."""
-        if self.cells is None:
-            yield 0, self.batch.num_rows
-            return
-        runs = pc.run_end_encode(pc.shift_right(self.cells, pa.scalar(bits, self.cells.type)))
-        yield from zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """Stretches of neighbouring rows, spread over the piece."""
-        rows = self.batch.num_rows
-        length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
-        for i in range(_TRIAL_SLICES):
-            yield self.batch.take(self.order.slice(rows * i // _TRIAL_SLICES, length))
-
-
-def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The batches, at least one, as one; the list is emptied, and no more than one column is in memory twice."""
-    schema = batches[0].schema
-    chunks = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
-    batches.clear()
-    columns = []
-    while chunks:
-        columns.append(pa.concat_arrays(chunks.pop()))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:
-    """Sort rows that fit into memory: the rows stay where they are, only their order is found."""
-    keys = order.keys(batch)
-    indices = order.indices(keys)
-    return SortedPiece(batch, indices, overlaps, keys[0].take(indices) if order.is_curve else None)
-
-
-def write_sorted_files(
-    pieces: Iterable[SortedPiece],
-    task: RewriteTask,
-    recipe: ClusterRecipe,
-    storage: Storage,
-    size: ExpectedSize,
-    first_number: int = 0,
-) -> list[DataFile]:
-    """Write pieces one after another into files named by ``task.outputs``, numbered from ``first_number``.
-
-    ``size`` is that of all pieces together.
-
-    Raises:
-        StorageError, PolicyError: as :func:`write_data_file`; none of the files remains.
-    """
-    sizes = _FileSizes(recipe, size, task.most_files)
-    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task))
-    files: list[DataFile] = []
-    paths: list[str] = []
-    try:
-        while rows.has_more():
-            paths.append(task.outputs.path(first_number + len(paths)))
-            file = write_data_file(paths[-1], rows.of_one_file(), task, storage, on_row_group=sizes.observe)
-            if file is not None:
-                sizes.close(file.file_size_in_bytes)
-                files.append(replace(file, sort_order_id=recipe.order_id))
-    except BaseException:
-        storage.delete(paths)
-        raise
-    return files
-
-
-def _trial(piece: SortedPiece, task: RewriteTask) -> float:
-    """Bytes on disk per Arrow byte, found by writing a sample of the piece to a temporary file."""
-    sample = list(piece.sample())
-    share = sum(batch.num_rows for batch in sample) / max(1, piece.batch.num_rows)
-    task = replace(task, table_properties=for_sample(task.table_properties, share))
-    with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
-        file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, Storage({}))
-    return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
-
-
-class _FileSizes:
-    """Decides when a file is full.  The rest of the rows is divided anew after every observation."""
-
-    def __init__(self, recipe: ClusterRecipe, size: ExpectedSize, most_files: int | None) -> None:
-        self._recipe = recipe
-        self._files_left = most_files
-        self._left = size.arrow_bytes
-        self._in_file = 0
-        self._seen_arrow = self._seen_bytes = 0
-        self._size = size
-        self._stretches = 0
-        self.ratio = size.disk_bytes / max(1, size.arrow_bytes)
-
-    @property
-    def may_need_several(self) -> bool:
-        """Whether the rest may be more than one file, so that it matters how well the rows compress."""
-        return self.ratio * self._left >= self._recipe.target_bytes
-
-    @property
-    def step_bytes(self) -> float:
-        """Arrow bytes after which to ask again whether the file is full."""
-        return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
-
-    @property
-    def stretch_bits(self) -> int:
-        """Cells of as many bits make the stretch of a z-order curve that belongs into one file; decided once."""
-        if not self._stretches:
-            self._stretches = self._recipe.output_count(self._size.arrow_bytes * self.ratio)
-        return max(0, CURVE_BITS - (self._stretches * self._size.parts).bit_length() + 1)
-
-    def is_full(self, *, begins_stretch: bool) -> bool:
-        """Whether what comes next, perhaps the first of a stretch of the curve, belongs into another file."""
-        if self._recipe.strategy is Strategy.SORT:
-            return self._is_full_by_size
-        even = self._size.arrow_bytes / self._stretches
-        if self._files_left == 1 or self._left < _SMALLEST_SHARE * even:
-            return False
-        # Equal values lie in one cell, however many they are.
-        return self._in_file >= even * (_SMALLEST_SHARE if begins_stretch else _LARGEST_SHARE)
-
-    @property
-    def _is_full_by_size(self) -> bool:
-        whole = self._in_file + max(0, self._left)
-        count = self._recipe.output_count(whole * self.ratio)
-        if self._files_left is not None:
-            count = min(count, self._files_left)
-        return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
-
-    def feed(self, arrow_bytes: int) -> None:
-        """Note that rows of ``arrow_bytes``, their size in memory as Arrow, go into the current file."""
-        self._in_file += arrow_bytes
-        self._left -= arrow_bytes
-
-    def observe(self, file_bytes: int) -> None:
-        """The current file has ``file_bytes`` now that everything fed to it is written."""
-        self.ratio = (self._seen_bytes + file_bytes) / max(1, self._seen_arrow + self._in_file)
-
-    def close(self, file_bytes: int) -> None:
-        """The current file is complete with ``file_bytes``; what is fed from now on goes into the next one."""
-        self.observe(file_bytes)
-        self._seen_arrow += self._in_file
-        self._seen_bytes += file_bytes
-        self._in_file = 0
-        if self._files_left is not None:
-            self._files_left -= 1
-
-
-class _Rows:
-    """The slices of all pieces, cut into files."""
-
-    def __init__(self, pieces: Iterable[SortedPiece], sizes: _FileSizes, trial: Callable[[SortedPiece], float]) -> None:
-        self._sizes = sizes
-        self._slices = self._flat(pieces, trial)
-        self._next = next(self._slices, None)
-        self._stretch: int | None = None
-
-    def has_more(self) -> bool:
-        return self._next is not None
-
-    def of_one_file(self) -> Iterator[pa.RecordBatch]:
-        """The slices of the next file: at least one, until it is full or the next slice cannot follow in order."""
-        is_first = True
-        while self._next is not None:
-            stretch, batch, must_start_file = self._next
-            if not is_first and (must_start_file or self._sizes.is_full(begins_stretch=stretch != self._stretch)):
-                return
-            is_first = False
-            self._stretch = stretch
-            self._sizes.feed(batch.nbytes)
-            yield batch
-            self._next = next(self._slices, None)
-
-    def _flat(
-        self, pieces: Iterable[SortedPiece], trial: Callable[[SortedPiece], float]
-    ) -> Iterator[tuple[int, pa.RecordBatch, bool]]:
-        is_first_piece = True
-        for piece in pieces:
-            if is_first_piece and self._sizes.may_need_several:
-                self._sizes.ratio = trial(piece)
-            is_first_piece = False
-            must_start_file = piece.overlaps
-            for stretch, batch in piece.slices(self._sizes.step_bytes, self._sizes.stretch_bits):
-                yield stretch, batch, must_start_file
-                must_start_file = False
-            del piece  # not while the next one is being sorted
-
-
-# Work units that sort the rows of a file group: whole in one worker, or split by key and sorted range by range.
-#
-# The fastest of the ways that were measured (platform: arrow-sorts-faster-than-spark): sample the key, cut the rows
-# into ranges where they are read, send them as Arrow IPC bytes, sort them where they arrive.  Every Arrow type can be
-# sorted so, because rows never become columns of Spark.
-
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
-# Files that one lane may write; their numbers start a lane's share of a group's names.
+# The most files of one lane; file numbers of a lane start at a multiple of it.
 _FILES_PER_LANE = 1000
 
 
 def write_clustered(
     rows: Iterator[pa.RecordBatch], task: RewriteTask, recipe: ClusterRecipe, storage: Storage
 ) -> tuple[DataFile, ...] | None:
-    """Sort all rows of a group and write them; ``None``, and no file, when one worker cannot hold them after all.
+    """Sort all rows of a group and write them; ``None`` and no file if they do not fit into one worker after all.
 
     Raises:
-        StorageError: an input cannot be read or an output not written; no output of this attempt is left.
+        StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
     """
     held = _taken(rows, PIECE_BYTES)
     if not held:
@@ -363,9 +78,9 @@ def write_clustered(
 
 
 def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
-    """Read the live rows of the inputs and yield them as ``(lane, slice)``, at the end a report for the first lane.
+    """Read the live rows of the inputs and yield them as ``(lane, slice)``, then a report for the first lane.
 
-    Never raises for what concerns only this group: the report says it.
+    Errors of this group alone are in the report, not raised.
     """
     started = time.perf_counter()
     tally = Tally()
@@ -400,9 +115,10 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
 
 
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
-    """Sort the rows that arrived, range by range, and write them; never raises for what concerns only this group.
+    """Sort the rows that arrived, range by range, and write them.
 
-    Slices arrive in any order, so they wait in files of a temporary directory, one per range.
+    Slices arrive in any order, so they wait in files of a temporary directory, one per range.  Errors of this group
+    alone are in the result, not raised.
     """
     started = time.perf_counter()
     task, recipe = lane.task, lane.task.recipe
@@ -434,12 +150,12 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
 
 
 def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
-    """The files that a lane may write if it becomes about ``expected`` of them, to be recorded beforehand."""
+    """The files that a lane may write if about ``expected`` are needed, to be recorded beforehand."""
     return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
 class _WaitingSlices:
-    """The run slices of one lane, kept in a folder, one file per range."""
+    """The run slices of one lane in a folder, one file per range."""
 
     def __init__(self, folder: Path) -> None:
         self.arrow_bytes = 0
@@ -489,7 +205,7 @@ def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, 
 
 
 def _taken(rows: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
-    """The next batches with rows, until they have ``limit`` Arrow bytes; none when there are no more rows."""
+    """The next batches with rows, until they have ``limit`` Arrow bytes; empty if there are no more rows."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
@@ -507,3 +223,274 @@ def _ipc_bytes(batch: pa.RecordBatch) -> bytes:
         writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def sample_keys(work: SampleTask) -> Sample:
+    """Read the key columns of some files and take every n-th row, deleted ones included.
+
+    Errors of this group alone are in the sample, not raised.
+    """
+    task, recipe = work.task, work.task.recipe
+    assert recipe is not None
+    storage = Storage(task.io_properties)
+    wanted = {column.field_id for column in recipe.columns}
+    key_schema = {**task.schema, "fields": [f for f in task.schema["fields"] if holds_column(f, wanted)]}
+    order = RowOrder(recipe, key_schema)
+    values: list[list[pa.Array]] = []
+    rows: list[int] = []
+    try:
+        for source, first_row in zip(task.inputs, work.first_rows, strict=True):
+            offset = 0
+            for batch in projected_rows(task.readable(source), key_schema, storage):
+                # Steps count through the whole file, not from the start of each batch.
+                some = pa.arange(-offset % work.step, max(-offset % work.step, batch.num_rows), work.step)
+                values.append([array.take(some) for array in order.keys(batch)])
+                rows.extend(first_row + offset + i for i in some.to_pylist())
+                offset += batch.num_rows
+        row_bytes = _row_bytes(task, storage)
+    except FileUnreadable as problem:
+        return Sample((), (), 0.0, str(problem), unreadable_files(task, storage))
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
+        return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
+    columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
+    return Sample(tuple(columns), tuple(rows), row_bytes)
+
+
+def _row_bytes(task: RewriteTask, storage: Storage) -> float:
+    """Arrow bytes per row with all columns, measured on the first batch that has rows."""
+    for source in task.inputs:
+        for batch in projected_rows(task.readable(source), task.schema, storage):
+            if batch.num_rows:
+                return float(batch.nbytes / batch.num_rows)
+    return 0.0
+
+
+# The size of rows on disk is estimated first from the size of the inputs, then from a sample of the sorted rows that is
+# encoded on trial, then from every row group that is written.
+
+_TRIAL_ROWS = 128 * 1024
+_TRIAL_SLICES = 8
+# Rows are written to a file in this many steps, so that its size is wrong by half a step at most.
+_STEPS_PER_FILE = 16
+# A file has one stretch of a z-order curve, unless its share of the rows is this much less or more than an even one:
+# the sample is not exact, and there may be many equal values.
+_SMALLEST_SHARE, _LARGEST_SHARE = 0.75, 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSize:
+    """The size of rows in memory, and a first estimate of their size on disk."""
+
+    arrow_bytes: int
+    disk_bytes: float
+    parts: int = 1
+    """The number of equal parts of the z-order curve, of which the rows are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortedPiece:
+    """Rows that were sorted together in memory."""
+
+    batch: pa.RecordBatch
+    order: pa.Array
+    """The row numbers of the batch, sorted."""
+    overlaps: bool = False
+    """Whether its keys overlap those of the piece before, so that both cannot share a sorted file."""
+    cells: pa.Array | None = None
+    """The cell of each row on a z-order curve, in sorted order; ``None``: rows are sorted by columns."""
+
+    def slices(self, arrow_bytes: float, stretch_bits: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows in order, in batches of about ``arrow_bytes``, each with the number of its stretch of the curve.
+
+        A stretch has ``2 ** stretch_bits`` cells.
+        """
+        rows = self.batch.num_rows
+        step = max(1, min(BATCH_ROWS, int(rows * arrow_bytes / max(1, self.batch.nbytes))))
+        first = 0
+        with row_taker() as taken:
+            for stretch, end in self._stretches(stretch_bits):
+                for start in range(first, end, step):
+                    yield stretch, taken(self.batch, self.order.slice(start, min(step, end - start)))
+                first = end
+
+    def _stretches(self, bits: int) -> Iterator[tuple[int, int]]:
+        """The number and the end row of each stretch that has rows; without a curve there is one stretch."""
+        if self.cells is None:
+            yield 0, self.batch.num_rows
+            return
+        runs = pc.run_end_encode(pc.shift_right(self.cells, pa.scalar(bits, self.cells.type)))
+        yield from zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
+
+    def sample(self) -> Iterator[pa.RecordBatch]:
+        """Stretches of adjacent rows, spread over the piece."""
+        rows = self.batch.num_rows
+        length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
+        for i in range(_TRIAL_SLICES):
+            yield self.batch.take(self.order.slice(rows * i // _TRIAL_SLICES, length))
+
+
+def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One or more batches as one; the list is emptied, and at most one column is in memory twice."""
+    schema = batches[0].schema
+    chunks = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
+    batches.clear()
+    columns = []
+    while chunks:
+        columns.append(pa.concat_arrays(chunks.pop()))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False) -> SortedPiece:
+    """Find the order of rows that fit into memory, without moving them."""
+    keys = order.keys(batch)
+    indices = order.indices(keys)
+    return SortedPiece(batch, indices, overlaps, keys[0].take(indices) if order.is_curve else None)
+
+
+def write_sorted_files(
+    pieces: Iterable[SortedPiece],
+    task: RewriteTask,
+    recipe: ClusterRecipe,
+    storage: Storage,
+    size: ExpectedSize,
+    first_number: int = 0,
+) -> list[DataFile]:
+    """Write pieces one after another into files named by ``task.outputs``, numbered from ``first_number``.
+
+    ``size`` is the size of all pieces together.
+
+    Raises:
+        StorageError, PolicyError: as :func:`write_data_file`; none of the files remains.
+    """
+    sizes = _FileSizes(recipe, size, task.most_files)
+    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task))
+    files: list[DataFile] = []
+    paths: list[str] = []
+    try:
+        while rows.has_more():
+            paths.append(task.outputs.path(first_number + len(paths)))
+            file = write_data_file(paths[-1], rows.of_one_file(), task, storage, on_row_group=sizes.observe)
+            if file is not None:
+                sizes.close(file.file_size_in_bytes)
+                files.append(replace(file, sort_order_id=recipe.order_id))
+    except BaseException:
+        storage.delete(paths)
+        raise
+    return files
+
+
+def _trial(piece: SortedPiece, task: RewriteTask) -> float:
+    """Bytes on disk per Arrow byte, measured by writing a sample of the piece to a temporary file."""
+    sample = list(piece.sample())
+    share = sum(batch.num_rows for batch in sample) / max(1, piece.batch.num_rows)
+    task = replace(task, table_properties=for_sample(task.table_properties, share))
+    with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
+        file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, Storage({}))
+    return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
+
+
+class _FileSizes:
+    """Decides when a file is full; the remaining rows are divided anew after every observation."""
+
+    def __init__(self, recipe: ClusterRecipe, size: ExpectedSize, most_files: int | None) -> None:
+        self._recipe = recipe
+        self._files_left = most_files
+        self._left = size.arrow_bytes
+        self._in_file = 0
+        self._seen_arrow = self._seen_bytes = 0
+        self._size = size
+        self._stretches = 0
+        self.ratio = size.disk_bytes / max(1, size.arrow_bytes)
+
+    @property
+    def may_need_several(self) -> bool:
+        """Whether the remaining rows may be more than one file, so that their compression matters."""
+        return self.ratio * self._left >= self._recipe.target_bytes
+
+    @property
+    def step_bytes(self) -> float:
+        """Arrow bytes after which to check again whether the file is full."""
+        return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
+
+    @property
+    def stretch_bits(self) -> int:
+        """The stretch of a z-order curve for one file, as the number of bits of its cells; decided once."""
+        if not self._stretches:
+            self._stretches = self._recipe.output_count(self._size.arrow_bytes * self.ratio)
+        return max(0, CURVE_BITS - (self._stretches * self._size.parts).bit_length() + 1)
+
+    def is_full(self, *, begins_stretch: bool) -> bool:
+        """Whether the next rows, which may begin a stretch of the curve, belong into another file."""
+        if self._recipe.strategy is Strategy.SORT:
+            return self._is_full_by_size
+        even = self._size.arrow_bytes / self._stretches
+        if self._files_left == 1 or self._left < _SMALLEST_SHARE * even:
+            return False
+        # A stretch may be large: all equal values are in one cell.
+        return self._in_file >= even * (_SMALLEST_SHARE if begins_stretch else _LARGEST_SHARE)
+
+    @property
+    def _is_full_by_size(self) -> bool:
+        whole = self._in_file + max(0, self._left)
+        count = self._recipe.output_count(whole * self.ratio)
+        if self._files_left is not None:
+            count = min(count, self._files_left)
+        return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
+
+    def feed(self, arrow_bytes: int) -> None:
+        """Record that rows of ``arrow_bytes`` are added to the current file."""
+        self._in_file += arrow_bytes
+        self._left -= arrow_bytes
+
+    def observe(self, file_bytes: int) -> None:
+        """Record that the current file has ``file_bytes`` with all rows fed to it."""
+        self.ratio = (self._seen_bytes + file_bytes) / max(1, self._seen_arrow + self._in_file)
+
+    def close(self, file_bytes: int) -> None:
+        """Record that the current file is complete with ``file_bytes``; the next rows belong to the next file."""
+        self.observe(file_bytes)
+        self._seen_arrow += self._in_file
+        self._seen_bytes += file_bytes
+        self._in_file = 0
+        if self._files_left is not None:
+            self._files_left -= 1
+
+
+class _Rows:
+    """The slices of all pieces, cut into files."""
+
+    def __init__(self, pieces: Iterable[SortedPiece], sizes: _FileSizes, trial: Callable[[SortedPiece], float]) -> None:
+        self._sizes = sizes
+        self._slices = self._flat(pieces, trial)
+        self._next = next(self._slices, None)
+        self._stretch: int | None = None
+
+    def has_more(self) -> bool:
+        return self._next is not None
+
+    def of_one_file(self) -> Iterator[pa.RecordBatch]:
+        """The slices of the next file: one or more, until it is full or the next slice must start a file."""
+        is_first = True
+        while self._next is not None:
+            stretch, batch, must_start_file = self._next
+            if not is_first and (must_start_file or self._sizes.is_full(begins_stretch=stretch != self._stretch)):
+                return
+            is_first = False
+            self._stretch = stretch
+            self._sizes.feed(batch.nbytes)
+            yield batch
+            self._next = next(self._slices, None)
+
+    def _flat(
+        self, pieces: Iterable[SortedPiece], trial: Callable[[SortedPiece], float]
+    ) -> Iterator[tuple[int, pa.RecordBatch, bool]]:
+        is_first_piece = True
+        for piece in pieces:
+            if is_first_piece and self._sizes.may_need_several:
+                self._sizes.ratio = trial(piece)
+            is_first_piece = False
+            must_start_file = piece.overlaps
+            for stretch, batch in piece.slices(self._sizes.step_bytes, self._sizes.stretch_bits):
+                yield stretch, batch, must_start_file
+                must_start_file = False
+            del piece  # free it before the next one is sorted
