@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
 # Reserved field ids of position delete files (specification, "Reserved Field IDs").
@@ -29,7 +30,7 @@ DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
 # Types whose bounds rule out nothing: NaN lies outside all bounds, and Java orders uuids differently than their bytes.
-_UNCOMPARABLE = frozenset({"float", "double", "uuid"})
+_UNCOMPARABLE = FLOATS | {"uuid"}
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
@@ -220,11 +221,10 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 def decode_bound(kind: str, value: bytes) -> Any:
     """A bound as a raw value; ``None``: its length fits no width that the type was promoted from
     (rule: promoted-values-keep-old-width)."""
-    if kind in ("int", "long", "date"):
-        return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
-    if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):
-        # Four bytes are days, of a column that was a date: they cannot be compared.
-        return int.from_bytes(value, "little", signed=True) if len(value) == 8 else None
+    if kind in INTEGER_BITS:
+        # Four bytes of a timestamp are days, of a column that was a date: they cannot be compared.
+        widths = (8,) if PRIMITIVES[kind].per_second else (4, 8)
+        return int.from_bytes(value, "little", signed=True) if len(value) in widths else None
     if kind == "boolean":
         return value != b"\x00"
     return value

@@ -16,7 +16,7 @@ from icekeeper.metadata.avro_files import (
     record_of,
     writer_schema,
 )
-from icekeeper.metadata.avro_schemas import avro_name, column_type
+from icekeeper.metadata.avro_schemas import avro_name
 from icekeeper.metadata.avro_values import AvroTypes, Reader
 from icekeeper.metadata.entry_columns import (
     BYTES,
@@ -33,7 +33,8 @@ from icekeeper.metadata.entry_columns import (
     entry_columns,
     require_type,
 )
-from icekeeper.metadata.single_value import UNITS_PER_DAY, least_decimal
+from icekeeper.metadata.single_value import least_decimal
+from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY, column_type
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -119,7 +120,8 @@ def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]
     if field["transform"] != "identity":
         return 0
     kinds = (column_type(schema, int(field["source-id"])) for schema in schemas)
-    return UNITS_PER_DAY.get(next((kind for kind in kinds if kind is not None), ""), 0)
+    kind = next((kind for kind in kinds if kind is not None), "")
+    return UNITS_PER_DAY[kind] if kind in TIMESTAMPS else 0
 
 
 def partition_maker(

@@ -33,7 +33,6 @@ from icekeeper.metadata.avro_schemas import (
     manifest_header,
     manifest_list_schema,
     manifest_schema,
-    partition_type,
 )
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
@@ -47,6 +46,7 @@ from icekeeper.metadata.entry_columns import (
 )
 from icekeeper.metadata.manifest_read import decode_manifest, entry_status, inherited_file_number, inherited_number
 from icekeeper.metadata.single_value import least_decimal, summarise_partitions
+from icekeeper.metadata.transforms import partition_type
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
 # Writes container files of records that are encoded already, in deflated blocks.

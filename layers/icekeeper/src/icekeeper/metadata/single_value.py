@@ -12,6 +12,7 @@ from decimal import Context, Decimal
 from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.types import INTEGER_BITS, PRIMITIVES, TIMESTAMPS, UNITS_PER_DAY, decimal_of
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
 # Iceberg's binary single-value serialization (specification, appendix D) of raw values.
@@ -19,25 +20,15 @@ from icekeeper.model import PartitionFieldSummary, PartitionValue
 # A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
 # integer or its big-endian bytes, uuids and fixed as bytes.
 
-_INT32 = frozenset({"int", "date"})
-_INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_DAY_S = 86_400
-UNITS_PER_DAY = {
-    **dict.fromkeys(("timestamp", "timestamptz"), _DAY_S * 10**6),
-    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), _DAY_S * 10**9),
-}
-"""Of each type of timestamp, which may have been a date: its values were days, of four bytes
-(rule: promoted-values-keep-old-width)."""
+_INTEGER_FORMATS = {name: "<i" if bits == 32 else "<q" for name, bits in INTEGER_BITS.items()}
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def encode(iceberg_type: str, raw: Any) -> bytes:
     """The single-value bytes of a raw value of a primitive type."""
-    if iceberg_type in _INT32:
-        return struct.pack("<i", raw)
-    if iceberg_type in _INT64:
-        return struct.pack("<q", raw)
+    if iceberg_type in _INTEGER_FORMATS:
+        return struct.pack(_INTEGER_FORMATS[iceberg_type], raw)
     if iceberg_type == "float":
         return struct.pack("<f", raw)
     if iceberg_type == "double":
@@ -58,7 +49,7 @@ def decode(iceberg_type: str, value: bytes) -> Any:
     Raises:
         ValueError: the bytes are not a value of that type.
     """
-    if iceberg_type in _INT32 | _INT64:
+    if iceberg_type in INTEGER_BITS:
         if len(value) not in (4, 8):
             raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
         units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
@@ -147,8 +138,6 @@ def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | Non
 # dates as days, times and timestamps as micro- or nanoseconds, decimals unscaled, uuids, fixed and binary as bytes.
 
 _EPOCH = datetime.date(1970, 1, 1)
-_NANOS = {"time": 1000, "timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1, "timestamptz_ns": 1}
-"""Nanoseconds per stored unit."""
 _MOMENT = re.compile(
     r"(?:(?P<date>[+-]?\d{4,}-\d\d-\d\d)T)?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<frac>\d{1,9}))?)?"
     r"(?P<zone>Z|[+-]\d\d:\d\d)?"
@@ -183,14 +172,14 @@ def _raw(iceberg_type: str, value: Any) -> PartitionValue:
         return value
     if iceberg_type == "date":
         return (datetime.date.fromisoformat(value) - _EPOCH).days
-    if iceberg_type in _NANOS:
+    if iceberg_type in TIMESTAMPS or iceberg_type == "time":
         return _moment(iceberg_type, value)
     if iceberg_type == "uuid":
         return uuid.UUID(value).bytes
     if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
         return bytes.fromhex(value)
-    if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", iceberg_type):
-        unscaled = Decimal(value).scaleb(int(match[1]), _DECIMALS)
+    if decimal := decimal_of(iceberg_type):
+        unscaled = Decimal(value).scaleb(decimal[1], _DECIMALS)
         if unscaled != unscaled.to_integral_value():
             raise ValueError(value)
         return int(unscaled)
@@ -216,7 +205,7 @@ def _moment(iceberg_type: str, text: str) -> int:
         offset = (int(hours) * 60 + int(minutes)) * 60
         seconds -= offset if match["zone"][0] == "+" else -offset
     nanos = seconds * 1_000_000_000 + int((match["frac"] or "").ljust(9, "0"))
-    return nanos // _NANOS[iceberg_type]
+    return nanos // (10**9 // PRIMITIVES[iceberg_type].per_second)
 
 
 # Finds bounds of uuids that hold for readers of either order

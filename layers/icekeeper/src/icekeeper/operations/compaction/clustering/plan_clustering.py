@@ -19,6 +19,7 @@ from icekeeper.metadata.overlap_depth import (
     measure_depth,
     total_depth,
 )
+from icekeeper.metadata.transforms import KEEPS_ORDER, parse_transform
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
@@ -40,8 +41,6 @@ KeyRange: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 """Where the keys of a file begin and end."""
 # Nulls are a value of their own to a sort, at whichever end; which one does not matter to overlap.
 _NULL: Place = (-1,)
-# Transforms whose results rise with the value, so that bounds of the values are bounds of the key.
-_RISING = frozenset({"identity", "truncate", "year", "month", "day", "hour"})
 _WHOLE: KeyRange = ((BELOW_ALL,), (ABOVE_ALL,))
 
 
@@ -97,7 +96,8 @@ class Layout:
         """By the columns in turn, as long as the file has one single value of each; then by the next one."""
         same: tuple[Place, ...] = ()
         for column in self.columns:
-            if column.transform.partition("[")[0] not in _RISING:
+            # Bounds of the values are bounds of the key only where the transform keeps their order.
+            if parse_transform(column.transform)[0] not in KEEPS_ORDER:
                 return (*same, BELOW_ALL), (*same, ABOVE_ALL)
             ((low,), (high,)) = self._column_range(file, column)
             if low != high:
