@@ -1,4 +1,9 @@
-"""Encodes manifests and manifest lists of format versions 1 to 3, or copies entries still encoded."""
+"""Encodes manifests and manifest lists of format versions 1 to 3 (pure).
+
+Entries are encoded one by one, or copied from another manifest without decoding them in full.  Manifests can also be
+assembled from compressed blocks.  The counts, sequence number and partition summaries for the manifest list are
+computed from the entries, never copied (rule: count-manifests-from-entries).
+"""
 
 from __future__ import annotations
 
@@ -49,56 +54,163 @@ from icekeeper.metadata.single_value import least_decimal, summarise_partitions
 from icekeeper.metadata.transforms import partition_type
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
-# Writes container files of records that are encoded already, in deflated blocks.
-#
-# Source: Apache Avro 1.12 specification, "Object Container Files".
-
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-# As small as zlib's own level, in half of its time (platform: libdeflate-manifest-blocks).
+# Compresses as well as zlib's default level, in half the time (platform: libdeflate-manifest-blocks).
 _DEFLATE_LEVEL = 6
 
 
-def avro_long(value: int) -> bytes:
-    """An int or long as Avro encodes it: zig-zag, in groups of seven bits, in as few bytes as it needs."""
-    rest = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
+@dataclass(frozen=True, slots=True)
+class NewSnapshot:
+    """The snapshot that is being committed."""
+
+    snapshot_id: int
+    sequence_number: int
 
 
-def avro_block(records: Sequence[bytes]) -> bytes:
-    """A deflated block of these encoded records, without the marker behind it."""
-    payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
-    return avro_long(len(records)) + avro_long(len(payload)) + payload
+@dataclass(frozen=True, slots=True)
+class EncodedManifest:
+    """The bytes of a manifest, and its entry for the manifest list."""
+
+    data: bytes
+    manifest: ManifestFile
 
 
-def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks of about :data:`BLOCK_BYTES`, each as by :func:`avro_block`."""
-    waiting, size = [], 0
-    for record in records:
-        waiting.append(record)
-        size += len(record)
-        if size >= BLOCK_BYTES:
-            yield avro_block(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield avro_block(waiting)
+def encode_manifest(
+    metadata: TableMetadata,
+    *,
+    spec_id: int,
+    content: ManifestContent,
+    entries: Sequence[ManifestEntry],
+    path: str,
+    snapshot: NewSnapshot,
+) -> EncodedManifest:
+    """Encode one manifest, which ``snapshot`` stores at ``path``.
+
+    ADDED entries may have null sequence numbers and inherit the snapshot's.  EXISTING and DELETED entries carry their
+    own (rule: carry-entries-explicitly).
+
+    Raises:
+        ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
+        TableUnsupported: the format version or a partition type cannot be written.
+    """
+    types = partition_types(metadata, spec_id)
+    encoder = entry_encoder(metadata, spec_id)
+    data = container_of(empty_manifest(encoder, metadata, spec_id, content), avro_blocks(map(encoder.encoded, entries)))
+    live = [entry for entry in entries if entry.is_live]
+    sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
+
+    def count(status: EntryStatus) -> tuple[int, int]:
+        rows = [entry.file.record_count for entry in entries if entry.status is status]
+        return len(rows), sum(rows)
+
+    added, existing, deleted = count(EntryStatus.ADDED), count(EntryStatus.EXISTING), count(EntryStatus.DELETED)
+    manifest = ManifestFile(
+        manifest_path=path,
+        manifest_length=len(data),
+        partition_spec_id=spec_id,
+        content=content,
+        sequence_number=snapshot.sequence_number,
+        min_sequence_number=min(sequence_numbers, default=snapshot.sequence_number),
+        added_snapshot_id=snapshot.snapshot_id,
+        added_files_count=added[0],
+        existing_files_count=existing[0],
+        deleted_files_count=deleted[0],
+        added_rows_count=added[1],
+        existing_rows_count=existing[1],
+        deleted_rows_count=deleted[1],
+        partitions=summarise_partitions(types, [entry.file.partition for entry in entries]),
+    )
+    return EncodedManifest(data, manifest)
 
 
-def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
-    """A container file of these blocks; ``header`` is one with the codec ``deflate`` that has no block yet."""
-    marker = header[-SYNC_BYTES:]
-    return header + b"".join(part for block in blocks for part in (block, marker))
+def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
+    """A manifest without blocks: its header, which is mostly schemas."""
+    schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
+    header = manifest_header(metadata.format_version, schema, fields, spec_id, content)
+    return write_avro(encoder.schema, (), header)
 
 
-# Encodes manifest entries as Avro records of format versions 1 to 3.
-#
-# What is long in a file that was read from a manifest, such as metrics of columns, stays the bytes that it is
-# (rule: check-entries-kept-as-bytes).
+def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
+    """The result types of a spec's fields, in order.
+
+    Raises:
+        TableUnsupported: the spec, a transform or a source column is unknown.
+    """
+    spec = metadata.specs.get(spec_id)
+    if spec is None:
+        raise TableUnsupported(f"a manifest uses partition spec {spec_id}, which the table does not have")
+    return [partition_type(metadata.schemas_current_first, field) for field in spec["fields"]]
+
+
+def encode_manifest_list(
+    format_version: int,
+    manifests: Iterable[ManifestFile],
+    *,
+    snapshot_id: int,
+    parent_snapshot_id: int | None,
+    sequence_number: int,
+    first_row_id: int | None = None,
+) -> bytes:
+    """Encode the manifest list of one snapshot; ``first_row_id`` is required from v3 on.
+
+    Raises:
+        ValueError: a v3 list has no first row id.
+        TableUnsupported: the format version cannot be written.
+    """
+    if format_version >= 3 and first_row_id is None:
+        raise ValueError("a v3 manifest list needs the snapshot's first row id")
+    header = {
+        "snapshot-id": str(snapshot_id),
+        "parent-snapshot-id": "null" if parent_snapshot_id is None else str(parent_snapshot_id),
+        "format-version": str(format_version),
+    }
+    if format_version >= 2:
+        header["sequence-number"] = str(sequence_number)
+    if format_version >= 3:
+        header["first-row-id"] = str(first_row_id)
+    records = (_list_record(manifest, format_version) for manifest in manifests)
+    return write_avro(manifest_list_schema(format_version), records, header)
+
+
+def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
+    def counted(value: int | None) -> int | None:
+        # v2 requires counts.  Where a v1 writer left them out, commit.snapshot fills them in before.
+        if value is None and version >= 2:
+            raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
+        return value
+
+    return {
+        "manifest_path": manifest.manifest_path,
+        "manifest_length": manifest.manifest_length,
+        "partition_spec_id": manifest.partition_spec_id,
+        "content": int(manifest.content),
+        "sequence_number": manifest.sequence_number,
+        "min_sequence_number": manifest.min_sequence_number,
+        "added_snapshot_id": manifest.added_snapshot_id,
+        "added_files_count": counted(manifest.added_files_count),
+        "existing_files_count": counted(manifest.existing_files_count),
+        "deleted_files_count": counted(manifest.deleted_files_count),
+        "added_rows_count": counted(manifest.added_rows_count),
+        "existing_rows_count": counted(manifest.existing_rows_count),
+        "deleted_rows_count": counted(manifest.deleted_rows_count),
+        "partitions": None
+        if manifest.partitions is None
+        else [
+            {
+                "contains_null": s.contains_null,
+                "contains_nan": s.contains_nan,
+                "lower_bound": s.lower_bound,
+                "upper_bound": s.upper_bound,
+            }
+            for s in manifest.partitions
+        ],
+        "key_metadata": manifest.key_metadata,
+        "first_row_id": manifest.first_row_id,
+    }
+
+
+# Encoding of entries.
 
 # V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
 _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
@@ -106,33 +218,33 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Schemas:
-    """The schema of entries, whole and in parts: a record is encoded as its fields one after the other."""
+    """The schema of entries, whole and in parts: Avro encodes a record as its fields one after the other."""
 
     whole: AvroSchema
     before: AvroSchema
-    """Up to the first late field of the data file."""
+    """All fields before the first late field of the data file."""
     after: AvroSchema
-    """The fields of the data file behind its last late one."""
+    """The fields of the data file after the last late field."""
     late: Layout
-    """What lies between."""
+    """The fields between."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryEncoder:
-    """Encodes entries of one spec."""
+    """Encodes entries of one spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
+    (rule: check-entries-kept-as-bytes)."""
 
     schema: AvroSchema
     version: int
-    """The table's format version."""
     names: Sequence[str]
     """The Avro names of the partition fields."""
     widths: Mapping[str, int]
-    """Name of a decimal partition field → its bytes."""
+    """Decimal partition field → its bytes."""
     schemas: _Schemas
 
     def encoded(self, entry: ManifestEntry) -> bytes:
         """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
-        record, file, sink = self._record(entry), entry.file, io.BytesIO()
+        record, file, sink = _entry_record(entry, self.version, self.names, self.widths), entry.file, io.BytesIO()
         stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
         if stretch is None:
             record["data_file"] |= _late_values(file)
@@ -143,13 +255,9 @@ class EntryEncoder:
             fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
         return sink.getvalue()
 
-    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
-        """All values but those of late fields."""
-        return _entry_record(entry, self.version, self.names, self.widths)
-
 
 def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
-    """The encoder for entries of a spec in the table's format version.
+    """The encoder for entries of a spec, in the table's format version.
 
     Raises:
         TableUnsupported: the format version or a partition type cannot be written.
@@ -160,7 +268,7 @@ def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
     return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
 
 
-@lru_cache(maxsize=32)  # each takes longer to parse than a small manifest to write
+@lru_cache(maxsize=32)  # parsing a schema takes longer than writing a small manifest
 def _schemas(text: str) -> _Schemas:
     schema = json.loads(text)
     fields = record_of(schema, 2, "data_file")["fields"]
@@ -180,7 +288,7 @@ def _schemas(text: str) -> _Schemas:
 def _entry_record(
     entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
 ) -> dict[str, Any]:
-    # A file sequence number that another writer lost stays null, since nobody knows it.
+    # All values but those of late fields.  A file sequence number that another writer lost stays null.
     if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
         raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
     file = entry.file
@@ -227,7 +335,7 @@ def _late_values(file: DataFile) -> dict[str, Any]:
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:
-    """As a list, because fastavro takes a tuple in a union for (branch, value)."""
+    """fastavro reads a tuple in a union as (branch, value)."""
     return None if values is None else list(values)
 
 
@@ -236,7 +344,7 @@ def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | Non
 
 
 def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of decimal partition fields by name; narrower values of a promoted type are widened to them."""
+    """The bytes of decimal partition fields by name; narrower values, from before a promotion, are widened."""
     data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
     partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
     decimals: dict[str, int] = {}
@@ -257,169 +365,13 @@ def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
     return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
 
 
-# Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
+# Copying of entries.
 #
-# A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
-# entries themselves, never copied (rule: count-manifests-from-entries).
+# A manifest rewrite changes only an entry's status and its inherited values.  All other bytes are copied if the old
+# manifest encodes entries as Icekeeper does: Iceberg-Java does, for the same format version and spec.  Any other
+# manifest is decoded and encoded again.
 
-
-@dataclass(frozen=True, slots=True)
-class NewSnapshot:
-    """The snapshot that is being committed."""
-
-    snapshot_id: int
-    sequence_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedManifest:
-    """A manifest ready to be stored, and its entry for the manifest list."""
-
-    data: bytes
-    manifest: ManifestFile
-
-
-def encode_manifest(
-    metadata: TableMetadata,
-    *,
-    spec_id: int,
-    content: ManifestContent,
-    entries: Sequence[ManifestEntry],
-    path: str,
-    snapshot: NewSnapshot,
-) -> EncodedManifest:
-    """Encode one manifest of one spec and one content type, which ``snapshot`` will store at ``path``.
-
-    ADDED entries may leave their sequence numbers null, to inherit the snapshot's; EXISTING and DELETED entries carry
-    theirs explicitly (rule: carry-entries-explicitly).
-
-    Raises:
-        ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
-        TableUnsupported: the format version or a partition type cannot be written.
-    """
-    types = partition_types(metadata, spec_id)
-    encoder = entry_encoder(metadata, spec_id)
-    data = container_of(empty_manifest(encoder, metadata, spec_id, content), avro_blocks(map(encoder.encoded, entries)))
-    live = [entry for entry in entries if entry.is_live]
-    sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
-
-    def count(status: EntryStatus) -> tuple[int, int]:
-        rows = [entry.file.record_count for entry in entries if entry.status is status]
-        return len(rows), sum(rows)
-
-    added, existing, deleted = count(EntryStatus.ADDED), count(EntryStatus.EXISTING), count(EntryStatus.DELETED)
-    manifest = ManifestFile(
-        manifest_path=path,
-        manifest_length=len(data),
-        partition_spec_id=spec_id,
-        content=content,
-        sequence_number=snapshot.sequence_number,
-        min_sequence_number=min(sequence_numbers, default=snapshot.sequence_number),
-        added_snapshot_id=snapshot.snapshot_id,
-        added_files_count=added[0],
-        existing_files_count=existing[0],
-        deleted_files_count=deleted[0],
-        added_rows_count=added[1],
-        existing_rows_count=existing[1],
-        deleted_rows_count=deleted[1],
-        partitions=summarise_partitions(types, [entry.file.partition for entry in entries]),
-    )
-    return EncodedManifest(data, manifest)
-
-
-def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
-    """A manifest of that spec and content type before its first block: its schemas, above all."""
-    schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
-    header = manifest_header(metadata.format_version, schema, fields, spec_id, content)
-    return write_avro(encoder.schema, (), header)
-
-
-def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
-    """The Iceberg types of the partition values of a spec, field by field.
-
-    Raises:
-        TableUnsupported: the spec, a transform or a source column is unknown.
-    """
-    spec = metadata.specs.get(spec_id)
-    if spec is None:
-        raise TableUnsupported(f"a manifest uses partition spec {spec_id}, which the table does not have")
-    return [partition_type(metadata.schemas_current_first, field) for field in spec["fields"]]
-
-
-def encode_manifest_list(
-    format_version: int,
-    manifests: Iterable[ManifestFile],
-    *,
-    snapshot_id: int,
-    parent_snapshot_id: int | None,
-    sequence_number: int,
-    first_row_id: int | None = None,
-) -> bytes:
-    """Encode the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
-
-    Raises:
-        ValueError: a v3 list is given no first row id.
-        TableUnsupported: the format version cannot be written.
-    """
-    if format_version >= 3 and first_row_id is None:
-        raise ValueError("a v3 manifest list needs the snapshot's first row id")
-    header = {
-        "snapshot-id": str(snapshot_id),
-        "parent-snapshot-id": "null" if parent_snapshot_id is None else str(parent_snapshot_id),
-        "format-version": str(format_version),
-    }
-    if format_version >= 2:
-        header["sequence-number"] = str(sequence_number)
-    if format_version >= 3:
-        header["first-row-id"] = str(first_row_id)
-    records = (_list_record(manifest, format_version) for manifest in manifests)
-    return write_avro(manifest_list_schema(format_version), records, header)
-
-
-def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
-    def counted(value: int | None) -> int | None:
-        # v2 requires counts.  Where a v1 writer left them out, the caller must have filled them in (commit.snapshot).
-        if value is None and version >= 2:
-            raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
-        return value
-
-    return {
-        "manifest_path": manifest.manifest_path,
-        "manifest_length": manifest.manifest_length,
-        "partition_spec_id": manifest.partition_spec_id,
-        "content": int(manifest.content),
-        "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.min_sequence_number,
-        "added_snapshot_id": manifest.added_snapshot_id,
-        "added_files_count": counted(manifest.added_files_count),
-        "existing_files_count": counted(manifest.existing_files_count),
-        "deleted_files_count": counted(manifest.deleted_files_count),
-        "added_rows_count": counted(manifest.added_rows_count),
-        "existing_rows_count": counted(manifest.existing_rows_count),
-        "deleted_rows_count": counted(manifest.deleted_rows_count),
-        "partitions": None
-        if manifest.partitions is None
-        else [
-            {
-                "contains_null": s.contains_null,
-                "contains_nan": s.contains_nan,
-                "lower_bound": s.lower_bound,
-                "upper_bound": s.upper_bound,
-            }
-            for s in manifest.partitions
-        ],
-        "key_metadata": manifest.key_metadata,
-        "first_row_id": manifest.first_row_id,
-    }
-
-
-# Copies entries from one manifest into another without decoding them in full.
-#
-# Rewriting manifests changes only an entry's status and the values that it inherited.  If the old manifest encodes
-# entries as we do, as Iceberg-Java's manifests and ours of the same format version and spec do, everything else is
-# copied byte for byte.  Any other manifest is decoded and encoded anew.
-
-# The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
+# The decoded fields of a copied entry: those that may change, and those that the manifest list sums up.
 # By id: status, snapshot id and both sequence numbers; path, partition and record count.
 _HEAD = (0, 1, 3, 4)
 _FILE = (100, 102, 103)
@@ -428,22 +380,21 @@ _TAIL = (142, 143, 144, 145)
 
 
 class _UnusualEncodingError(Exception):
-    """A number is stored in more bytes than it needs: legal Avro, but such an entry cannot be copied byte for byte."""
+    """A number is stored in more bytes than it needs: legal in Avro, but its bytes cannot be predicted."""
 
 
 class StoredEntry(NamedTuple):
-    """A live entry, encoded as the EXISTING entry that it becomes."""
+    """A live entry, encoded with the status EXISTING."""
 
     partition: tuple[PartitionValue, ...]
     sequence_number: int
     file_path: str
     record_count: int
     data: bytes
-    """The whole entry, encoded for the table's format version and the entry's spec."""
 
 
 class EntryCopier:
-    """Copies the live entries of manifests of one spec, data and delete manifests alike."""
+    """Copies the live entries of data and delete manifests of one spec."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -456,10 +407,10 @@ class EntryCopier:
         self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        """The live entries, with every inherited value written out (rule: carry-entries-explicitly).
+        """The live entries, with every inherited value made explicit (rule: carry-entries-explicitly).
 
         Raises:
-            MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.
+            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit.
         """
         opened = open_avro(data, manifest.manifest_path)
         written = writer_schema(opened.schema_text)
@@ -500,7 +451,7 @@ class EntryCopier:
 
 
 class _Head(NamedTuple):
-    """How an entry begins, up to its data file: as it is encoded, and as the EXISTING entry that it becomes."""
+    """The fields of an entry before its data file: as they are encoded, and as those of the EXISTING entry."""
 
     old: bytes
     new: bytes
@@ -508,12 +459,10 @@ class _Head(NamedTuple):
 
 
 class _Heads(dict[tuple[Any, ...], "_Head | None"]):
-    """The heads of one manifest's entries by their values, which entries of one commit share; ``None`` of deleted ones.
-
-    ``is_numbered``: whether entries have sequence numbers, as from v2 on.
-    """
+    """The heads of one manifest by their values, which entries of one commit share; ``None`` for deleted entries."""
 
     def __init__(self, manifest: ManifestFile, *, is_numbered: bool) -> None:
+        """``is_numbered``: whether entries have sequence numbers, which is so from v2 on."""
         super().__init__()
         self._manifest, self._is_numbered = manifest, is_numbered
 
@@ -543,7 +492,7 @@ class _Heads(dict[tuple[Any, ...], "_Head | None"]):
 
 
 def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
-    """The values of each entry after its block."""
+    """Each entry's block and values."""
     for rows, block in opened.blocks(columns.reader.read_block):
         for values in rows:
             yield block, values
@@ -551,7 +500,7 @@ def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Se
 
 @lru_cache(maxsize=64)
 def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
-    """How to read what is needed of entries; ``decimals``: which partition fields are."""
+    """``decimals``: the positions of decimal partition fields."""
 
     def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
         values = list(record.values())
@@ -563,7 +512,7 @@ def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
 
 
 def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
-    """The encoded data file with the row id that it inherits; ``tail`` are the values of its last fields."""
+    """The encoded data file with its inherited row id; ``tail`` has the values of its last fields."""
     _, referenced_data_file, *numbers = tail
     rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
@@ -591,21 +540,19 @@ def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:
     return MetadataUnreadable(f"manifest {manifest.manifest_path} holds an entry without snapshot id")
 
 
-# Assembles manifests from Avro blocks that were compressed before.
-#
-# So the size of a manifest is known before it is written, and it can end where a partition ends.
+# Manifests assembled from compressed blocks: their size is known beforehand, and they can end where a partition ends.
 
 
 @dataclass(frozen=True, slots=True)
 class EntryBlock:
-    """One block of an Avro file without its sync marker, and what a manifest list needs to know of its entries."""
+    """One block of an Avro file without its sync marker, and its entries' totals for the manifest list."""
 
     data: bytes
     files: int
     rows: int
     min_sequence_number: int
     partitions: tuple[tuple[PartitionValue, ...], ...]
-    """The partitions of its entries, each once, in the order of the entries."""
+    """Each partition once, in the order of the entries."""
     ends_partition: bool
     """Whether no later block has entries of its last partition."""
 
@@ -616,15 +563,15 @@ class EntryBlock:
 
 
 def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
-    """Entries in partition order as blocks of about ``block_bytes`` before compression.
+    """Blocks of about ``block_bytes`` before compression; the entries are in partition order.
 
-    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.  Blocks are
-    compressed side by side on the cores that the task may use.
+    A block may have a quarter of that where a partition ends, so that most partitions end with a block.  Blocks are
+    compressed in parallel on the task's cores.
     """
     parts = _parts(entries, block_bytes)
     if (cores := task_cores()) == 1:
         return [_block(*part) for part in parts]
-    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:  # deflating is most of the work
+    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:
         return list(pool.map(lambda part: _block(*part), parts))
 
 
@@ -647,10 +594,10 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
 
 
 def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
-    """The entries of one partition after the other."""
+    """The entries, one list per partition."""
     run: list[StoredEntry] = []
     for entry in entries:
-        # Most entries share the object with the one before.  0.0 and -0.0 are equal, and two partitions.
+        # Most entries share their partition object with the one before.  repr, because 0.0 == -0.0 are two partitions.
         if run and entry.partition is not run[-1].partition and repr(entry.partition) != repr(run[-1].partition):
             yield run
             run = []
@@ -682,11 +629,11 @@ class ManifestAssembler:
 
     @property
     def header_bytes(self) -> int:
-        """The bytes of a manifest without any entry: mostly its schemas."""
+        """The bytes of a manifest without entries."""
         return len(self._header)
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
-        """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
+        """One manifest of EXISTING entries; the commit sets its sequence number and snapshot id."""
         data = container_of(self._header, (block.data for block in blocks))
         partitions = [partition for block in blocks for partition in block.partitions]
         manifest = ManifestFile(
@@ -705,3 +652,42 @@ class ManifestAssembler:
             partitions=summarise_partitions(self._types, partitions),
         )
         return EncodedManifest(data, manifest)
+
+
+# Avro container files of encoded records (Apache Avro 1.12 specification, "Object Container Files").
+
+
+def avro_long(value: int) -> bytes:
+    """An Avro int or long: zig-zag, in as few groups of seven bits as possible."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def avro_block(records: Sequence[bytes]) -> bytes:
+    """A deflated block of encoded records, without the sync marker after it."""
+    payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
+    return avro_long(len(records)) + avro_long(len(payload)) + payload
+
+
+def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of about ``BLOCK_BYTES`` before compression."""
+    waiting, size = [], 0
+    for record in records:
+        waiting.append(record)
+        size += len(record)
+        if size >= BLOCK_BYTES:
+            yield avro_block(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield avro_block(waiting)
+
+
+def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
+    """A container file of these blocks; ``header`` is a file with codec ``deflate`` and no blocks."""
+    marker = header[-SYNC_BYTES:]
+    return header + b"".join(part for block in blocks for part in (block, marker))
