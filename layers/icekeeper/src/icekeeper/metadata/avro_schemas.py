@@ -1,9 +1,9 @@
 """Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them
 (rule: avro-schemas-like-java).
 
-Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
-and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
-``V2Metadata``, ``V3Metadata`` (platform: duckdb-aborts-on-manifests).
+Every field has its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail and DuckDB
+aborts (platform: duckdb-aborts-on-manifests).  Source: specification, "Manifests", "Manifest Lists", and Java's
+``V1Metadata``, ``V2Metadata``, ``V3Metadata``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _list(element: Any, element_id: int) -> AvroSchema:
 
 
 def _decimal_bytes(precision: int) -> int:
-    """How many bytes a two's complement number of ``precision`` decimal digits needs."""
+    """The bytes of a two's complement number of ``precision`` decimal digits."""
     size = 1
     while 2 ** (8 * size - 1) < 10**precision:
         size += 1
@@ -55,7 +55,7 @@ def _decimal_bytes(precision: int) -> int:
 
 
 def _value_schema(iceberg_type: str, named: set[str]) -> Any:
-    """The Avro type of a partition value; ``named`` are the types defined so far, which are referred to by name."""
+    """The Avro type of a partition value; types in ``named`` are defined already and are referred to by name."""
     if iceberg_type == "unknown":
         return "null"
     schema: AvroSchema
@@ -87,7 +87,7 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
 
 
 def record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> AvroSchema:
-    """The schema of an Iceberg struct whose columns are primitive or such structs.
+    """The schema of an Iceberg struct of primitive columns and structs.
 
     Raises:
         TableUnsupported: a column's type cannot be written.

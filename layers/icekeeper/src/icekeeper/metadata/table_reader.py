@@ -1,4 +1,4 @@
-"""Reads a table's manifests, its delete files, and the paths of every file that it needs."""
+"""Reads a table's manifests, delete index, and the paths of all files that the table needs."""
 
 from __future__ import annotations
 
@@ -38,23 +38,21 @@ from icekeeper.model import (
     ManifestFile,
 )
 
-# Reads a table's manifest lists and manifests from its store; files are fetched ahead in parallel.
-
 ReadBytes: TypeAlias = Callable[[str], bytes]
 """The whole file at a path; raises StorageError."""
 
-# Enough requests at once to hide an object store's latency; at most so many manifests are held undecoded.
+# Enough parallel requests to hide an object store's latency.  At most this many manifests wait to be decoded.
 _PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """Reads the files that one metadata document refers to; every error names the file."""
+    """Reads manifest lists and manifests, fetched ahead in parallel; every error names the file."""
 
     metadata: TableMetadata
     read: ReadBytes
     on_live_file: Callable[[str], None] | None = None
-    """Called with paths of data and delete files of live entries that are read, of each folder with one at least."""
+    """Called with paths of live data and delete files; it gets at least one path of each folder."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from v1's inline list.
@@ -70,7 +68,7 @@ class TableReader:
         ]
 
     def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
-        """The manifests of many snapshots; one that several snapshots list is repeated.
+        """The manifests of many snapshots; a manifest that several snapshots list is repeated.
 
         Raises:
             MetadataUnreadable: a file is missing or damaged.
@@ -113,7 +111,7 @@ class TableReader:
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
     ) -> Iterator[LiveEntry]:
-        """Every live entry of the manifests, or only of data or delete manifests (``content``).
+        """Every live entry of the manifests; with ``content``, only of data or of delete manifests.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
@@ -167,14 +165,14 @@ class TableReader:
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (path, data) in zip(manifests, fetched, strict=True):
-            if len(data) < manifest.manifest_length:  # cut off between two blocks, it would just hold fewer entries
+            if len(data) < manifest.manifest_length:  # cut off between two blocks, it is valid with fewer entries
                 raise MetadataUnreadable(
                     f"manifest {path} has {len(data)} bytes, its manifest list says {manifest.manifest_length}"
                 )
             yield manifest, data
 
     def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
-        """The entries, each of which fits its manifest: of others readers believe the one or the other
+        """The entries, after a check that each fits its manifest: readers disagree on others
         (rule: refuse-ambiguous-tables)."""
         on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
         for entry in entries:
@@ -216,21 +214,21 @@ class TableReader:
         try:
             return self.read(path)
         except StorageError as error:
-            raise MetadataUnreadable(f"{kind} {error}") from error  # which names the path
+            raise MetadataUnreadable(f"{kind} {error}") from error  # the error names the path
 
 
-# Finds the files that a table needs, which is asked before every deletion.
+# The files that a table needs.  Every deletion depends on this list.
 #
-# A file is needed if any snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest entries
-# refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in it
+# A file is needed if a snapshot, the metadata log or a statistics entry refers to it.  DELETED manifest entries refer
+# to nothing; they only record history.  A Puffin file is needed while it contains a live deletion vector
 # (rule: what-a-table-needs).  Source: specification, "Snapshot Reference", "Table Statistics".
 
-# Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
+# In this file, Hadoop catalogs name the current metadata file.
 VERSION_HINT = "version-hint.text"
 
 
 def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
-    """Paths of the current metadata file, those of the metadata log, and the version hint of Hadoop catalogs."""
+    """Paths of the current metadata file, the metadata log's files, and the version hint of Hadoop catalogs."""
     files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
     files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
     files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
@@ -265,9 +263,9 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
 
 @dataclass(slots=True)
 class References:
-    """Follows the references of a table that changes meanwhile; manifests never change, so each is opened once.
+    """Follows the references of a table that changes meanwhile.  Manifests never change, so each is read once.
 
-    Every method returns only what none of them has returned before.
+    Each method skips snapshots and manifests that were followed before.
     """
 
     snapshots: set[int] = field(default_factory=set)
@@ -277,7 +275,7 @@ class References:
         """Paths of the manifest lists, manifests, data and delete files of the snapshots.
 
         Raises:
-            MetadataUnreadable: something needed to know the references cannot be read.
+            MetadataUnreadable: a manifest list or manifest is missing or damaged.
         """
         new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
         listed = self.listed(reader, new)
@@ -308,32 +306,32 @@ class References:
 
 
 def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:
-    """Paths of every file that the table needs, as its metadata spells them.
+    """Paths of every file that the table needs, spelled as in its metadata.
 
-    If ``references`` were followed before, files of snapshots are returned only if they are new.
+    Snapshots and manifests that ``references`` has followed before are skipped.
 
     Raises:
-        MetadataUnreadable: something needed to know the references cannot be read.
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
     return set(reachable_paths(reader, metadata_location, References() if references is None else references))
 
 
 def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
-    """As :func:`reachable_files`, but one by one, some repeatedly: the paths of a large table do not fit into a set.
+    """As :func:`reachable_files`, but as an iterator, with duplicates: a large table's paths do not fit into a set.
 
     Raises:
-        MetadataUnreadable: something needed to know the references cannot be read.
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
     yield from metadata_files(reader.metadata, metadata_location)
     yield from statistics_files(reader.metadata)
     yield from references.follow(reader, reader.metadata.snapshots.values())
 
 
-# Reads the delete files of a snapshot: what each of them reaches, and which stand elsewhere than their data file.
+# Delete files.
 
 
 def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
-    """The index of the live delete files in some of the table's manifests; data manifests are skipped.
+    """The index of the live delete files in these manifests; data manifests are skipped.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.
@@ -346,10 +344,10 @@ def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> Dele
 
 
 def deletes_standing_elsewhere(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[LiveEntry]:
-    """The live deletes of a snapshot that name a live data file of another spec or partition
+    """The live delete files that name a live data file of another spec or partition
     (rule: named-deletes-reach-anywhere, platform: java-checks-delete-partition).
 
-    Data manifests are opened only where a delete names its file.
+    Data manifests are read only if a delete file names its data file.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged.
