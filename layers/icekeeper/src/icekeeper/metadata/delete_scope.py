@@ -29,15 +29,14 @@ from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
-# Types whose bounds rule out nothing: NaN lies outside all bounds, and Java orders uuids differently than their bytes.
+# Types whose bounds exclude nothing: NaN is outside all bounds, and Java does not order uuids by their bytes.
 _UNCOMPARABLE = FLOATS | {"uuid"}
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, NaN of whatever bits is one
-    (rule: nan-is-one-value)."""
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one (rule: nan-is-one-value)."""
     return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
 
 
@@ -51,7 +50,7 @@ def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
 
 
 def may_stand_elsewhere(metadata: TableMetadata) -> bool:
-    """Whether a table has more than one place, of spec and partition, at which files can stand."""
+    """Whether the files of a table can have different specs or partitions."""
     return len(metadata.specs) > 1 or not all(is_unpartitioned(spec) for spec in metadata.specs.values())
 
 
@@ -91,7 +90,7 @@ class DeleteIndex:
         yield from self.global_equality
 
     def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
-        """The deletes that may remove rows of a live data file, judged by bounds too; ``types`` by column id."""
+        """The deletes that may remove rows of a live data file, also by their bounds; ``types`` by column id."""
         for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
             is_equality = entry.file.content is FileContent.EQUALITY_DELETES
             if not is_equality or may_match(entry.file, data.file, types):
@@ -181,7 +180,7 @@ def named_file(delete: DataFile) -> str | None:
 
 
 def may_name(delete: DataFile, path: str) -> bool:
-    """Whether a position delete file may hold positions of a data file, by its reference or its bounds of paths."""
+    """Whether a position delete file may contain positions of a data file, by its reference or its path bounds."""
     if delete.referenced_data_file is not None:
         return delete.referenced_data_file == path
     encoded = path.encode()
