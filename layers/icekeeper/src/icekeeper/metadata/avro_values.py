@@ -241,23 +241,6 @@ def keyed_reader(value: Reader) -> Reader:
     return pairs
 
 
-def empty_items_reader(item: Reader) -> Reader:
-    """Reads an array of items that take no bytes: only a limit bounds their number."""
-    most = _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ
-
-    def items(data: bytes, at: int) -> tuple[list[Any], int]:
-        values: list[Any] = []
-        count, at = _block_items(data, at)
-        while count:
-            if len(values) + count > most:
-                raise ValueError(f"an array has {len(values) + count} items that take no bytes")
-            values += (item(data, at)[0] for _ in range(count))
-            count, at = _block_items(data, at)
-        return values, at
-
-    return items
-
-
 def skip_empty_items(data: bytes, at: int) -> int:
     """Skips an array of items that take no bytes, without looping over them."""
     count, at = _block_items(data, at)
@@ -429,11 +412,10 @@ class AvroTypes:
             return then(read_long, symbols.__getitem__)
         if kind == "array":
             item = self.reader(schema["items"])
-            return (
-                empty_items_reader(item)
-                if self.skipper(schema["items"]) is skip_null
-                else array_reader(item, self._most_items)
-            )
+            if self.skipper(schema["items"]) is not skip_null:
+                return array_reader(item, self._most_items)
+            # Items that take no bytes: only a limit bounds their number.
+            return array_reader(item, _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ)
         if kind == "map":
             value = self.reader(schema["values"])
             return then(array_reader(_pair_reader(value), self._most_items), dict)

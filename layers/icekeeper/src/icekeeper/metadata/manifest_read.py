@@ -118,43 +118,23 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     return found
 
 
-def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
+def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
+    values = {name: value for name, value in record.items() if value is not None}
     try:
-        summaries = record.get("partitions")
-        return ManifestFile(
-            manifest_path=_present(record, "manifest_path"),
-            manifest_length=_present(record, "manifest_length"),
-            partition_spec_id=_present(record, "partition_spec_id"),
-            content=ManifestContent(record.get("content") or 0),
-            sequence_number=record.get("sequence_number") or 0,
-            min_sequence_number=record.get("min_sequence_number") or 0,
-            added_snapshot_id=record.get("added_snapshot_id"),
-            added_files_count=record.get("added_files_count"),
-            existing_files_count=record.get("existing_files_count"),
-            deleted_files_count=record.get("deleted_files_count"),
-            added_rows_count=record.get("added_rows_count"),
-            existing_rows_count=record.get("existing_rows_count"),
-            deleted_rows_count=record.get("deleted_rows_count"),
-            partitions=None
-            if summaries is None
-            else tuple(
+        for name in ("manifest_path", "manifest_length", "partition_spec_id"):
+            if name not in values:
+                raise ValueError(f"it has no {name}")
+        values["content"] = ManifestContent(values.get("content", 0))
+        if "partitions" in values:
+            values["partitions"] = tuple(
                 PartitionFieldSummary(
                     s["contains_null"], s.get("contains_nan"), s.get("lower_bound"), s.get("upper_bound")
                 )
-                for s in summaries
-            ),
-            key_metadata=record.get("key_metadata"),
-            first_row_id=record.get("first_row_id"),
-        )
+                for s in values["partitions"]
+            )
+        return ManifestFile(**{"added_snapshot_id": None, **values})
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataUnreadable(f"manifest list {path} holds an entry that is not a manifest: {error}") from error
-
-
-def _present(record: JsonObject, name: str) -> Any:
-    value = record[name]
-    if value is None:
-        raise TypeError(f"it has no {name}")
-    return value
 
 
 @lru_cache(maxsize=64)

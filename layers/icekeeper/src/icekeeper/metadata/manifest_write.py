@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -42,6 +42,7 @@ from icekeeper.metadata.avro_schemas import (
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
     LATE_FIELDS,
+    METRIC_FIELDS,
     SPAN,
     EntryColumns,
     Layout,
@@ -174,40 +175,14 @@ def encode_manifest_list(
 
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
-    def counted(value: int | None) -> int | None:
-        # v2 requires counts.  Where a v1 writer left them out, commit.snapshot fills them in before.
-        if value is None and version >= 2:
-            raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
-        return value
-
-    return {
-        "manifest_path": manifest.manifest_path,
-        "manifest_length": manifest.manifest_length,
-        "partition_spec_id": manifest.partition_spec_id,
-        "content": int(manifest.content),
-        "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.min_sequence_number,
-        "added_snapshot_id": manifest.added_snapshot_id,
-        "added_files_count": counted(manifest.added_files_count),
-        "existing_files_count": counted(manifest.existing_files_count),
-        "deleted_files_count": counted(manifest.deleted_files_count),
-        "added_rows_count": counted(manifest.added_rows_count),
-        "existing_rows_count": counted(manifest.existing_rows_count),
-        "deleted_rows_count": counted(manifest.deleted_rows_count),
-        "partitions": None
-        if manifest.partitions is None
-        else [
-            {
-                "contains_null": s.contains_null,
-                "contains_nan": s.contains_nan,
-                "lower_bound": s.lower_bound,
-                "upper_bound": s.upper_bound,
-            }
-            for s in manifest.partitions
-        ],
-        "key_metadata": manifest.key_metadata,
-        "first_row_id": manifest.first_row_id,
-    }
+    record = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
+    # v2 requires counts.  Where a v1 writer left them out, commit.snapshot fills them in before.
+    if version >= 2 and any(value is None for name, value in record.items() if name.endswith("_count")):
+        raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
+    record["content"] = int(manifest.content)
+    if manifest.partitions is not None:
+        record["partitions"] = [asdict(summary) for summary in manifest.partitions]
+    return record
 
 
 # Encoding of entries.
@@ -323,15 +298,8 @@ def _entry_record(
 
 
 def _late_values(file: DataFile) -> dict[str, Any]:
-    return {
-        "column_sizes": _key_values(file.column_sizes),
-        "value_counts": _key_values(file.value_counts),
-        "null_value_counts": _key_values(file.null_value_counts),
-        "nan_value_counts": _key_values(file.nan_value_counts),
-        "lower_bounds": _key_values(file.lower_bounds),
-        "upper_bounds": _key_values(file.upper_bounds),
-        "split_offsets": _listed(file.split_offsets),
-    }
+    metrics = {name: _key_values(getattr(file, name)) for name in METRIC_FIELDS.values()}
+    return {**metrics, "split_offsets": _listed(file.split_offsets)}
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:

@@ -47,7 +47,11 @@ _PARALLEL_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """Reads manifest lists and manifests, fetched ahead in parallel; every error names the file."""
+    """Reads manifest lists and manifests, fetched ahead in parallel.
+
+    Raises:
+        MetadataUnreadable: a file is missing or damaged; the error names it.
+    """
 
     metadata: TableMetadata
     read: ReadBytes
@@ -55,11 +59,7 @@ class TableReader:
     """Called with paths of live data and delete files; it gets at least one path of each folder."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
-        """The snapshot's manifests, from its manifest list or from v1's inline list.
-
-        Raises:
-            MetadataUnreadable: a file is missing or damaged.
-        """
+        """The snapshot's manifests, from its manifest list or from v1's inline list."""
         if snapshot.manifest_list is not None:
             return decode_manifest_list(self._bytes(snapshot.manifest_list, "manifest list"), snapshot.manifest_list)
         return [
@@ -68,11 +68,7 @@ class TableReader:
         ]
 
     def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
-        """The manifests of many snapshots; a manifest that several snapshots list is repeated.
-
-        Raises:
-            MetadataUnreadable: a file is missing or damaged.
-        """
+        """The manifests of many snapshots; a manifest that several snapshots list is repeated."""
         snapshots = list(snapshots)
         for snapshot in snapshots:
             if snapshot.manifest_list is None:
@@ -81,22 +77,14 @@ class TableReader:
             yield from manifests
 
     def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
-        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests.
-
-        Raises:
-            MetadataUnreadable: a manifest list is missing or damaged.
-        """
+        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests."""
         listing = [snapshot for snapshot in snapshots if snapshot.manifest_list is not None]
         fetched = self._fetch((str(snapshot.manifest_list) for snapshot in listing), "manifest list")
         for snapshot, (path, data) in zip(listing, fetched, strict=True):
             yield snapshot, len(data), decode_manifest_list(data, path)
 
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
-        """Each manifest with its entries of all statuses.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with its entries of all statuses."""
         for manifest, data in self.contents(manifests):
             try:
                 spec = self.metadata.specs[manifest.partition_spec_id]
@@ -111,11 +99,7 @@ class TableReader:
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
     ) -> Iterator[LiveEntry]:
-        """Every live entry of the manifests; with ``content``, only of data or of delete manifests.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Every live entry of the manifests; with ``content``, only of data or of delete manifests."""
         wanted = [m for m in manifests if m.may_have_live_files and content in (None, m.content)]
         for manifest, entries in self.entries(wanted):
             for entry in entries:
@@ -123,11 +107,7 @@ class TableReader:
                     yield LiveEntry(manifest, entry)
 
     def live_paths(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-        """The path of every live entry of every manifest.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """The path of every live entry of every manifest."""
         on_live_file = self.on_live_file
         for manifest, data in self.contents(manifests):
             for paths in decode_live_paths(data, manifest.manifest_path):
@@ -139,20 +119,12 @@ class TableReader:
     def identities(
         self, manifests: Iterable[ManifestFile]
     ) -> Iterator[tuple[ManifestFile, Iterator[tuple[FileKey, FileIdentity]]]]:
-        """Each manifest with the identities of its live entries.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with the identities of its live entries."""
         for manifest, data in self.contents(manifests):
             yield manifest, decode_identities(data, manifest)
 
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
-        """Each manifest with the files that its live entries name, in the order given.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, "manifest"):
             yield path, self._reporting_files(decode_live_files(data, path))
 
@@ -266,17 +238,16 @@ class References:
     """Follows the references of a table that changes meanwhile.  Manifests never change, so each is read once.
 
     Each method skips snapshots and manifests that were followed before.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
 
     snapshots: set[int] = field(default_factory=set)
     manifests: set[str] = field(default_factory=set)
 
     def follow(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> Iterator[str]:
-        """Paths of the manifest lists, manifests, data and delete files of the snapshots.
-
-        Raises:
-            MetadataUnreadable: a manifest list or manifest is missing or damaged.
-        """
+        """Paths of the manifest lists, manifests, data and delete files of the snapshots."""
         new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
         listed = self.listed(reader, new)
         yield from (snapshot.manifest_list for snapshot in new if snapshot.manifest_list is not None)
@@ -284,22 +255,14 @@ class References:
         yield from self.held(reader, listed.values())
 
     def listed(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
-        """The manifests of the snapshots by path.
-
-        Raises:
-            MetadataUnreadable: a manifest list is missing or damaged.
-        """
+        """The manifests of the snapshots by path."""
         new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
         found = manifests_of(reader, new)
         self.snapshots.update(snapshot.snapshot_id for snapshot in new)
         return found
 
     def held(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-        """Paths of the data and delete files in live entries of the manifests.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Paths of the data and delete files in live entries of the manifests."""
         unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
         self.manifests.update(manifest.manifest_path for manifest in unseen)
         yield from reader.live_paths(unseen)
