@@ -1,8 +1,8 @@
-"""The frozen vocabulary: Iceberg's terms as plain immutable values.
+"""Iceberg's terms as plain immutable values.
 
-Partition values and bounds stay in the raw form in which Avro stores them (dates as days, uuids as big-endian bytes,
-decimals as big-endian bytes of the least length), so that an entry that is read and written again is unchanged.  Terms:
-Iceberg table specification, sections "Manifests" and "Manifest Lists".
+Partition values and bounds stay in the raw form in which Avro stores them, so that an entry is unchanged when it is
+read and written again: dates as days, uuids as big-endian bytes, decimals as big-endian bytes of the least length.
+Source: specification, "Manifests" and "Manifest Lists".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 PartitionValue: TypeAlias = bool | int | float | str | bytes | None
 FileKey: TypeAlias = tuple[str, int | None]
-"""What identifies a live file within a snapshot: its path, and the offset of a deletion vector in its Puffin file."""
+"""Identifies a live file within a snapshot: its path, and the offset of a deletion vector in its Puffin file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,11 @@ class TableName:
 
     @classmethod
     def recorded(cls, text: str) -> TableName:
-        """The name of which this is the :attr:`key`; any text is one: catalogs have names that nobody may write
-        (:meth:`parse`), and what is recorded of one must not stop who reads the records of all
-        (rule: hostile-names-stop-nobody)."""
+        """The name with this :attr:`key`.
+
+        Any text is a key: catalogs contain names that :meth:`parse` refuses, and one such record must not stop a
+        reader of all records (rule: hostile-names-stop-nobody).
+        """
         if text.startswith("["):
             with suppress(ValueError, RecursionError):
                 parts = json.loads(text)
@@ -53,17 +55,17 @@ class TableName:
 
     @property
     def key(self) -> str:
-        """The text under which a catalog's entry is recorded: no two names share one (rule: unambiguous-record-keys).
+        """The text under which a table is recorded; no two names share one (rule: unambiguous-record-keys).
 
-        For people :func:`str`, which it is for plain names: ``a.b.c`` may be ``("a", "b")`` and ``c``, or ``("a.b",)``
-        and ``c``.
+        For plain names it is the same as :func:`str`, which is ambiguous for others: ``a.b.c`` may be ``c`` in
+        ``("a", "b")`` or in ``("a.b",)``.
         """
         text = str(self)
         return text if self.is_plain and not text.startswith("[") else json.dumps([*self.namespace, self.name])
 
     @property
     def is_plain(self) -> bool:
-        """Whether its text means this table alone: no part is empty, or holds a dot."""
+        """Whether no other name has the same text: no part is empty or contains a dot."""
         return all(part and "." not in part for part in (*self.namespace, self.name)) and bool(self.namespace)
 
     def __str__(self) -> str:
@@ -72,7 +74,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A planner's answer when there is no work, with the reason in words."""
+    """The result of a planner that found no work, with the reason in words."""
 
     reason: str
 
@@ -132,7 +134,7 @@ class DataFile:
 
     @property
     def content_bytes(self) -> int:
-        """Bytes that this entry accounts for: a deletion vector's own, not its whole Puffin file's
+        """The bytes of the file; of a deletion vector its own, not those of its Puffin file
         (rule: puffin-lives-with-its-vectors)."""
         return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
 
@@ -140,8 +142,7 @@ class DataFile:
 class LiveFile(NamedTuple):
     """A live file by path, offset and size in bytes, without statistics.
 
-    The size is that of the whole object, also where a deletion vector is only a part of it
-    (rule: puffin-lives-with-its-vectors).
+    For a deletion vector, the size is that of its Puffin file (rule: puffin-lives-with-its-vectors).
     """
 
     path: str
@@ -152,27 +153,27 @@ class LiveFile(NamedTuple):
 
 
 class FileIdentity(NamedTuple):
-    """What tells whether a path is still the same live file, or was removed and added again in between."""
+    """Shows whether a path is still the same live file, or was removed and added again."""
 
     sequence_number: int
-    """The file's data sequence number, by which deletes apply to it."""
+    """The data sequence number, by which deletes apply to the file."""
     size: int
     snapshot_id: int | None
-    """The snapshot that added it."""
+    """The snapshot that added the file."""
     file_sequence_number: int | None
-    """``None`` where a writer dropped it."""
+    """``None``: a writer dropped it."""
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether a rewrite wrote the file: its rows are older than itself (rule: keep-planning-sequence-number).  Of
-        v1 tables nothing tells."""
+        """Whether a rewrite wrote the file: its rows are older than the file (rule: keep-planning-sequence-number).
+        False in v1 tables, which have no sequence numbers."""
         return self.file_sequence_number is not None and self.file_sequence_number > self.sequence_number
 
     def is_same(self, other: FileIdentity) -> bool:
-        """Whether both describe one file of the same path.
+        """Whether both describe the same file, given the same path.
 
-        Adding a file again changes the snapshot that added it and its file sequence number.  Early writers of format
-        version 2 dropped or overwrote the latter when they copied entries, so it alone proves nothing.
+        Adding a file again changes its snapshot id and its file sequence number.  Early v2 writers dropped or
+        overwrote the latter when they copied entries, so it alone proves nothing.
         """
         if (self.sequence_number, self.size) != (other.sequence_number, other.size):
             return False
@@ -182,13 +183,13 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One tracked file; after reading, ids and sequence numbers are resolved (inheritance applied)."""
+    """One tracked file; entries that were read have their inherited ids and sequence numbers."""
 
     status: EntryStatus
     snapshot_id: int | None
     sequence_number: int | None
     file_sequence_number: int | None
-    """``None`` also after reading, where an early writer of format version 2 dropped it; no reader needs it."""
+    """May be ``None`` in an entry that was read: early v2 writers dropped it, and no reader needs it."""
     file: DataFile
 
     @property
@@ -235,12 +236,12 @@ class ManifestFile:
 
     @property
     def may_have_live_files(self) -> bool:
-        """False only when the counts say that every entry is DELETED; unknown counts may hide live files."""
+        """False only if the counts say that every entry is DELETED."""
         return self.added_files_count != 0 or self.existing_files_count != 0
 
 
 class LiveEntry(NamedTuple):
-    """A live entry with the manifest that holds it, which names the entry's partition spec."""
+    """A live entry with its manifest, which has the partition spec."""
 
     manifest: ManifestFile
     entry: ManifestEntry

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icekeeper.metadata.overlap_depth import OverlapDepth
+from icekeeper.metadata.transforms import NO_BUCKETS, parse_transform
 from icekeeper.model import PartitionValue
 from icekeeper.text import counted, size_text
 
@@ -87,8 +88,8 @@ class PartitionField:
     @property
     def buckets(self) -> int | None:
         """N of ``bucket[N]``, else ``None``."""
-        kind, _, number = self.transform.rstrip("]").partition("[")
-        return int(number) if kind == "bucket" and number.isdecimal() else None
+        name, number = parse_transform(self.transform)
+        return number if name == "bucket" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,6 @@ MANY_VALUES, DISTINCT_SHARE = 100_000, 0.1
 COVERING_SHARE = 0.9
 # Longer values are texts, which nobody looks up.
 LONGEST_VALUE = 64
-_NO_BLOOM = frozenset({"boolean", "float", "double", "variant", "geometry", "geography", "unknown"})
 
 
 def sort_advice(table: TableSummary) -> Iterator[Advice]:
@@ -263,7 +263,7 @@ def bloom_advice(table: TableSummary) -> Iterator[Advice]:
 
 
 def _wants_bloom(table: TableSummary, column: ColumnFacts) -> bool:
-    if column.depth is None or column.distinct is None or column.type in _NO_BLOOM:
+    if column.depth is None or column.distinct is None or column.type in NO_BUCKETS:
         return False
     has_many = column.distinct >= MANY_VALUES and column.distinct >= DISTINCT_SHARE * table.records
     covers_all = column.depth.point >= COVERING_SHARE * table.files_per_partition

@@ -1,4 +1,9 @@
-"""One attempt at a commit, and what a table's state and its snapshots prove about it (pure)."""
+"""One attempt at a commit, and what a state of the table proves about it (pure).
+
+Only the table's metadata decide.  A state that shows the attempt proves that it landed.  A state proves that the
+attempt did not land if it does not show it, is no older than the attempt's base, and no longer meets the attempt's
+requirements.  A state from before the attempt proves nothing: a lagging replica shows one after a success, too.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,6 @@ from icekeeper.errors import CommitConflict
 from icekeeper.metadata.document import TableMetadata, check_requirements
 from icekeeper.model import ManifestContent, ManifestFile
 
-# One attempt at a commit, and what a state of the table proves about it (pure).
-#
-# Only the table's metadata decide.  A state that shows the attempt proves that it landed; one that does not show it, is
-# no older than what the attempt was made on, and no longer meets what the attempt requires, proves that it did not.  A
-# state from before the attempt proves nothing: a replica that lags shows it after our own success.
-
 _NAMES_FILES = frozenset({"add-snapshot", "set-statistics", "set-partition-statistics"})
 
 
@@ -28,17 +27,16 @@ class PreparedCommit:
     requirements: Sequence[Mapping[str, Any]]
     updates: Sequence[Mapping[str, Any]]
     landed: Callable[[TableMetadata], bool]
-    """Whether this document shows that the attempt landed, by its snapshot id or by the state that it asked for."""
+    """Whether a document shows the attempt, by its snapshot id or by the state that it asked for."""
     staged: Sequence[str] = ()
-    """Files written for this attempt only; removed when the attempt certainly did not land."""
+    """Files of this attempt only, which are removed once it certainly did not land."""
     snapshot_id: int | None = None
     cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
-    """Asked of a document that does not show the attempt: ``False`` if it may have landed, and expired since."""
+    """For a document that does not show the attempt: ``False`` if it may have landed and expired since."""
 
     @property
     def names_files(self) -> bool:
-        """Whether the table needs files of ours once the attempt has landed; else a refusal that is believed by mistake
-        costs nothing."""
+        """Whether the table needs staged files after the commit.  If not, wrongly believing a refusal costs nothing."""
         return any(update["action"] in _NAMES_FILES for update in self.updates)
 
 
@@ -47,9 +45,9 @@ class Verdict(Enum):
 
     LANDED = "landed"
     LOST = "lost"
-    """Neither landed nor ever will: what it requires holds no more."""
+    """It did not land and never will: its requirements are no longer met."""
     MAYBE_EXPIRED = "maybe expired"
-    """Snapshots are gone that came after the base; the attempt's may be one of them."""
+    """Snapshots newer than the base have expired; the attempt's may be one of them."""
     OPEN = "open"
 
 
@@ -65,23 +63,23 @@ def verdict(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> Ve
         check_requirements(now.metadata, prepared.requirements)
     except CommitConflict:
         return Verdict.LOST
-    # A token that merely moved proves nothing: a REST catalog compares only the requirements.
+    # A changed metadata location alone proves nothing: a REST catalog compares only the requirements.
     return Verdict.OPEN
 
 
 def shows(now: LoadedTable, base: LoadedTable, prepared: PreparedCommit) -> bool:
-    """Whether a state of the table, as it is now, shows the attempt."""
+    """Whether the state ``now`` shows the attempt."""
     same_table = base.metadata.uuid in (None, now.metadata.uuid)
     return same_table and prepared.landed(now.metadata) and not is_older(now, base)
 
 
 def is_as_before(now: LoadedTable, base: LoadedTable) -> bool:
-    """Whether a state is the attempt's base or older: it explains no conflict, and a replica that lags shows it."""
+    """Whether ``now`` is the attempt's base or older, as on a lagging replica: it explains no conflict."""
     return is_older(now, base) or now.metadata.document == base.metadata.document
 
 
 def is_older(now: LoadedTable, base: LoadedTable) -> bool:
-    """Whether a state comes before another one of the same table: some replica lags."""
+    """Whether ``now`` comes before ``base``: a replica lags."""
     if now.metadata.uuid != base.metadata.uuid:
         return False
     before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
@@ -90,8 +88,10 @@ def is_older(now: LoadedTable, base: LoadedTable) -> bool:
 
 
 def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
-    """Where neither sequence numbers (format version 1) nor the log (some catalogs keep none) tell: whether the base's
-    newest snapshot has not been there yet.  One that was rolled back and expired since makes the table younger."""
+    """Whether the base's head does not exist yet, for tables without sequence numbers (v1) and metadata log.
+
+    If the head was rolled back and has expired instead, ``last-updated-ms`` is later than the base's.
+    """
     head, before = base.current_snapshot, base.snapshots.keys()
     return (
         head is not None
@@ -101,61 +101,55 @@ def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
     )
 
 
-# What the snapshots of a table prove about commits whose answer was lost (pure).
-#
-# A snapshot may land, be built upon and expire before anybody looks: its manifests live on in its children.
+# What snapshots prove about a commit whose answer was lost.  A snapshot may land, get children and expire before anyone
+# looks; its manifests live on in its children.
 
 RUN_ID_KEY = "icekeeper.run-id"
 """Snapshot summary: the run that committed it."""
 OPERATION_KEY = "icekeeper.operation"
-"""Snapshot summary: which operation of the run."""
+"""Snapshot summary: the operation of the run."""
 
 
 def newest_run(metadata: TableMetadata) -> tuple[int, str] | None:
-    """The newest snapshot that a run committed, and the run's id; ``None`` where no snapshot tells of one."""
-    told = [
+    """The newest snapshot that a run committed, and the run's id; ``None``: no snapshot has a run id."""
+    found = [
         (s.timestamp_ms, i, s.summary[RUN_ID_KEY]) for i, s in metadata.snapshots.items() if RUN_ID_KEY in s.summary
     ]
-    return max(told)[1:] if told else None
+    return max(found)[1:] if found else None
 
 
 def snapshots_of_run(run_id: str, metadata: TableMetadata) -> tuple[int, ...]:
-    """Ids of the snapshots that a run committed, as far as they have not expired."""
+    """Ids of the snapshots that a run committed and that have not expired."""
     return tuple(i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RUN_ID_KEY) == run_id)
 
 
 def operations_of_run(run_id: str, metadata: TableMetadata) -> dict[int, str | None]:
-    """Which operation committed each of :func:`snapshots_of_run`; ``None`` where the snapshot does not say."""
+    """The operation that committed each of :func:`snapshots_of_run`; ``None``: the summary does not name it."""
     return {i: metadata.snapshots[i].summary.get(OPERATION_KEY) for i in snapshots_of_run(run_id, metadata)}
 
 
 def shows_snapshot(snapshot_id: int, metadata: TableMetadata) -> bool:
-    """Whether the snapshot has certainly landed: it is there, or a child of it is."""
+    """Whether the snapshot certainly landed: it or a child of it exists."""
     return any(snapshot_id in (i, snapshot.parent_id) for i, snapshot in metadata.snapshots.items())
 
 
 def shows_every_commit_since(base: Collection[int], metadata: TableMetadata) -> bool:
-    """Whether every parent of the newer snapshots is still known, so that none committed since can have expired.
+    """Whether no snapshot newer than ``base`` can have expired: all parents of newer snapshots are known.
 
-    ``base`` are the snapshot ids of an earlier state.
-
-    Some writers take the parent's id away when the parent expires, so that a newer snapshot without one proves nothing.
+    ``base`` has the snapshot ids of an earlier state.  Some writers remove the parent's id when the parent expires, so
+    a newer snapshot without a parent proves nothing.
     """
     known = {*base, *metadata.snapshots}
     return all(s.parent_id in known for i, s in metadata.snapshots.items() if i not in base)
 
 
-# Row ids of a commit: which manifest starts where (pure).
-#
-# Specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer`` (rule: assign-row-ids-per-attempt).
-
-
 def assign_row_ids(manifests: Sequence[ManifestFile], next_row_id: int) -> tuple[list[ManifestFile], int]:
-    """The manifests of a v3 snapshot, each data manifest with its first row id, and the first id that is still free.
+    """Give every data manifest of a v3 snapshot its first row id; also returns the next free id.
 
-    A manifest that has one keeps it.  The others, those from before an upgrade to v3 among them, get the next free
-    ids, enough for every live row: which of their entries have ids of their own the manifest list does not tell.
-    Counts must be known.
+    A manifest that has one keeps it.  The others, also those from before an upgrade to v3, get ids for all live rows,
+    because the manifest list does not show which entries have ids of their own.  Counts must be known.
+    Source: specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer``
+    (rule: assign-row-ids-per-attempt).
     """
     assigned = []
     for manifest in manifests:

@@ -1,4 +1,4 @@
-"""Which file groups can still be committed on the newest head, after what happened since planning
+"""Which file groups can still be committed on the newest head, despite commits since planning
 (rule: inputs-unchanged-at-commit)."""
 
 from __future__ import annotations
@@ -43,16 +43,19 @@ class GroupClaim:
 
 @dataclass(frozen=True, slots=True)
 class RebaseResult:
-    """The groups that may commit on this head, why the others may not, the delete files that no live data file needs
-    any more, and the manifests to rewrite."""
+    """Which groups may commit on this head."""
 
     kept: frozenset[int]
     dropped: Mapping[int, str]
+    """Group → why it must not be committed."""
     unneeded_deletes: frozenset[FileKey]
+    """Delete files that no live data file needs any more."""
     delete_manifests: Mapping[FileKey, str]
-    """Live delete file → path of its manifest, where deletes were asked about."""
+    """Live delete file → path of its manifest; empty if neither plan nor groups have deletes."""
     manifests: Sequence[ManifestFile]
+    """The head's."""
     affected: frozenset[str]
+    """Paths of the manifests to rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class PlanningState:
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files needed it; empty where the plan does not remove any."""
     own_snapshots: Collection[int] = ()
-    """Earlier commits of the same plan, whose outputs need no delete that they replaced the need for."""
+    """Earlier commits of the same plan, whose outputs need none of the deletes that these applied."""
 
     @property
     def sequence_number(self) -> int:
@@ -84,7 +87,7 @@ def rebase(
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
-            that rows may have come back that no group holds (rule: same-table-same-history).
+            that rows may be back that no group contains (rule: same-table-same-history).
         MetadataUnreadable: the head's manifests cannot be read.
     """
     if head.uuid != planned.metadata.uuid:
@@ -102,14 +105,14 @@ def rebase(
     asked = planned.delete_needs or any(group.deletes for group in groups)
     live_deletes = _live_deletes(manifests, reader, planned) if asked else {}
     for group in groups:
-        # Somebody took back a deletion that the output has applied: its rows must stay.
+        # Another commit undid a deletion that the output has applied: the rows must stay.
         if any(key not in live_deletes for key in group.deletes):
             dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
     kept = [group for group in groups if group.group_id not in dropped]
     unneeded = _unneeded(planned.delete_needs, kept, live_deletes)
     foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in planned.own_snapshots)
     if any(m.min_sequence_number <= planned.sequence_number for m in foreign):
-        # Files with old sequence numbers came along, which old deletes may still reach: a later pass will tell.
+        # Other commits added files with old sequence numbers, to which old deletes may apply: a later pass decides.
         unneeded = frozenset()
     affected = {inputs.location[key] for group in kept for key in group.inputs}
     affected.update(live_deletes[key] for key in unneeded)
@@ -130,9 +133,9 @@ class _Inputs:
     location: Mapping[FileKey, str]
     """The manifest of each that is still there."""
     changed: Collection[FileKey]
-    """Those that were added again: another file has their path, or one more."""
+    """Those that were added again: the entry of their path is another file or occurs twice."""
     numbered: Collection[str]
-    """Manifests that give row ids to their files."""
+    """Manifests with a first row id."""
 
 
 def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revived: frozenset[int]) -> str | None:
@@ -146,7 +149,7 @@ def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revi
     if lacking := revived - group.output_field_ids:
         return f"the schema has column {min(lacking)} again, which the output lacks"
     if group.without_row_ids and any(inputs.location[key] in inputs.numbered for key in group.inputs):
-        # The first v3 commit gives ids to every row; outputs that do not hold them would get new ones
+        # The first v3 commit gives an id to every row; outputs without these ids would get new ones
         # (rule: ids-never-mixed).
         return "the rows of an input file were given ids by another commit"
     return None
@@ -172,7 +175,7 @@ def _hits_of_new_deletes(
 def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, planned: PlanningState) -> dict[FileKey, str]:
     """The live delete files that were there at planning, and their manifests.
 
-    One that was removed and added again since is another one: it reaches younger data files, too.
+    One that was removed and added again counts as new: it applies to newer data files, too.
     """
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
     return {
@@ -202,8 +205,8 @@ def _locate(
 ) -> _Inputs:
     """Where each input is now, and which were added again.
 
-    Manifests are immutable, so one that is still listed still holds its entries.  Only where one is gone are those
-    opened that came since.
+    Manifests are immutable, so an input whose manifest is still listed is still there.  Only if a manifest is gone,
+    new manifests are read.
     """
     here = {m.manifest_path for m in manifests}
     numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
@@ -243,9 +246,9 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
 
 
 def _comparable(scope: Scope) -> tuple[object, ...]:
-    """Spec and partition values of which equal ones surely compare equal: NaN too, and decimals of any stored width.
+    """Spec and partition in a form in which equal values compare equal, also NaN and decimals of any stored width.
 
-    Some different ones may then also be equal, which only drops a group that need not be.
+    A few different values then compare equal, too; this only drops a group without need.
     """
     spec_id, partition = scope
     return spec_id, *(
@@ -255,8 +258,8 @@ def _comparable(scope: Scope) -> tuple[object, ...]:
 
 
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
-    """Columns that the head's schema has, the planning schema had not, and files may hold from before: a schema
-    change that was taken back (rule: returned-columns-drop-groups)."""
+    """Columns that only the head's schema has, but older files may contain: a schema change was undone
+    (rule: returned-columns-drop-groups)."""
     known = planned.document.get("last-column-id")
     before = set(_leaves({"type": "struct", **planned.current_schema}))
     now = set(_leaves({"type": "struct", **head.current_schema}))

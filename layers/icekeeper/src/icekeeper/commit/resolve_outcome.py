@@ -1,9 +1,9 @@
-"""Finds out whether a commit landed: looks at the table until that is known, or certain never to be known.
+"""Finds out whether a commit landed: reads the table until that is known, or certain never to be known.
 
-A server may act and answer "no", and a client or proxy that repeats a request may hear "conflict" about its own
-success.  So a "no" is compared with the newest head.  A head that is as it was before fits a refusal, but a replica
-that lags shows it after our success, too.  It is therefore looked at again, at growing intervals, and then the store is
-asked, which does not lag: a catalog that has carried a commit out has written a metadata file that shows it.
+A server may commit and answer "no", and a client or proxy that repeats a request may get "conflict" about its own
+success.  So a "no" is compared with the newest head.  An unchanged head fits a refusal, but a lagging replica shows it
+after a success, too.  So the head is read again, at growing intervals, and then the store, which does not lag: a
+catalog that made the commit has written a metadata file that shows it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitS
 from icekeeper.metadata.document import TableMetadata
 
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
-"""Reads the metadata files that the store has received since a state of the table, also those the catalog hides."""
+"""Reads the metadata files that were stored after a state of the table, also those that the catalog does not show."""
 
 # 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule: commit-on-newest-head).
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
 SLOW = 4
-"""Where seconds matter, waits begin as if so many swaps had been lost already (0.8 s): after "too many requests", and
-between looks at a table that may lag."""
+"""After "too many requests", and between reads of a table that may lag, waits start as after this many lost swaps
+(0.8 s)."""
 # How often an unknown outcome is looked up before giving up; the waits add up to about six seconds.
 _RESOLVE_LOOKS = 7
-# How often a refusal is compared with the head again, while that is as it was before; about six seconds as well.
+# How often a refusal is compared with an unchanged head again; the waits add up to about six seconds as well.
 _REFUSAL_LOOKS = 3
 
 
@@ -40,7 +40,7 @@ def backoff_seconds(attempt: int) -> float:
 
 
 class Undecided(MaintenanceError):
-    """The catalog said no, but the table is as it was before: the same commit may be sent again, on ``head``."""
+    """The catalog said no, but the table is unchanged: the same commit may be sent again, on ``head``."""
 
     def __init__(self, no: CommitConflict | CatalogBusy, head: LoadedTable) -> None:
         super().__init__(f"{no}, but the table is as it was before")
@@ -50,8 +50,8 @@ class Undecided(MaintenanceError):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeResolver:
-    """Finds out what became of attempts.  Each method answers with the table once it shows the attempt, or with why the
-    attempt certainly did not land.
+    """Finds out what became of attempts.  Each method returns the table once it shows the attempt, or the reason why
+    the attempt certainly did not land.
 
     Raises:
         CommitStateUnknown: neither is certain.
@@ -64,7 +64,7 @@ class OutcomeResolver:
     def after_no(
         self, base: LoadedTable, prepared: PreparedCommit, no: CommitConflict | CommitRefused, *, is_repeated: bool
     ) -> LoadedTable | MaintenanceError:
-        """``is_repeated``: the same attempt was sent before, so that a conflict may be one with itself."""
+        """``is_repeated``: the same attempt was sent before, so it may conflict with itself."""
         now = self._load(base, no)
         found = verdict(now, base, prepared)
         if found is not Verdict.OPEN:
@@ -80,7 +80,7 @@ class OutcomeResolver:
     def settle(
         self, base: LoadedTable, prepared: PreparedCommit, no: MaintenanceError
     ) -> LoadedTable | MaintenanceError:
-        """Look again, a few times, at a head that proves nothing; then a refusal that left no trace is believed."""
+        """Read a head that proves nothing a few times more; then believe a refusal that left no trace in the store."""
         now = base
         for attempt in range(_REFUSAL_LOOKS):
             self.sleep(backoff_seconds(SLOW + attempt))
@@ -90,13 +90,13 @@ class OutcomeResolver:
                 return _decided(found, now, no)
         if is_older(now, base):
             raise CommitStateUnknown(f"{no}; the catalog shows an older state of the table, which proves nothing")
-        # What the swap itself has staged is there in any case.
+        # Files that the swap itself staged are in the store in any case.
         if not (isinstance(no, CommitRefused) and no.left):
             self._require_no_trace(now, prepared, no)
         return no
 
     def after_yes(self, base: LoadedTable, prepared: PreparedCommit) -> LoadedTable:
-        """Reload until the attempt is seen: the answer was success, but its metadata do not show it."""
+        """Reload until the table shows the attempt: the catalog reported success, but its response does not show it."""
         for attempt in range(_RESOLVE_LOOKS):
             with suppress(MaintenanceError):
                 now = self.catalog.load(base.name)
@@ -111,12 +111,12 @@ class OutcomeResolver:
     def after_silence(
         self, base: LoadedTable, prepared: PreparedCommit, unknown: MaintenanceError
     ) -> LoadedTable | MaintenanceError:
-        """Reload until the attempt is seen, or until what it requires no longer holds, which proves that it lost."""
+        """Reload until the table shows the attempt, or no longer meets its requirements, so that it lost."""
         for attempt in range(_RESOLVE_LOOKS):
             self.sleep(backoff_seconds(attempt))
             try:
                 now = self.catalog.load(base.name)
-            except MaintenanceError:  # not even a table that is gone proves that the attempt never landed
+            except MaintenanceError:  # even a missing table does not prove that the attempt never landed
                 continue
             found = verdict(now, base, prepared)
             if found is not Verdict.OPEN:
@@ -142,7 +142,7 @@ class OutcomeResolver:
 
 
 def _may_be_head(trace: TableMetadata, now: LoadedTable) -> bool:
-    """Whether metadata may be newer than what the catalog shows; what was made of an older state has lost its swap."""
+    """Whether metadata may be newer than the catalog's; metadata based on an older state has lost its swap."""
     left_behind = {entry["metadata-file"] for entry in now.metadata.metadata_log}
     made_of = [entry["metadata-file"] for entry in trace.metadata_log[-1:]]
     return trace.uuid == now.metadata.uuid and left_behind.isdisjoint(made_of)

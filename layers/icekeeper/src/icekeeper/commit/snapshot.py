@@ -1,4 +1,8 @@
-"""Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary and row ids."""
+"""Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary and row ids.
+
+This happens once per commit attempt: ids, sequence numbers, row ids and carried-over manifests all depend on the head.
+Source: specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage".
+"""
 
 from __future__ import annotations
 
@@ -44,140 +48,10 @@ from icekeeper.model import (
     PartitionValue,
 )
 
-# How large manifests are and should be, and which entries share one manifest.
-
-# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
-_MOST_MANIFESTS = 10_000
-_LARGEST_TARGET_BYTES = 128 * 1024 * 1024
-
-
-def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
-    """``commit.manifest.target-size-bytes``, within what whoever maintains the table can bear
-    (rule: cap-costly-properties).
-
-    Entries of ``total_bytes`` never become more than 10,000 manifests by it, each of which every pass asks for, and a
-    manifest, which is put together in memory, aims at 128 MB at most.
-    """
-    asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
-    return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)
-
-
-def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
-    """The bytes of a manifest before its first entry: its schemas, above all.
-
-    Raises:
-        TableUnsupported: manifests of that spec cannot be written.
-    """
-    return ManifestAssembler(metadata, spec_id, content).header_bytes
-
-
-def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
-    """Observed size of one encoded entry, headers included; 1 kB where nothing is known."""
-    manifests = list(manifests)
-    entries = sum(
-        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
-    )
-    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
-
-
-def portions(
-    metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
-) -> Iterator[Sequence[ManifestEntry]]:
-    """The entries of one spec, portioned for manifests: up to the target size each, so that summaries can prune.
-
-    Raises:
-        TableUnsupported: a partition transform is unknown.
-    """
-    most = max(1, int(manifest_target_bytes(metadata, len(entries) * entry_bytes) / entry_bytes))
-    for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
-        for start in range(0, len(found), most):
-            yield found[start : start + most]
-
-
-# Writes snapshot summaries whose totals add up (rule: summary-totals-add-up).
-
-# (total, what adds to it, what takes from it), as Java's SnapshotProducer.updateTotal pairs them.
-_TOTALS = (
-    ("total-data-files", "added-data-files", "deleted-data-files"),
-    ("total-delete-files", "added-delete-files", "removed-delete-files"),
-    ("total-records", "added-records", "deleted-records"),
-    ("total-files-size", "added-files-size", "removed-files-size"),
-    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
-    ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"),
-)
-
-
-def snapshot_summary(
-    operation: str,
-    parent: Snapshot,
-    added: Iterable[tuple[int, DataFile]],
-    removed: Iterable[tuple[int, DataFile]],
-    extra: Mapping[str, str],
-    counted: Mapping[str, int],
-) -> dict[str, str]:
-    """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
-
-    A total that the parent does not state, or states so that it would fall below zero, is left out, as Java leaves out
-    what it does not know: a guess would be carried on for ever.  The marks of streaming writers are copied from the
-    parent, so that they are still found when the parent has expired.  ``counted`` are totals from the manifests
-    themselves, which a writer's earlier mistake cannot spoil.
-    """
-    counters: dict[str, int] = {}
-    partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
-
-    def count(key: str, amount: int) -> None:
-        counters[key] = counters.get(key, 0) + amount
-
-    for is_added, files in ((True, added), (False, removed)):
-        for spec_id, file in files:
-            partitions.add((spec_id, file.partition))
-            count("added-files-size" if is_added else "removed-files-size", file.content_bytes)
-            if file.content is FileContent.DATA:
-                count("added-data-files" if is_added else "deleted-data-files", 1)
-                count("added-records" if is_added else "deleted-records", file.record_count)
-                continue
-            kind = "position" if file.content is FileContent.POSITION_DELETES else "equality"
-            verb = "added" if is_added else "removed"
-            count(f"{verb}-delete-files", 1)
-            count(f"{verb}-{kind}-deletes", file.record_count)
-            count(f"{verb}-dvs", file.content_offset is not None)
-    summary = {"operation": operation, **carried_marks(parent), **extra}
-    summary.update({key: str(amount) for key, amount in counters.items() if amount})
-    if partitions:
-        summary["changed-partition-count"] = str(len(partitions))
-    for total, plus, minus in _TOTALS:
-        before = parent.summary.get(total)
-        after = counters.get(plus, 0) - counters.get(minus, 0)
-        if before is not None and before.isdecimal() and int(before) + after >= 0:
-            summary[total] = str(int(before) + after)
-    summary.update({total: str(amount) for total, amount in counted.items()})
-    return summary
-
-
-def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
-    """The totals of a snapshot, summed over its manifests; empty where a v1 writer left counts out."""
-    totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
-    for manifest in manifests:
-        files = (manifest.added_files_count, manifest.existing_files_count)
-        rows = (manifest.added_rows_count, manifest.existing_rows_count)
-        if None in files or None in rows:
-            return {}
-        is_data = manifest.content is ManifestContent.DATA
-        totals["total-data-files" if is_data else "total-delete-files"] += sum(count or 0 for count in files)
-        totals["total-records"] += sum(count or 0 for count in rows) if is_data else 0
-    return totals
-
-
-# Builds a ``replace`` or ``delete`` snapshot on a head: manifests, manifest list, summary, requirements, updates.
-#
-# Called once per commit attempt, because ids, sequence numbers, row ids and carried-over manifests all depend on the
-# head (specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineage").
-
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest (rule: one-spec-per-manifest)."""
 
-# Specification, "Snapshots", ``operation``: rows stay the same; rows go and none come
+# Specification, "Snapshots", ``operation``: ``replace`` keeps all rows, ``delete`` only removes rows
 # (rule: rewrites-are-replace, platform: spark-streams-skip-replace).
 REPLACE, DELETE = "replace", "delete"
 RECIPE_KEY = "icekeeper.recipe"
@@ -185,29 +59,29 @@ RECIPE_KEY = "icekeeper.recipe"
 
 @dataclass(frozen=True, slots=True)
 class FileReplacement:
-    """Replace these live data and delete files by those; rows stay the same."""
+    """Replace the live data and delete files in ``removed`` by those in ``added``; rows stay the same."""
 
     removed: frozenset[FileKey]
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
     data_sequence_number: int | None
-    """The planning snapshot's, given to every added file, so that newer equality deletes still apply
-    (rule: keep-planning-sequence-number).  ``None``: added files get that of the commit."""
+    """The planning snapshot's, for every added file, so that newer equality deletes still apply
+    (rule: keep-planning-sequence-number).  ``None``: added files get the commit's."""
     own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
-    """Added files whose data sequence number is another one."""
+    """Added files with another data sequence number."""
     recipe: str | None = None
-    """The recipe by which the rows of every added file are clustered; it is recorded in the snapshot's summary."""
+    """The recipe by which the added files are clustered; it is recorded in the summary."""
     clustering_depth: float | None = None
-    """How many files a lookup opens after it, on average, among those that the plan chose from; recorded likewise."""
+    """The average number of files that a lookup opens afterwards, of the plan's candidates; recorded in the summary."""
     noted: Mapping[str, str] = field(default_factory=dict)
-    """What else the summary tells."""
+    """More entries of the summary."""
 
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Writes one attempt's files; ``staged`` lists what must go if the attempt does not land.
+    """Writes one attempt's files; those in ``staged`` are to be removed if the attempt does not land.
 
-    An attempt that cannot even be prepared discards its files itself: no catalog ever heard of them.
+    If preparing the attempt fails, it removes its files itself: no catalog knows of them.
     """
 
     metadata: TableMetadata
@@ -218,7 +92,7 @@ class SnapshotWriter:
     run_id: str
     now_ms: int
     operation: str | None = None
-    """What it is that commits, for the summary."""
+    """The name of the committing operation, for the summary."""
     staged: list[str] = field(default_factory=list)
     snapshot_id: int = field(default_factory=lambda: secrets.randbits(63) or 1)
     attempt_id: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -232,14 +106,14 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """The attempt's sequence number: counted over all branches, hence from the table and not the head
+        """The attempt's sequence number, from the table's and not the head's: branches share the count
         (rule: sequence-number-over-all-branches)."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(
         self, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Swap files; ``manifests`` are the head's, ``affected`` the paths of those that hold removed files.
+        """Swap files; ``manifests`` are the head's, ``affected`` the paths of those with removed files.
 
         Raises:
             PlanStale: a removed file is in none of the affected manifests.
@@ -250,16 +124,13 @@ class SnapshotWriter:
     def drop_files(
         self, removed: Iterable[FileKey], manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Take files out of the table, and their rows with them; parameters and errors as of :meth:`replace_files`."""
+        """Remove files and their rows; parameters and errors as in :meth:`replace_files`."""
         return self._change_files(DELETE, FileReplacement(frozenset(removed), (), None), manifests, affected)
 
     def _change_files(
         self, operation: str, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
     ) -> PreparedCommit:
-        """Write the manifests of the change.
-
-        Entries marked DELETED get manifests of their own, which every planner skips and the next commit drops.
-        """
+        """DELETED entries get manifests of their own, which every planner skips and the next commit drops."""
         affected = set(affected)
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
@@ -307,9 +178,9 @@ class SnapshotWriter:
     def replace_manifests(
         self, written: Sequence[ManifestFile], old: Sequence[ManifestFile], manifests: Sequence[ManifestFile]
     ) -> PreparedCommit:
-        """Swap manifests for ones, stored already, that hold the same live entries; ``manifests`` are the head's.
+        """Swap the manifests in ``old`` for those in ``written``, which have the same live entries.
 
-        Their sequence number and snapshot are this attempt's; nothing in the files depends on it.
+        ``manifests`` are the head's.  The new manifests are stored already: nothing in them depends on the attempt.
         """
         gone = {manifest.manifest_path for manifest in old}
         carried = [m for m in manifests if m.manifest_path not in gone and m.may_have_live_files]
@@ -332,7 +203,7 @@ class SnapshotWriter:
     def _extra(
         self, written: Sequence[ManifestFile], carried: Sequence[ManifestFile], old: Sequence[ManifestFile]
     ) -> dict[str, str]:
-        """Summary entries: Java's manifest counters, and which operation of which run wrote the snapshot."""
+        """Summary entries: Java's manifest counters, the run and the operation."""
         return {
             RUN_ID_KEY: self.run_id,
             **({} if self.operation is None else {OPERATION_KEY: self.operation}),
@@ -392,7 +263,7 @@ class SnapshotWriter:
         )
 
     def _counted(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-        """The manifests with the counts filled in that a v1 writer left out and that v2 manifest lists require."""
+        """The manifests, with counts that a v1 writer left out and that v2 manifest lists require."""
         unknown = [m for m in manifests if None in _counts(m)]
         if not unknown:
             return list(manifests)
@@ -415,7 +286,6 @@ class SnapshotWriter:
         return [counted.get(m.manifest_path, m) for m in manifests]
 
     def _write_manifest(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> ManifestFile:
-        # The last path written is counted, so names never repeat within an attempt.
         path = f"{self.metadata.metadata_directory}/{self.attempt_id}-m{len(self.staged)}.avro"
         encoded = encode_manifest(
             self.metadata,
@@ -442,3 +312,126 @@ def _counts(manifest: ManifestFile) -> tuple[int | None, ...]:
         manifest.existing_rows_count,
         manifest.deleted_rows_count,
     )
+
+
+# Snapshot summaries (rule: summary-totals-add-up).
+
+# Total, what adds to it, what subtracts from it, as in Java's SnapshotProducer.updateTotal.
+_TOTALS = (
+    ("total-data-files", "added-data-files", "deleted-data-files"),
+    ("total-delete-files", "added-delete-files", "removed-delete-files"),
+    ("total-records", "added-records", "deleted-records"),
+    ("total-files-size", "added-files-size", "removed-files-size"),
+    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
+    ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"),
+)
+
+
+def snapshot_summary(
+    operation: str,
+    parent: Snapshot,
+    added: Iterable[tuple[int, DataFile]],
+    removed: Iterable[tuple[int, DataFile]],
+    extra: Mapping[str, str],
+    counted: Mapping[str, int],
+) -> dict[str, str]:
+    """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
+
+    As in Java, a total is left out if the parent has none or the result would be negative: later snapshots would
+    inherit a guess.  The marks of streaming writers are copied from the parent, so that they outlive it.  ``counted``
+    has totals from the manifests, which take precedence.
+    """
+    counters: dict[str, int] = {}
+    partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
+
+    def count(key: str, amount: int) -> None:
+        counters[key] = counters.get(key, 0) + amount
+
+    for is_added, files in ((True, added), (False, removed)):
+        for spec_id, file in files:
+            partitions.add((spec_id, file.partition))
+            count("added-files-size" if is_added else "removed-files-size", file.content_bytes)
+            if file.content is FileContent.DATA:
+                count("added-data-files" if is_added else "deleted-data-files", 1)
+                count("added-records" if is_added else "deleted-records", file.record_count)
+                continue
+            kind = "position" if file.content is FileContent.POSITION_DELETES else "equality"
+            verb = "added" if is_added else "removed"
+            count(f"{verb}-delete-files", 1)
+            count(f"{verb}-{kind}-deletes", file.record_count)
+            count(f"{verb}-dvs", file.content_offset is not None)
+    summary = {"operation": operation, **carried_marks(parent), **extra}
+    summary.update({key: str(amount) for key, amount in counters.items() if amount})
+    if partitions:
+        summary["changed-partition-count"] = str(len(partitions))
+    for total, plus, minus in _TOTALS:
+        before = parent.summary.get(total)
+        after = counters.get(plus, 0) - counters.get(minus, 0)
+        if before is not None and before.isdecimal() and int(before) + after >= 0:
+            summary[total] = str(int(before) + after)
+    summary.update({total: str(amount) for total, amount in counted.items()})
+    return summary
+
+
+def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
+    """The totals of a snapshot, summed over its manifests; empty if a v1 writer left counts out."""
+    totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
+    for manifest in manifests:
+        files = (manifest.added_files_count, manifest.existing_files_count)
+        rows = (manifest.added_rows_count, manifest.existing_rows_count)
+        if None in files or None in rows:
+            return {}
+        is_data = manifest.content is ManifestContent.DATA
+        totals["total-data-files" if is_data else "total-delete-files"] += sum(count or 0 for count in files)
+        totals["total-records"] += sum(count or 0 for count in rows) if is_data else 0
+    return totals
+
+
+# Sizes of manifests.
+
+# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
+_MOST_MANIFESTS = 10_000
+_LARGEST_TARGET_BYTES = 128 * 1024 * 1024
+
+
+def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
+    """``commit.manifest.target-size-bytes``, within limits (rule: cap-costly-properties).
+
+    Entries of ``total_bytes`` become at most 10,000 manifests, because every pass reads each of them.  A manifest is
+    at most about 128 MB, because it is assembled in memory.
+    """
+    asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
+    return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)
+
+
+def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
+    """The bytes of a manifest before its first entry.
+
+    Raises:
+        TableUnsupported: manifests of that spec cannot be written.
+    """
+    return ManifestAssembler(metadata, spec_id, content).header_bytes
+
+
+def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
+    """The observed size of one encoded entry, headers included; 1 kB if no entries are known."""
+    manifests = list(manifests)
+    entries = sum(
+        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
+    )
+    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
+
+
+def portions(
+    metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
+) -> Iterator[Sequence[ManifestEntry]]:
+    """The entries of one spec, in portions for manifests of up to the target size.
+
+    Raises:
+        TableUnsupported: a partition transform is unknown.
+    """
+    most = max(1, int(manifest_target_bytes(metadata, len(entries) * entry_bytes) / entry_bytes))
+    for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
+        for start in range(0, len(found), most):
+            yield found[start : start + most]

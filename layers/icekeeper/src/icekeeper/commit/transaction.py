@@ -1,6 +1,6 @@
 """The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
 
-What a catalog answers is a hint; the table's metadata decide (``commit/attempt.py``), and are looked at until they do
+A catalog's answer is a hint; the table's metadata decide (``commit/attempt.py``) and are read until they do
 (``commit/resolve_outcome.py``).  Staged files are never removed while the commit that names them may have landed
 (rule: keep-files-while-commit-may-land; iceberg 5752, 13443).
 """
@@ -31,29 +31,29 @@ from icekeeper.machine.clock import steady_s
 from icekeeper.model import Nothing
 from icekeeper.report.activity import swap_lost
 
-# Within these bounds a rewrite's commit is tried for as long as the rewrite took.
+# A rewrite's commit is tried for as long as the rewrite took, within these bounds.
 _LEAST_PATIENCE_S = 30.0
 _MOST_PATIENCE_S = 15 * 60.0
-# What a process that is going to be ended keeps for one more attempt, for removing what it wrote, and for its report.
+# A process with a deadline keeps this time for one more attempt, for removing its files, and for its report.
 _TIME_TO_END_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTerms:
-    """How often a commit is tried, and what is called on the way."""
+    """How often a commit is tried, and what is called meanwhile."""
 
     max_retries: int
-    """How many lost swaps are followed by another attempt, whatever the time."""
+    """This many lost swaps are retried, however long they take."""
     patience_s: float = 0.0
-    """For how many seconds lost swaps are followed by another attempt, whatever their number."""
+    """For this long lost swaps are retried, however many they are."""
     discard: Callable[[Sequence[str]], object]
-    """Removes the files that an attempt staged which certainly did not land."""
+    """Removes the staged files of an attempt that certainly did not land."""
     pinned_metadata: Callable[[], Iterable[str]]
-    """Asked just before each swap: these metadata files stay, whatever the table's log drops."""
+    """Called just before each swap: metadata files to keep even if the table's log drops them."""
     renew: Callable[[], None] = lambda: None
-    """Called just before each swap; raises when what is to be committed is no longer ours."""
+    """Called just before each swap; raises if the files to commit are no longer ours."""
     traces: Traces = lambda base: ()
-    """Metadata that the store holds; read where a refusal may hide a commit that landed."""
+    """Reads metadata files in the store, where a refusal may hide a commit that landed."""
     sleep: Callable[[float], None] = time.sleep
     monotonic_s: Callable[[], float] = steady_s
 
@@ -68,9 +68,9 @@ class Committed:
 
 
 def patience_of(work_s: float, left_s: float | None) -> float:
-    """How many seconds to go on trying to commit work that took ``work_s`` seconds (rule: commit-on-newest-head).
+    """For how many seconds to retry the commit of work that took ``work_s`` seconds (rule: commit-on-newest-head).
 
-    ``left_s`` is how many seconds this process will live on; ``None``: as long as the work takes.
+    ``left_s`` is the time until this process ends; ``None``: it has no deadline.
     """
     worth_s = min(max(work_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
     return worth_s if left_s is None else max(0.0, min(worth_s, left_s - _TIME_TO_END_S))
@@ -82,13 +82,13 @@ def commit_with_retries(
     prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
     terms: CommitTerms,
 ) -> Committed | Nothing:
-    """Prepare and swap until it lands; ``prepare`` is called anew on every head and may answer ``Nothing``.
+    """Prepare and swap until a swap lands; ``prepare`` is called on every new head and may return ``Nothing``.
 
     Raises:
-        CommitConflict: all tries that ``terms`` allow were lost to other writers; nothing changed.
-        StorageError: the swap could not be sent, or the catalog refused it, in its own words; nothing changed.
-        CommitStateUnknown: the outcome could not be found out; staged files are kept.
-        PlanStale: by ``prepare``, the table moved where the plan cannot follow; by ``terms.renew``, the files are gone.
+        CommitConflict: all attempts that ``terms`` allow were lost to other writers; nothing changed.
+        StorageError: the swap could not be sent, or the catalog refused it (in its own words); nothing changed.
+        CommitStateUnknown: the outcome could not be determined; staged files are kept.
+        PlanStale: by ``prepare``, the plan does not fit the new head; by ``terms.renew``, the files are gone.
     """
     resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
     until_s = terms.monotonic_s() + terms.patience_s
@@ -104,7 +104,7 @@ def commit_with_retries(
         busy = _busy(outcome)
         left += _left(outcome)
         if isinstance(outcome, Undecided):
-            # The same commit again: it lands once at most, because what it requires holds once at most.
+            # Send the same commit again: it lands at most once, because its requirements are met at most once.
             sent, head = prepared, outcome.head
             is_unexplained = is_unexplained or not busy
             if not is_last:
@@ -122,7 +122,7 @@ def commit_with_retries(
             raise outcome
         terms.discard([*prepared.staged, *left])
         if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
-            raise _told(outcome)
+            raise _failure(outcome)
         sent, left, is_unexplained = None, [], False
         _wait(head, attempt, outcome, terms)
         head = catalog.load(head.name)
@@ -155,7 +155,7 @@ def _swap(
         after = catalog.commit(pinned, prepared.requirements, prepared.updates)
     except (CommitConflict, CommitRefused) as no:
         return resolver.after_no(base, prepared, no, is_repeated=is_repeated)
-    # Whoever answers a commit with something that is no table metadata may have made it.
+    # A catalog whose response is no table metadata may have made the commit.
     except (CommitStateUnknown, MetadataUnreadable) as unknown:
         return resolver.after_silence(base, prepared, unknown)
     except (StorageError, PolicyError, OperationRefused, PlanStale) as never_sent:  # by the catalog's contract
@@ -164,10 +164,10 @@ def _swap(
 
 
 def _disproves(outcome: LoadedTable | MaintenanceError, is_unexplained: bool) -> bool:
-    """Whether what came of an attempt that was sent before holds for every time that it was sent.
+    """Whether the outcome of an attempt that was sent several times holds for all of these times.
 
-    A refusal that was looked into says that the attempt is not in the table.  After a conflict that nothing explained
-    only another one that the table explains says so.
+    A refusal that was compared with the table proves that the attempt is not in the table.  After a conflict without
+    explanation, only a conflict that the table explains proves it.
     """
     return isinstance(outcome, LoadedTable | CommitConflict | (CommitConflict if is_unexplained else CommitRefused))
 
@@ -177,7 +177,7 @@ def _busy(outcome: LoadedTable | MaintenanceError) -> bool:
 
 
 def _left(outcome: LoadedTable | MaintenanceError) -> Sequence[str]:
-    """What a refused swap staged itself, and may be the table."""
+    """The files that a refused swap staged itself, and that may be the table's."""
     no = outcome.no if isinstance(outcome, Undecided) else outcome
     return no.left if isinstance(no, CommitRefused) else ()
 
@@ -188,10 +188,10 @@ def _unknown(why: LoadedTable | MaintenanceError) -> CommitStateUnknown:
     return unknown
 
 
-def _told(why: MaintenanceError) -> MaintenanceError:
-    """A refusal that the head has confirmed is a failure like any other, in the catalog's own words."""
+def _failure(why: MaintenanceError) -> MaintenanceError:
+    """A refusal that the head confirmed becomes a ``StorageError`` in the catalog's own words."""
     if not isinstance(why, CommitRefused):
         return why
-    told = StorageError(str(why))
-    told.__cause__ = why
-    return told
+    failure = StorageError(str(why))
+    failure.__cause__ = why
+    return failure

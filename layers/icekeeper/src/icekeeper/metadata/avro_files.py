@@ -1,4 +1,8 @@
-"""Reads and writes Avro container files with raw values, so that they can be written again unchanged."""
+"""Reads and writes Avro container files with raw values, so that values can be written again unchanged.
+
+Logical types are removed from the writer's schema before decoding: dates, decimals and uuids stay the integers and
+bytes that are stored.  Source: Apache Avro 1.12 specification, "Object Container Files".
+"""
 
 from __future__ import annotations
 
@@ -25,35 +29,31 @@ from icekeeper.metadata.avro_values import (
     require_possible,
 )
 
-# Takes an Avro container file apart that lies in memory: its header, and its blocks decompressed.
-#
-# fastavro parses the schema of every file anew, which takes longer than to read a small manifest or manifest list; here
-# nothing is parsed but the header's texts. Source: Apache Avro 1.12 specification, "Object Container Files".
+# The header and blocks of a container file in memory.  fastavro is not used for them: it parses the schema of each file
+# again, which takes longer than reading a small manifest.
 
 SYNC_BYTES = 16
-"""The length of the marker behind each block, with which a file's header ends too."""
+"""The length of the sync marker at the end of the header and of each block."""
 
 _MAGIC = b"Obj\x01"
-# What becomes of an entry or of a line of a manifest list, path and numbers included; some writers' take more.
+# Memory of a decoded manifest entry, or of an entry of a manifest list: typical, not the most.
 _RECORD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class AvroContainer:
-    """A container file."""
+    """A container file; ``blocks_at`` is the position of the first block."""
 
     data: bytes
     header: Mapping[str, str]
     blocks_at: int
-    """Where the first block begins."""
     limits: FileLimits
-    """What the file may still unfold to."""
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The number of records of each block, and their bytes.
+        """The number of records of each block, and their decompressed bytes.
 
         Raises:
-            MetadataUnreadable: the file unfolds to more than it may.
+            MetadataUnreadable: the file decompresses to more than a file may hold.
             Exception: the file is damaged or truncated.
         """
         codec, limits = self.header.get("avro.codec", "null"), self.limits
@@ -74,7 +74,7 @@ def open_container(data: bytes, path: str) -> AvroContainer:
     """Read the header.
 
     Raises:
-        PolicyError: the setting of what files may unfold to is malformed.
+        PolicyError: the setting for the size of decompressed files is malformed.
         Exception: the bytes are not an Avro file.
     """
     if not data.startswith(_MAGIC):
@@ -93,27 +93,24 @@ def open_container(data: bytes, path: str) -> AvroContainer:
     return AvroContainer(data, header, at + SYNC_BYTES, FileLimits(path, len(data)))
 
 
-# Reads and writes Avro container files with raw values, so that what was read can be written again unchanged.
-#
-# Logical types are removed from the writer's schema before decoding, so that dates, decimals and uuids are decoded as
-# the integers and bytes that are stored.
+# Decoding, and schemas.
 
 AvroSchema = dict[str, Any]
 Block = TypeVar("Block")
 
-# Iceberg-Java writes manifests with gzip, which Avro calls deflate; every reader has it.
+# Iceberg-Java's default, which Iceberg calls gzip.  Every reader supports it.
 _CODEC = "deflate"
-# A manifest has some hundred parts and three for each partition field; those of the last ones read are kept.
+# A manifest's schema has some hundred parts, and three for each partition field.
 _LONGEST_SCHEMA = 1024 * 1024
 _MOST_PARTS = 10_000
-# One for each column, partition field or row group of a file, or for each equality column.
+# An array has an item per column, partition field, row group or equality column.
 _MOST_ITEMS = 256 * 1024
 _LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """A container file whose blocks are still to be decoded."""
+    """A container file whose blocks are not decoded yet."""
 
     path: str
     container: AvroContainer
@@ -129,12 +126,12 @@ class OpenedFile:
         return self.header["avro.schema"]
 
     def values(self, read: Reader) -> Iterator[tuple[Any, bytes]]:
-        """What a reader reads of each record, and the bytes of the block that it was read from.
+        """The value of each record, and the bytes of its block.
 
         Raises:
-            MetadataUnreadable: they are damaged or cut off.
+            MetadataUnreadable: the file is damaged or truncated.
         """
-        with self._telling_damage():
+        with self._damage_named():
             for count, data in self.container.blocks():
                 at = 0
                 for _ in range(count):
@@ -145,20 +142,21 @@ class OpenedFile:
                 _require_end(data, at)
 
     def blocks(self, read: Callable[[bytes, int], tuple[Block, int]]) -> Iterator[tuple[Block, bytes]]:
-        """What is read of each block, and its bytes; ``read`` gets them and their number of records, and tells where
-        these end.
+        """The value of each block, and its bytes.
+
+        ``read`` gets the bytes and the number of records, and returns a value and the position after the records.
 
         Raises:
-            MetadataUnreadable: they are damaged or cut off.
+            MetadataUnreadable: the file is damaged or truncated.
         """
-        with self._telling_damage():
+        with self._damage_named():
             for count, data in self.container.blocks():
                 found, at = read(data, count)
                 _require_end(data, at)
                 yield found, data
 
     @contextmanager
-    def _telling_damage(self) -> Iterator[None]:
+    def _damage_named(self) -> Iterator[None]:
         try:
             yield
         except MaintenanceError:
@@ -199,12 +197,12 @@ def open_avro(data: bytes, path: str) -> OpenedFile:
     return OpenedFile(path, container)
 
 
-@lru_cache(maxsize=32)  # the manifests of a table have few schemas, each longer to parse than a small manifest to read
+@lru_cache(maxsize=32)  # parsing a schema takes longer than reading a small manifest
 def writer_schema(text: str) -> WriterSchema:
-    """A writer's schema; nobody may change it.
+    """A writer's schema, cached: callers must not change it.
 
     Raises:
-        Exception: it is none, or larger than that of manifests can be.
+        Exception: the text is no schema, or is larger than a manifest's can be.
     """
     if len(text) > _LONGEST_SCHEMA:
         raise ValueError(f"its schema has {len(text)} characters, {_LONGEST_SCHEMA} may be")
@@ -223,7 +221,7 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
 
 
 def structure(schema: Any) -> Any:
-    """The types and field ids of a schema in order, without names, in a form that can be compared.
+    """The types and field ids of a schema in order, without names.
 
     Two schemas of equal structure encode a record to the same bytes.
     """
@@ -252,7 +250,7 @@ def _structure(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def strip_logical_types(schema: Any) -> Any:
-    """The schema without logical types: values are decoded as they are stored, as integers, bytes and strings."""
+    """The schema without logical types."""
     if isinstance(schema, list):
         return [strip_logical_types(part) for part in schema]
     if isinstance(schema, dict):
@@ -265,7 +263,7 @@ def strip_logical_types(schema: Any) -> Any:
 
 
 def decimal_fields(record: AvroSchema) -> list[str]:
-    """Names of the decimal fields of a record with logical types; later fields may name the type of earlier ones."""
+    """Names of the decimal fields of a record; a field may refer by name to the type of an earlier one."""
     names: set[str] = set()
     found = []
     for field in record["fields"]:
@@ -283,7 +281,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-# Finds fields of a manifest's Avro schema by ``field-id``, or by name where a writer left the ids out.
+# Fields of a manifest's schema are found by ``field-id``, or by name where a writer left the ids out.
 
 JsonObject = Mapping[str, Any]
 
@@ -296,7 +294,7 @@ _LEGACY_NAMES = {
 
 
 def is_field(field: JsonObject, field_id: int, name: str) -> bool:
-    """Whether a field of a schema has that id, or, if it has no id, that name."""
+    """Whether a field has that id, or that name if it has no id."""
     found = field.get("field-id")
     return bool(field["name"] == name if found is None else int(found) == field_id)
 
@@ -317,7 +315,7 @@ def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
 
 
 def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
-    """Names in the file → names in the specification, of fields that are wanted; ``wanted`` are the latter by id."""
+    """Names in the file → names in the specification, for the fields in ``wanted`` (name by id)."""
     found = {}
     for field in schema["fields"]:
         name, field_id = field["name"], field.get("field-id")

@@ -1,29 +1,22 @@
 """Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them
 (rule: avro-schemas-like-java).
 
-Every field carries its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail
-and DuckDB aborts.  Source: Iceberg table specification, "Manifests", "Manifest Lists", and Java's ``V1Metadata``,
-``V2Metadata``, ``V3Metadata`` (platform: duckdb-aborts-on-manifests).
+Every field has its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail and DuckDB
+aborts (platform: duckdb-aborts-on-manifests).  Source: specification, "Manifests", "Manifest Lists", and Java's
+``V1Metadata``, ``V2Metadata``, ``V3Metadata``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.transforms import partition_type
+from icekeeper.metadata.types import PRIMITIVES, decimal_of, fixed_length
 from icekeeper.model import ManifestContent
 
 AvroSchema = dict[str, Any]
-
-_PRIMITIVES = frozenset({"boolean", "int", "long", "float", "double", "string"})
-_TIMESTAMPS = {
-    "timestamp": ("timestamp-micros", False),
-    "timestamptz": ("timestamp-micros", True),
-    "timestamp_ns": ("timestamp-nanos", False),
-    "timestamptz_ns": ("timestamp-nanos", True),
-}
 
 
 def avro_name(name: str) -> str:
@@ -54,7 +47,7 @@ def _list(element: Any, element_id: int) -> AvroSchema:
 
 
 def _decimal_bytes(precision: int) -> int:
-    """How many bytes a two's complement number of ``precision`` decimal digits needs."""
+    """The bytes of a two's complement number of ``precision`` decimal digits."""
     size = 1
     while 2 ** (8 * size - 1) < 10**precision:
         size += 1
@@ -62,25 +55,19 @@ def _decimal_bytes(precision: int) -> int:
 
 
 def _value_schema(iceberg_type: str, named: set[str]) -> Any:
-    """The Avro type of a partition value; ``named`` are the types defined so far, which are referred to by name."""
-    if iceberg_type in _PRIMITIVES:
-        return iceberg_type
-    if iceberg_type == "binary":
-        return "bytes"
-    if iceberg_type == "date":
-        return {"type": "int", "logicalType": "date"}
-    if iceberg_type == "time":
-        return {"type": "long", "logicalType": "time-micros"}
-    if iceberg_type in _TIMESTAMPS:
-        logical, utc = _TIMESTAMPS[iceberg_type]
-        return {"type": "long", "logicalType": logical, "adjust-to-utc": utc}
+    """The Avro type of a partition value; types in ``named`` are defined already and are referred to by name."""
     if iceberg_type == "unknown":
         return "null"
     schema: AvroSchema
-    if iceberg_type == "uuid":
-        schema = {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"}
-    elif match := re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", iceberg_type):
-        precision, scale = int(match[1]), int(match[2])
+    if iceberg_type in PRIMITIVES:
+        avro = PRIMITIVES[iceberg_type].avro
+        if isinstance(avro, str):
+            return avro
+        schema = dict(avro)
+        if "name" not in schema:
+            return schema
+    elif decimal := decimal_of(iceberg_type):
+        precision, scale = decimal
         schema = {
             "type": "fixed",
             "name": f"decimal_{precision}_{scale}",
@@ -89,8 +76,8 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
             "precision": precision,
             "scale": scale,
         }
-    elif match := re.fullmatch(r"fixed\[(\d+)\]", iceberg_type):
-        schema = {"type": "fixed", "name": f"fixed_{match[1]}", "size": int(match[1])}
+    elif (length := fixed_length(iceberg_type)) is not None:
+        schema = {"type": "fixed", "name": f"fixed_{length}", "size": length}
     else:
         raise TableUnsupported(f"partition values of type {iceberg_type} cannot be written to a manifest")
     if schema["name"] in named:
@@ -99,44 +86,8 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
     return schema
 
 
-def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[str, Any]) -> str:
-    """The result type of a partition field (specification, "Partition Transforms").
-
-    ``table_schemas`` holds every schema of the table, the current one first, because a field may partition by a
-    column that the current schema no longer has.
-
-    Raises:
-        TableUnsupported: the transform is unknown, or its source column is in no schema.
-    """
-    transform = str(field["transform"])
-    if re.fullmatch(r"bucket\[\d+\]", transform) or transform in ("year", "month", "hour"):
-        return "int"
-    if transform == "day":
-        return "date"
-    if transform not in ("identity", "void") and not re.fullmatch(r"truncate\[\d+\]", transform):
-        raise TableUnsupported(f"partition transform {transform} is unknown; Icekeeper must not write this table")
-    for schema in table_schemas:
-        found = column_type(schema, int(field["source-id"]))
-        if found is not None:
-            return found
-    raise TableUnsupported(f"partition field {field['name']} refers to column {field['source-id']}, which is unknown")
-
-
-def column_type(struct: Mapping[str, Any], field_id: int) -> str | None:
-    """The primitive type of a column of a schema, of a struct's too; ``None``: there is no such column."""
-    for field in struct["fields"]:
-        kind = field["type"]
-        if int(field["id"]) == field_id:
-            return kind if isinstance(kind, str) else None
-        if isinstance(kind, dict) and kind["type"] == "struct":
-            found = column_type(kind, field_id)
-            if found is not None:
-                return found
-    return None
-
-
 def record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> AvroSchema:
-    """The schema of an Iceberg struct whose columns are primitive or such structs.
+    """The schema of an Iceberg struct of primitive columns and structs.
 
     Raises:
         TableUnsupported: a column's type cannot be written.

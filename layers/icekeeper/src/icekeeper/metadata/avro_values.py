@@ -1,4 +1,9 @@
-"""Reads and skips values in Avro's binary encoding, by the types of a writer's schema."""
+"""Reads and skips values in Avro's binary encoding, by the types of a writer's schema.
+
+A *reader* gets a block's bytes and a position, and returns the value and the position after it.  A *skipper* returns
+only the position.  On damaged bytes both raise any exception, or return a position after the block: callers check it.
+Source: Apache Avro specification, "Binary encoding".
+"""
 
 from __future__ import annotations
 
@@ -8,24 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-# Reads and skips values in Avro's binary encoding (specification of Avro, "Binary encoding").
-#
-# A reader gets the bytes of a block and where in them to begin, and returns the value and where it ends; a skipper
-# returns only that.  On damaged bytes both raise any exception, or end behind the block: whoever calls them must look.
-
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 Skipper: TypeAlias = Callable[[bytes, int], int]
 
 _64_BITS = (1 << 64) - 1
-# So many records of a block, and so many items that are passed over, may take no bytes at all.
+# The most records of a block, or skipped items of an array, that take no bytes.
 _MOST_EMPTY = 4096
-# And so many that are read, nulls and others: each of these becomes an object (rule: bound-foreign-bytes).
+# The same for items that are read, nulls and others: each becomes an object (rule: bound-foreign-bytes).
 _MOST_NULLS, _MOST_EMPTY_READ = 1024, 64
 
 
 def require_possible(count: int, size: int) -> int:
-    """The number of items, unless so many bytes cannot hold them: a damaged number would be counted to for years
-    (rule: damage-ends-in-a-named-error).
+    """``count`` itself, after a check that ``size`` bytes can hold so many items.
+
+    Without it, a damaged count would be looped over for years (rule: damage-ends-in-a-named-error).
 
     Raises:
         ValueError: they cannot.
@@ -56,7 +57,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_long(data: bytes, at: int) -> int:
-    """Where an int or long ends."""
+    """Skips an int or long."""
     while data[at] > 127:
         at += 1
     return at + 1
@@ -78,7 +79,7 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes; fewer than there should be, where the data end within them."""
+    """Bytes; too few if the data end within them."""
     length, at = _read_length(data, at)
     end = at + length
     return data[at:end], end
@@ -92,7 +93,7 @@ def read_string(data: bytes, at: int) -> tuple[str, int]:
 
 
 def skip_bytes(data: bytes, at: int) -> int:
-    """Where bytes or a text end."""
+    """Skips bytes or a text."""
     length, at = _read_length(data, at)
     return at + length
 
@@ -112,16 +113,15 @@ PLAIN_READERS: Mapping[str, Reader] = {
     "bytes": read_bytes,
     "string": read_string,
 }
-"""Readers of the types that have no parts."""
 
 
 def fixed_reader(width: int) -> Reader:
-    """Reads so many bytes."""
+    """Reads ``width`` bytes."""
     return lambda data, at: (data[at : at + width], at + width)
 
 
 def then(read: Reader, make: Callable[[Any], Any]) -> Reader:
-    """Reads a value and makes another one of it."""
+    """Reads a value and converts it with ``make``."""
 
     def made(data: bytes, at: int) -> tuple[Any, int]:
         value, at = read(data, at)
@@ -131,7 +131,7 @@ def then(read: Reader, make: Callable[[Any], Any]) -> Reader:
 
 
 def record_reader(fields: Sequence[tuple[str | None, Any]]) -> Reader:
-    """Reads a record as a dict; a field without a name is passed over by its skipper."""
+    """Reads a record as a dict; a field without a name has a skipper."""
 
     def record(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         values = {}
@@ -152,7 +152,7 @@ def optional_reader(branches: Sequence[Reader]) -> Reader:
         branch, at = read_long(data, at)
         return branches[_natural(branch)](data, at)
 
-    # Nearly every field of a manifest may be null, which comes first.
+    # The fast path: nearly every field of a manifest is a union of null and one type.
     if len(branches) != 2 or branches[0] is not PLAIN_READERS["null"]:
         return value
     present = branches[1]
@@ -167,7 +167,7 @@ def optional_reader(branches: Sequence[Reader]) -> Reader:
 
 
 def optional_skipper(branches: Sequence[Skipper]) -> Skipper:
-    """Passes over a value of a union."""
+    """Skips a value of a union."""
 
     def skip(data: bytes, at: int) -> int:
         branch, at = read_long(data, at)
@@ -193,7 +193,7 @@ def _natural(number: int) -> int:
 
 
 def _block_items(data: bytes, at: int) -> tuple[int, int]:
-    """How many items the next block of an array or map has; 0: it has ended.
+    """The number of items in the next block of an array or map; 0: there are no more blocks.
 
     Raises:
         ValueError: more than the data can hold.
@@ -202,13 +202,13 @@ def _block_items(data: bytes, at: int) -> tuple[int, int]:
     if not count & 0x81:
         return count >> 1, at + 1
     count, at = read_long(data, at)
-    if count < 0:  # the block's size in bytes follows, for those who jump over it
+    if count < 0:  # the block's size in bytes follows
         count, at = -count, skip_long(data, at)
     return require_possible(count, len(data) - at), at
 
 
 def array_reader(item: Reader, most: int | None = None) -> Reader:
-    """Reads the items of an array as a list; more than ``most`` are an error."""
+    """Reads an array as a list; more than ``most`` items are an error."""
 
     def items(data: bytes, at: int) -> tuple[list[Any], int]:
         values: list[Any] = []
@@ -226,7 +226,7 @@ def array_reader(item: Reader, most: int | None = None) -> Reader:
 
 
 def keyed_reader(value: Reader) -> Reader:
-    """Reads an array of pairs of an int or long and a value as a dict."""
+    """Reads an array of (int or long, value) pairs as a dict."""
 
     def pairs(data: bytes, at: int) -> tuple[dict[int, Any], int]:
         values = {}
@@ -241,26 +241,8 @@ def keyed_reader(value: Reader) -> Reader:
     return pairs
 
 
-def empty_items_reader(item: Reader) -> Reader:
-    """Reads the items of an array that take no bytes each, so that no number of bytes says how many there may be."""
-
-    most = _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ
-
-    def items(data: bytes, at: int) -> tuple[list[Any], int]:
-        values: list[Any] = []
-        count, at = _block_items(data, at)
-        while count:
-            if len(values) + count > most:
-                raise ValueError(f"an array has {len(values) + count} items that take no bytes")
-            values += (item(data, at)[0] for _ in range(count))
-            count, at = _block_items(data, at)
-        return values, at
-
-    return items
-
-
 def skip_empty_items(data: bytes, at: int) -> int:
-    """Passes over the items of an array that take no bytes each, without counting to their number."""
+    """Skips an array of items that take no bytes, without looping over them."""
     count, at = _block_items(data, at)
     while count:
         count, at = _block_items(data, at)
@@ -268,7 +250,7 @@ def skip_empty_items(data: bytes, at: int) -> int:
 
 
 def items_skipper(item: Skipper) -> Skipper:
-    """Passes over the items of an array or map."""
+    """Skips an array or map."""
     if item is skip_null:
         return skip_empty_items
 
@@ -284,11 +266,11 @@ def items_skipper(item: Skipper) -> Skipper:
 
 
 def numbers_skipper(each: int) -> Skipper:
-    """Passes over an array whose items are so many ints and longs each: a regular expression does so in one step."""
+    """Skips an array whose items are ``each`` ints and longs, in one step by a regular expression."""
 
     def skip(data: bytes, at: int) -> int:
         count = data[at]
-        if count and not count & 0x81:  # fewer than 64, as a number of one byte; most often there is one block
+        if count and not count & 0x81:  # fewer than 64 items; mostly there is one block
             found = _numbers(each * (count >> 1), b"\0")(data, at + 1)
             if found is not None:
                 return found.end()
@@ -305,19 +287,19 @@ def numbers_skipper(each: int) -> Skipper:
 
 @lru_cache(maxsize=1024)
 def _numbers(count: int, then: bytes = b"") -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Finds the end of so many ints and longs, of ten bytes at most, without ever going back."""
+    """Matches ``count`` ints and longs of at most ten bytes each, without backtracking."""
     return re.compile(rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d}+%b" % (count, then)).match
 
 
 def keyed_bytes_skipper(data: bytes, at: int) -> int:
-    """Passes over an array of pairs of an int or long and bytes."""
+    """Skips an array of (int or long, bytes) pairs."""
     count, at = _block_items(data, at)
     while count:
         for _ in range(count):
             if data[at] > 127:
                 at += 1
                 if data[at] > 127:
-                    at = read_long(data, at - 1)[1] - 1  # which limits its bytes, as reading it later does
+                    at = read_long(data, at - 1)[1] - 1  # limits the length of the number, as a reader does
             length = data[at + 1]
             at = skip_bytes(data, at + 1) if length & 0x81 else at + 2 + (length >> 1)
         count = data[at]
@@ -328,11 +310,10 @@ def keyed_bytes_skipper(data: bytes, at: int) -> int:
     return at
 
 
-# Makes readers and skippers for the types of a writer's schema, once per schema.
+# Readers and skippers for the types of a schema, built once per schema.  Logical types are ignored.
 #
-# Values stay as they are stored: logical types are ignored.  fastavro decodes each field anew by the schema, byte by
-# byte out of a stream, also those that nobody asks for; what is made here takes a third of its time
-# (platform: manifest-decoder-speed).
+# fastavro interprets the schema for each field and decodes all of them, byte by byte from a stream.  These readers take
+# a third of its time (platform: manifest-decoder-speed).
 
 _NUMBERS = frozenset({"int", "long", "enum"})
 _TEXTS = frozenset({"string", "bytes"})
@@ -348,14 +329,14 @@ class AvroTypes:
     """The types of one schema, which may refer to each other by name."""
 
     def __init__(self, named: Mapping[str, Any], most_items: int | None = None) -> None:
-        """``named``: full name → definition; ``most_items``: so many of one array or map are read, and no more."""
+        """``named``: full name → definition; ``most_items``: the most items of an array or map."""
         self._named = named
         self._most_items = most_items
         self._readers: dict[str, Reader] = {}
         self._skippers: dict[str, Skipper] = {}
 
     def reader(self, schema: Any) -> Reader:
-        """Reads values of a type; records become dicts.
+        """A reader for values of a type; records become dicts.
 
         Raises:
             KeyError: the type is unknown.
@@ -367,14 +348,14 @@ class AvroTypes:
             return self._reader(schema)
         name = str(schema["name"])
         if name not in self._readers:
-            # What refers to the type from within it looks it up when it is called.
+            # A recursive type looks itself up when it is called.
             self._readers[name] = lambda data, at: self._readers[name](data, at)
             fields = [(str(field["name"]), self.reader(field["type"])) for field in schema["fields"]]
             self._readers[name] = record_reader(fields)
         return self._readers[name]
 
     def fields_reader(self, record: Mapping[str, Any], names: Mapping[str, str]) -> Reader:
-        """Reads these fields of a record, each under the name that it is given; what else it has is passed over.
+        """A reader for some fields of a record, under new names (``names``: name in the file → new name).
 
         Raises:
             KeyError: a type is unknown.
@@ -388,7 +369,7 @@ class AvroTypes:
         return record_reader(fields)
 
     def skipper(self, schema: Any) -> Skipper:
-        """Passes over values of a type.
+        """A skipper for values of a type.
 
         Raises:
             KeyError: the type is unknown.
@@ -431,11 +412,10 @@ class AvroTypes:
             return then(read_long, symbols.__getitem__)
         if kind == "array":
             item = self.reader(schema["items"])
-            return (
-                empty_items_reader(item)
-                if self.skipper(schema["items"]) is skip_null
-                else array_reader(item, self._most_items)
-            )
+            if self.skipper(schema["items"]) is not skip_null:
+                return array_reader(item, self._most_items)
+            # Items that take no bytes: only a limit bounds their number.
+            return array_reader(item, _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ)
         if kind == "map":
             value = self.reader(schema["values"])
             return then(array_reader(_pair_reader(value), self._most_items), dict)
@@ -481,7 +461,6 @@ def _pair_reader(value: Reader) -> Reader:
 
 
 def _record_skipper(fields: Sequence[Skipper]) -> Skipper:
-    """Passes over these fields; those that take no bytes are not even looked at."""
     fields = [field for field in fields if field is not skip_null]
     if not fields:
         return skip_null
@@ -495,13 +474,13 @@ def _record_skipper(fields: Sequence[Skipper]) -> Skipper:
 
 
 def require_bounded(schema: Any, most_parts: int) -> None:
-    """Check that a schema, written out, has few parts and levels: a type that is named twice counts twice, as its
-    values do (rule: bound-foreign-bytes).
+    """Check that a schema has few parts and levels (rule: bound-foreign-bytes).
 
-    ``schema`` has the full names of types.  What a type has of itself counts once: its values take bytes.
+    A type that is named twice counts twice, since its values are read twice.  A recursive reference counts once.
+    ``schema`` has the full names of types.
 
     Raises:
-        ValueError: it has more, a fixed type has no size, or a record has many fields that take no bytes.
+        ValueError: it has too many, a fixed type has no size, or a record has many fields that take no bytes.
     """
     parts, levels, _ = _measured(schema, {})
     if parts > most_parts:
@@ -513,7 +492,7 @@ def require_bounded(schema: Any, most_parts: int) -> None:
 
 
 def _measured(schema: Any, named: dict[str, tuple[int, int, bool]]) -> tuple[int, int, bool]:
-    """How many parts a type has, over how many levels, and whether its values take no bytes."""
+    """The parts and levels of a type, and whether its values take no bytes."""
     if isinstance(schema, str):
         return named.get(schema, (1, 1, schema == "null"))
     if isinstance(schema, list):
@@ -524,7 +503,7 @@ def _measured(schema: Any, named: dict[str, tuple[int, int, bool]]) -> tuple[int
         named[name] = 1, 1, False
     if kind == "record":
         for field in schema["fields"]:
-            int(field.get("field-id") or 0)  # who looks for a field by its id relies on numbers
+            int(field.get("field-id") or 0)  # a field id must be a number
         found = _together([_measured(field["type"], named) for field in schema["fields"]])
     elif kind in ("array", "map"):
         found = *_together([_measured(schema["items" if kind == "array" else "values"], named)])[:2], False

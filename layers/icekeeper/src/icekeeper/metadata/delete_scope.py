@@ -22,21 +22,21 @@ from typing import Any, TypeAlias
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
 # Reserved field ids of position delete files (specification, "Reserved Field IDs").
 DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
-# Types whose bounds rule out nothing: NaN lies outside all bounds, and Java orders uuids differently than their bytes.
-_UNCOMPARABLE = frozenset({"float", "double", "uuid"})
+# Types whose bounds exclude nothing: NaN is outside all bounds, and Java does not order uuids by their bytes.
+_UNCOMPARABLE = FLOATS | {"uuid"}
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, NaN of whatever bits is one
-    (rule: nan-is-one-value)."""
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one (rule: nan-is-one-value)."""
     return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
 
 
@@ -50,7 +50,7 @@ def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
 
 
 def may_stand_elsewhere(metadata: TableMetadata) -> bool:
-    """Whether a table has more than one place, of spec and partition, at which files can stand."""
+    """Whether the files of a table can have different specs or partitions."""
     return len(metadata.specs) > 1 or not all(is_unpartitioned(spec) for spec in metadata.specs.values())
 
 
@@ -90,7 +90,7 @@ class DeleteIndex:
         yield from self.global_equality
 
     def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
-        """The deletes that may remove rows of a live data file, judged by bounds too; ``types`` by column id."""
+        """The deletes that may remove rows of a live data file, also by their bounds; ``types`` by column id."""
         for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
             is_equality = entry.file.content is FileContent.EQUALITY_DELETES
             if not is_equality or may_match(entry.file, data.file, types):
@@ -180,7 +180,7 @@ def named_file(delete: DataFile) -> str | None:
 
 
 def may_name(delete: DataFile, path: str) -> bool:
-    """Whether a position delete file may hold positions of a data file, by its reference or its bounds of paths."""
+    """Whether a position delete file may contain positions of a data file, by its reference or its path bounds."""
     if delete.referenced_data_file is not None:
         return delete.referenced_data_file == path
     encoded = path.encode()
@@ -220,11 +220,10 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 def decode_bound(kind: str, value: bytes) -> Any:
     """A bound as a raw value; ``None``: its length fits no width that the type was promoted from
     (rule: promoted-values-keep-old-width)."""
-    if kind in ("int", "long", "date"):
-        return int.from_bytes(value, "little", signed=True) if len(value) in (4, 8) else None
-    if kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"):
-        # Four bytes are days, of a column that was a date: they cannot be compared.
-        return int.from_bytes(value, "little", signed=True) if len(value) == 8 else None
+    if kind in INTEGER_BITS:
+        # Four bytes of a timestamp are days, of a column that was a date: they cannot be compared.
+        widths = (8,) if PRIMITIVES[kind].per_second else (4, 8)
+        return int.from_bytes(value, "little", signed=True) if len(value) in widths else None
     if kind == "boolean":
         return value != b"\x00"
     return value

@@ -1,4 +1,10 @@
-"""Table metadata: read from its JSON document, updated, required to be unchanged, and supported versions."""
+"""Table metadata: a read-only view of its JSON document, commit requirements, and updates (pure).
+
+PyIceberg's models drop fields that they do not know and cannot write v3.  So Icekeeper never rebuilds a document from
+models: it reads what it needs from the JSON, and an update changes only the fields that it names
+(rule: keep-unknown-metadata, platform: pyiceberg-drops-unknown-fields).
+Source: specification, "Table Metadata Fields".
+"""
 
 from __future__ import annotations
 
@@ -8,75 +14,25 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
 
-# Refuses folders for new files that are other folders on other machines, or are not known
-# (rule: write-where-readers-find) (pure).
-#
-# A path that is relative belongs to the process that writes, and a local one of a table in a store to its machine: what
-# a rewrite commits there no other reader finds, and expiry then deletes the files that it replaced.
-
-DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
-"""The first one that is set is the folder of new data files; the others are its older names."""
-METADATA_FOLDER_KEY = "write.metadata.path"
-_CUSTOM_PROVIDER = "write.location-provider.impl"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-
-
-def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
-    """Check where the properties of a table at this location send new files.
-
-    Raises:
-        TableUnsupported: to a relative path, or to the local disk although the table lies in a store.
-    """
-    data = next((key for key in DATA_FOLDER_KEYS if properties.get(key)), None)
-    for key in (data, METADATA_FOLDER_KEY):
-        folder = properties.get(key or "") or location
-        is_whole = folder.startswith("/") or _SCHEME.match(folder) is not None
-        if folder != location and _is_local(folder) and not (is_whole and _is_local(location)):
-            raise TableUnsupported(
-                f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
-                f"address, as the table's location {location} is one; the table was left alone"
-            )
-
-
-def require_known_layout(properties: Mapping[str, str]) -> None:
-    """Raises TableUnsupported when a class that only Java can load decides where the table's data files go."""
-    provider = properties.get(_CUSTOM_PROVIDER)
-    if provider:
-        raise TableUnsupported(
-            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
-            "cannot be asked; the table was left alone"
-        )
-
-
-def _is_local(path: str) -> bool:
-    """Whether a path has no scheme, or that of local files."""
-    found = _SCHEME.match(path)
-    return found is None or found[1].lower() == "file"
-
-
-# Reads table metadata from its JSON document.
-#
-# PyIceberg's models drop fields they do not know and cannot write v3, so Icekeeper never rebuilds a document from
-# models: it reads what it needs from the JSON, and :mod:`icekeeper.metadata.document` changes only what an update names
-# (Iceberg table specification, "Table Metadata Fields")
-# (rule: keep-unknown-metadata, platform: pyiceberg-drops-unknown-fields).
-
 JsonObject = dict[str, Any]
 MAIN = "main"
+DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
+"""The folder of new data files is the first one that is set; the others are older names of the property."""
+METADATA_FOLDER_KEY = "write.metadata.path"
 NAME_MAPPING = "schema.name-mapping.default"
-"""The property with the field ids of columns in files that have none (specification, "Name Mapping Serialization")."""
+"""The property with the field ids for data files without ids (specification, "Name Mapping Serialization")."""
 INITIAL_SEQUENCE_NUMBER = 0
 _LONG = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; ``raw`` is its JSON, with every field that its writer set."""
+    """One snapshot; ``raw`` is its JSON with all fields."""
 
     raw: Mapping[str, Any]
 
@@ -91,7 +47,7 @@ class Snapshot:
 
     @property
     def sequence_number(self) -> int:
-        """0 for v1 snapshots, which have no sequence number."""
+        """0 for v1 snapshots."""
         return int(self.raw.get("sequence-number") or INITIAL_SEQUENCE_NUMBER)
 
     @property
@@ -134,7 +90,7 @@ class Ref:
 
 
 class TableMetadata:
-    """A read-only view of one metadata document; the document itself is never modified."""
+    """A read-only view of one metadata document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         missing = [key for key in ("format-version", "location") if key not in document]
@@ -148,7 +104,7 @@ class TableMetadata:
 
     @property
     def uuid(self) -> str | None:
-        """The table UUID; ``None`` only for v1 tables whose writer set none."""
+        """``None`` only for v1 tables whose writer set none."""
         return self.document.get("table-uuid")
 
     @property
@@ -165,7 +121,7 @@ class TableMetadata:
 
     @property
     def next_row_id(self) -> int:
-        """The lowest row id that was never assigned; 0 below v3, and just after an upgrade to v3."""
+        """The lowest row id that was never assigned; 0 below v3 and just after an upgrade to v3."""
         return int(self.document.get("next-row-id") or 0)
 
     @property
@@ -190,7 +146,7 @@ class TableMetadata:
 
     @property
     def schemas_current_first(self) -> Sequence[JsonObject]:
-        """Every schema: the current one first, then the others from the highest id down."""
+        """The current schema, then the others from the highest id down."""
         current = self.current_schema
         others = [self.schemas[i] for i in sorted(self.schemas, reverse=True) if self.schemas[i] is not current]
         return [current, *others]
@@ -199,8 +155,8 @@ class TableMetadata:
     def specs(self) -> Mapping[int, JsonObject]:
         """Every partition spec by id; a v1 document may hold only the fields of ``partition-spec``.
 
-        Field ids that a v1 writer left out are assigned from 1000 up, as the specification says.  A field of several
-        columns has a transform that is unknown (rule: multi-column-transforms-unknown).
+        Field ids that a v1 writer left out are counted from 1000, as the specification says.  A field with several
+        source columns gets an unknown transform (rule: multi-column-transforms-unknown).
         """
         specs = self.document.get("partition-specs")
         if not specs:
@@ -219,29 +175,29 @@ class TableMetadata:
 
     @property
     def default_sort_order_id(self) -> int:
-        """The id of the default sort order; 0, which means unsorted, where a v1 writer left it out."""
+        """0 (unsorted) where a v1 writer left it out."""
         return int(self.document.get("default-sort-order-id") or 0)
 
     @property
     def default_sort_order_fields(self) -> Sequence[Mapping[str, Any]]:
-        """The fields of the default sort order; none for an unsorted table (specification, "Sorting": order 0)."""
+        """None for an unsorted table (specification, "Sorting": order 0)."""
         orders = self.document.get("sort-orders") or ()
         wanted = self.default_sort_order_id
         return next((order.get("fields") or () for order in orders if int(order["order-id"]) == wanted), ())
 
     @cached_property
     def snapshots(self) -> Mapping[int, Snapshot]:
-        """Snapshots by id, in the document's order."""
+        """By id, in the document's order."""
         return {int(raw["snapshot-id"]): Snapshot(raw) for raw in self.document.get("snapshots") or ()}
 
     @cached_property
     def snapshot_times_ms(self) -> Sequence[int]:
-        """When each snapshot was made, in the document's order (epoch milliseconds)."""
+        """The timestamp of each snapshot, in the document's order."""
         return tuple(snapshot.timestamp_ms for snapshot in self.snapshots.values())
 
     @cached_property
     def refs(self) -> Mapping[str, Ref]:
-        """Branches and tags by name; without refs (v1), ``main`` is the current snapshot."""
+        """Branches and tags by name; in a v1 document without refs, ``main`` is the current snapshot."""
         refs = {
             name: Ref(
                 name=name,
@@ -263,13 +219,13 @@ class TableMetadata:
         """The head of ``main``; ``None`` while the table has no snapshot.
 
         Raises:
-            MetadataUnreadable: the document names a current snapshot that it does not hold.
+            MetadataUnreadable: the document does not contain its current snapshot.
         """
         return self.head(MAIN)
 
     @property
     def head_ids(self) -> frozenset[int]:
-        """The id of main's newest snapshot; of a table without main, those of its branches."""
+        """The snapshot id of ``main``; without ``main``, those of all branches."""
         refs = self.refs
         wanted = [refs[MAIN]] if MAIN in refs else refs.values()
         return frozenset(ref.snapshot_id for ref in wanted if ref.type == "branch")
@@ -278,7 +234,7 @@ class TableMetadata:
         """The snapshot that a branch or tag points at; ``None``: there is no such ref.
 
         Raises:
-            MetadataUnreadable: the document does not hold that snapshot.
+            MetadataUnreadable: the document does not contain that snapshot.
         """
         ref = self.refs.get(branch)
         if ref is None:
@@ -324,11 +280,11 @@ class TableMetadata:
 
     @property
     def locations(self) -> tuple[str, ...]:
-        """Every folder in which the table says that it has its files."""
+        """Every folder that the metadata names for the table's files."""
         return (self.location, self.data_location, self.metadata_directory)
 
     def property_flag(self, key: str, default: bool) -> bool:
-        """A boolean table property; as in Java only ``true`` (in any case) is true."""
+        """A boolean table property; as in Java, only ``true`` in any case is true."""
         value = self.properties.get(key)
         return default if value is None else value.strip().lower() == "true"
 
@@ -358,17 +314,37 @@ def _of_one_column(field: JsonObject) -> JsonObject:
     return {**field, "source-id": sources[0], "transform": named}
 
 
-# Which tables this version of Icekeeper writes to: by the version of their format, by where files would go, and only
-# where all readers see the same head.
+def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """The head of the branch that a policy names; ``None``: it is ``main``, which has no snapshot yet.
+
+    Raises:
+        PolicyError: there is no such branch.
+    """
+    ref = metadata.refs.get(branch)
+    if (ref is None and branch != MAIN) or (ref is not None and ref.type != "branch"):
+        kind = "a tag" if ref is not None else "no branch of this table"
+        branches = sorted(name for name, known in metadata.refs.items() if known.type == "branch")
+        raise PolicyError(
+            f"policy key branch names '{branch}', which is {kind}; branches are: {', '.join(branches) or 'none yet'}"
+        )
+    return metadata.head(branch)
+
+
+# Which tables Icekeeper may write to.
 
 MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
 _LAST_NUMBER = 2**63 - 1
+_CUSTOM_PROVIDER = "write.location-provider.impl"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def require_writable(metadata: TableMetadata) -> None:
-    """Raises TableUnsupported for tables whose format this version must not write (rule: leave-newer-formats), for
-    those whose files nobody else would find (rule: write-where-readers-find), and for those that readers take for
-    different ones (rule: refuse-ambiguous-tables)."""
+    """Check that this version of Icekeeper may write to the table.
+
+    Raises:
+        TableUnsupported: the format version is newer (rule: leave-newer-formats), other readers would not find new
+            files (rule: write-where-readers-find), or readers disagree on the head (rule: refuse-ambiguous-tables).
+    """
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         raise TableUnsupported(
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
@@ -392,7 +368,43 @@ def _require_one_head(metadata: TableMetadata) -> None:
         )
 
 
-# Requirements that a table must still meet when a commit is made: ``TableRequirement`` objects of the REST API.
+def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
+    """Check that new files go where other machines find them (rule: write-where-readers-find).
+
+    A relative path is another folder for every process, and a local path another one on every machine.  If a rewrite
+    committed files there, no other reader would find them, and expiry would delete the files that they replaced.
+
+    Raises:
+        TableUnsupported: a folder is relative, or is local although the table is in an object store.
+    """
+    data = next((key for key in DATA_FOLDER_KEYS if properties.get(key)), None)
+    for key in (data, METADATA_FOLDER_KEY):
+        folder = properties.get(key or "") or location
+        is_whole = folder.startswith("/") or _SCHEME.match(folder) is not None
+        if folder != location and _is_local(folder) and not (is_whole and _is_local(location)):
+            raise TableUnsupported(
+                f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
+                f"address, as the table's location {location} is one; the table was left alone"
+            )
+
+
+def require_known_layout(properties: Mapping[str, str]) -> None:
+    """Raises TableUnsupported when a Java class decides where data files go: only Java can load it."""
+    provider = properties.get(_CUSTOM_PROVIDER)
+    if provider:
+        raise TableUnsupported(
+            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
+            "cannot be asked; the table was left alone"
+        )
+
+
+def _is_local(path: str) -> bool:
+    """Whether a path has no scheme, or that of local files."""
+    found = _SCHEME.match(path)
+    return found is None or found[1].lower() == "file"
+
+
+# Requirements that the table must still meet at commit: ``TableRequirement`` objects of the REST specification.
 
 
 def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
@@ -401,16 +413,16 @@ def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
 
 
 def ref_at(name: str, snapshot_id: int | None) -> dict[str, Any]:
-    """The requirement that a branch or tag points at a snapshot; with ``None``, that there is no such ref."""
+    """The requirement that a ref points at a snapshot; with ``None``, that there is no such ref."""
     return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
 
 
 def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[str, Any]]) -> None:
-    """Check REST ``TableRequirement`` objects against a document.
+    """Check requirements against a document.
 
     Raises:
-        CommitConflict: one of them is not met.
-        ValueError: its kind is unknown.
+        CommitConflict: one is not met.
+        ValueError: one is of an unknown kind.
     """
     for requirement in requirements:
         kind = requirement["type"]
@@ -434,34 +446,7 @@ def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[s
             raise ValueError(f"unknown requirement {kind}")
 
 
-# Digests of what plans go by beside a table's snapshots, and of what files are read by (pure).
-
-_LENGTH = 16
-_SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")
-
-
-def table_digest(metadata: TableMetadata) -> str:
-    """A digest of format version, current schema, spec and sort order, and of all properties."""
-    found = {key: metadata.document.get(key) for key in _SETTINGS}
-    # Where a v1 writer left the ids out, these are the current ones.
-    if found["current-schema-id"] is None:
-        found |= {key: metadata.document.get(key) for key in ("schema", "partition-spec")}
-    return _digest(found)
-
-
-def schema_digest(metadata: TableMetadata) -> str:
-    """A digest of what data files are read by: the current schema, and the name mapping."""
-    return _digest({"schema": metadata.current_schema, "mapping": metadata.properties.get(NAME_MAPPING)})
-
-
-def _digest(found: Any) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:_LENGTH]
-
-
-# Applies updates to a table metadata document, as the specification says.
-#
-# Updates are ``TableUpdate`` objects of the REST specification, so that one commit means the same on every catalog.
-# Everything that an update does not name is preserved.
+# Updates are ``TableUpdate`` objects of the REST specification, so that a commit means the same on every catalog.
 
 # Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
 PREVIOUS_VERSIONS_MAX_DEFAULT = 100
@@ -474,16 +459,15 @@ def apply_updates(
     metadata_location: str | None,
     now_ms: int,
 ) -> TableMetadata:
-    """The document with updates applied to a copy of it.
+    """Apply updates to a copy of the document.
 
-    ``metadata_location`` is the path of the base document; it is appended to the metadata log, which is then cut to
-    ``write.metadata.previous-versions-max`` entries.  ``now_ms`` is epoch milliseconds; the result never has a time
-    before those of the base document (rule: time-never-runs-backwards).
+    ``metadata_location``, the path of the base document, is appended to the metadata log.  The log is then cut to
+    ``write.metadata.previous-versions-max`` entries.  The times of the result (epoch milliseconds) are never before
+    those of the base document (rule: time-never-runs-backwards).
 
     Raises:
-        CommitConflict: an update does not fit the document: an overtaken sequence number or row id, a ref to a
-            snapshot that is not there.
-        PolicyError: a table property that steers the commit is malformed.
+        CommitConflict: an update does not fit the document, for example a sequence number that is already used.
+        PolicyError: ``write.metadata.previous-versions-max`` is malformed.
         ValueError: an update of an unknown kind.
     """
     document = copy.deepcopy(dict(metadata.document))
@@ -507,16 +491,14 @@ def apply_updates(
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """What updates of one commit have to know of each other."""
+    """What the updates of one commit share: its time, and the ids of the snapshots that it adds."""
 
     updated_ms: int
-    """The time of the commit, epoch milliseconds."""
     added: set[int] = field(default_factory=set)
-    """Ids of the snapshots that this commit adds."""
 
 
 def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    # The checks are those of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
+    # The checks of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
     snapshot = dict(update["snapshot"])
     snapshot_id, version = snapshot["snapshot-id"], int(document["format-version"])
     if any(s["snapshot-id"] == snapshot_id for s in document.get("snapshots") or ()):
@@ -532,7 +514,7 @@ def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Comm
             raise CommitConflict(
                 f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"
             )
-        # Every row that the snapshot's manifests were assigned (specification, "Row Lineage").
+        # Specification, "Row Lineage".
         document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
     document["snapshots"] = [*(document.get("snapshots") or ()), snapshot]
     commit.added.add(snapshot_id)
@@ -551,7 +533,7 @@ def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _
         document["refs"] = {**refs, name: ref}
     if name == MAIN:
         document["current-snapshot-id"] = snapshot_id
-        # A rollback is logged at its own time, not at that of its snapshot: readers want the log in order of time.
+        # A rollback is logged with the time of its commit, so that the log stays in order of time.
         logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in commit.added else commit.updated_ms
         entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
         document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
@@ -572,22 +554,17 @@ def _set_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Co
     document[key].append(statistics)
 
 
-def _set_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    _set_statistics(document, update, commit, "partition-statistics")
-
-
 def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    # Their statistics leave with them (rule: statistics-leave-with-snapshot).
     gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}
     document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
-    for key in ("statistics", "partition-statistics"):
+    for key in ("statistics", "partition-statistics"):  # (rule: statistics-leave-with-snapshot)
         if document.get(key):
             document[key] = [s for s in document[key] if int(s["snapshot-id"]) not in gone]
     for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
         _remove_snapshot_ref(document, {"ref-name": name}, commit)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
-    # With the entry of an expired snapshot go all entries before it (rule: keep-metadata-logs).
+    # The log loses its entries up to the last one of a removed snapshot (rule: keep-metadata-logs).
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:
@@ -599,10 +576,6 @@ def _remove_statistics(
 ) -> None:
     snapshot_id = int(update["snapshot-id"])
     document[key] = [s for s in document.get(key) or () if int(s["snapshot-id"]) != snapshot_id]
-
-
-def _remove_partition_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    _remove_statistics(document, update, commit, "partition-statistics")
 
 
 def _set_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
@@ -638,9 +611,9 @@ _APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] =
     "remove-snapshot-ref": _remove_snapshot_ref,
     "remove-snapshots": _remove_snapshots,
     "set-statistics": _set_statistics,
-    "set-partition-statistics": _set_partition_statistics,
+    "set-partition-statistics": partial(_set_statistics, key="partition-statistics"),
     "remove-statistics": _remove_statistics,
-    "remove-partition-statistics": _remove_partition_statistics,
+    "remove-partition-statistics": partial(_remove_statistics, key="partition-statistics"),
     "set-properties": _set_properties,
     "remove-properties": _remove_properties,
     "remove-partition-specs": _remove_partition_specs,
@@ -648,20 +621,23 @@ _APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] =
 }
 
 
-# The branch of a table that a policy names.
+_LENGTH = 16
+_SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")
 
 
-def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
-    """The head of the branch that a policy names; ``None`` while the table has no snapshot on ``main``.
+def table_digest(metadata: TableMetadata) -> str:
+    """A digest of what plans depend on besides snapshots: format version, schema, spec, sort order, properties."""
+    found = {key: metadata.document.get(key) for key in _SETTINGS}
+    # Where a v1 writer left the ids out, these are the current ones.
+    if found["current-schema-id"] is None:
+        found |= {key: metadata.document.get(key) for key in ("schema", "partition-spec")}
+    return _digest(found)
 
-    Raises:
-        PolicyError: there is no such branch.
-    """
-    ref = metadata.refs.get(branch)
-    if (ref is None and branch != MAIN) or (ref is not None and ref.type != "branch"):
-        kind = "a tag" if ref is not None else "no branch of this table"
-        branches = sorted(name for name, known in metadata.refs.items() if known.type == "branch")
-        raise PolicyError(
-            f"policy key branch names '{branch}', which is {kind}; branches are: {', '.join(branches) or 'none yet'}"
-        )
-    return metadata.head(branch)
+
+def schema_digest(metadata: TableMetadata) -> str:
+    """A digest of what decides how data files are read: the current schema and the name mapping."""
+    return _digest({"schema": metadata.current_schema, "mapping": metadata.properties.get(NAME_MAPPING)})
+
+
+def _digest(found: Any) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:_LENGTH]

@@ -1,4 +1,4 @@
-"""Parses, checks and renders metadata files, plain or compressed with gzip."""
+"""Parses, checks and renders table metadata files, plain or compressed with gzip."""
 
 from __future__ import annotations
 
@@ -16,26 +16,76 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
 
-# Checks that a metadata document has the shape that the specification gives it, once, before anybody reads it.
-#
-# Whoever reads a document relies on its shape: that ids are numbers, that snapshots have times, that the current schema
-# is there.  What is unknown is left alone, and so is what ``verify`` reports of tables that can be read
-# (rule: damage-ends-in-a-named-error).
-# Source: Iceberg specification, "Table Metadata Fields", "Schemas and Data Types", appendix C.
+METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+
+_BEGINNING = 64 * 1024
+# Only plain values may come before it, so that it is a member of the document and not of a nested object.
+_LEADING_UUID = re.compile(
+    rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
+)
+
+
+def is_metadata_file(path: str) -> bool:
+    """Whether a path has the suffix of a table metadata file."""
+    return path.endswith(METADATA_SUFFIXES)
+
+
+def parse_document(data: bytes, location: str) -> TableMetadata:
+    """Parse a metadata file and check its shape.
+
+    Raises:
+        MetadataUnreadable: the bytes are truncated, are no table metadata, or decompress to more than a file may hold.
+    """
+    limits = FileLimits(f"metadata file {location}", len(data))
+    try:
+        document = parsed_json(limits.unpack("gzip" if data[:2] == GZIP_MAGIC else "null", data), limits)
+    except (ValueError, MemoryError) as error:
+        raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
+    if not isinstance(document, dict):
+        raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
+    try:
+        require_shape(document)
+        return TableMetadata(document)
+    except MetadataUnreadable as error:
+        raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
+
+
+def leading_uuid(beginning: bytes) -> str | None:
+    """The table UUID from the first bytes of a metadata file; ``None``: it is not certain from these."""
+    try:
+        is_packed = beginning[:2] == GZIP_MAGIC
+        plain = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning, _BEGINNING) if is_packed else beginning
+    except zlib.error:
+        return None
+    match = _LEADING_UUID.match(plain)
+    return match["uuid"].decode() if match else None
+
+
+def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:
+    """The bytes of a metadata file, with gzip if ``compress``."""
+    plain = json.dumps(metadata.document, separators=(",", ":")).encode()
+    return gzip.compress(plain) if compress else plain
+
+
+# The shape of a document is checked once, when it is parsed.  All other code relies on it: ids are numbers, snapshots
+# have timestamps, the current schema exists.  Unknown fields pass, and so do faults that ``verify`` reports of readable
+# tables (rule: damage-ends-in-a-named-error).
+# Source: specification, "Table Metadata Fields", "Schemas and Data Types", appendix C.
 
 Shape = dict[str, Any]
-"""What a value must be, as pydantic-core describes it."""
+"""A pydantic-core schema."""
 
 _LONG: Shape = {"type": "int", "strict": True, "ge": -(2**63), "le": 2**63 - 1}
 _INT: Shape = {"type": "int", "strict": True, "ge": -(2**31), "le": 2**31 - 1}
-# The years 1 to 9999, which Python's dates have: times in microseconds lie far beyond.
+# The years 1 to 9999, as in Python's dates.  A timestamp in microseconds by mistake is far beyond them.
 _MILLIS: Shape = {"type": "int", "strict": True, "ge": -62_135_596_800_000, "le": 253_402_300_799_999}
+_FLAG: Shape = {"type": "bool", "strict": True}
 _TEXT: Shape = {"type": "str", "strict": True}
 _SOME_TEXT: Shape = {"type": "str", "strict": True, "min_length": 1}
 _TEXTS: Shape = {"type": "dict", "strict": True, "values_schema": _TEXT}
-# Not looked into, so not copied either.
+# pydantic-core neither checks nor copies its values.
 _ANY_OBJECT: Shape = {"type": "is-instance", "cls": dict}
-# In Parquet -1 says that a column has no id, so no file could name such a column.
+# In Parquet, -1 means that a column has no id.
 _FIELD_ID: Shape = {**_INT, "ge": 0}
 _SHOWN = 60
 _WITH_IDS = (
@@ -49,7 +99,7 @@ def require_shape(document: Mapping[str, Any]) -> None:
     """Check a whole document.
 
     Raises:
-        MetadataUnreadable: the sentence names the first place that is wrong, as ``snapshots[3].timestamp-ms is 'x'``.
+        MetadataUnreadable: names the first wrong place, for example ``snapshots[3].timestamp-ms is 'x'``.
     """
     try:
         _validator().validate_python(document)
@@ -64,7 +114,7 @@ def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
     for part in loc:
         if isinstance(part, int):
             place += f"[{part}]"
-        elif not part.startswith("#"):  # a choice among types, which is no place
+        elif not part.startswith("#"):  # the tag of a type, see _kind_of_type
             place += f".{part}" if place else part
     if error["type"] == "missing":
         return f"{place} is missing"
@@ -75,7 +125,7 @@ def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
 
 
 def _require_current(document: Mapping[str, Any]) -> None:
-    """What a document names as current or default is in it; sort orders are looked for, and taken for none."""
+    """Check that the current schema and the default spec exist; a missing sort order counts as unsorted."""
     for key, id_key, what in _WITH_IDS:
         _require_one_of_each(document.get(key) or (), id_key, what)
     schemas = document.get("schemas") or [document.get("schema")]
@@ -94,7 +144,7 @@ def _require_current(document: Mapping[str, Any]) -> None:
 
 
 def _require_one_of_each(entries: Sequence[Mapping[str, Any]], id_key: str, what: str) -> None:
-    """An id stands for one thing: of two that differ some readers take the first, others the last
+    """Check that no two different entries share an id: some readers take the first, others the last
     (rule: refuse-ambiguous-tables)."""
     by_id: dict[int, Mapping[str, Any]] = {}
     for entry in entries:
@@ -129,7 +179,6 @@ def _object(required: Mapping[str, Shape], optional: Mapping[str, Shape]) -> Sha
 
 @cache
 def _validator() -> SchemaValidator:
-    """Made once, when the first document is read."""
     shape: Any = {"type": "definitions", "schema": _document(), "definitions": [_type(), _field()]}
     return SchemaValidator(shape)
 
@@ -145,34 +194,31 @@ def _type() -> Shape:
     choices = {
         "#primitive": _SOME_TEXT,
         "#struct": _object({"fields": _list({"type": "definition-ref", "schema_ref": "field"})}, {}),
-        "#list": _object(
-            {"element-id": _FIELD_ID, "element": kind, "element-required": {"type": "bool", "strict": True}}, {}
-        ),
+        "#list": _object({"element-id": _FIELD_ID, "element": kind, "element-required": _FLAG}, {}),
         "#map": _object(
             {
                 "key-id": _FIELD_ID,
                 "key": kind,
                 "value-id": _FIELD_ID,
                 "value": kind,
-                "value-required": {"type": "bool", "strict": True},
+                "value-required": _FLAG,
             },
             {},
         ),
     }
-    message = "it is no type"
     return {
         "type": "tagged-union",
         "choices": choices,
         "discriminator": _kind_of_type,
         "custom_error_type": "no_type",
-        "custom_error_message": message,
+        "custom_error_message": "it is no type",
         "ref": "type",
     }
 
 
 def _field() -> Shape:
     kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
-    required = {"id": _FIELD_ID, "name": _TEXT, "required": {"type": "bool", "strict": True}, "type": kind}
+    required = {"id": _FIELD_ID, "name": _TEXT, "required": _FLAG, "type": kind}
     return {**_object(required, {}), "ref": "field"}
 
 
@@ -234,56 +280,3 @@ def _document() -> Shape:
             "partition-statistics": _list(_object({"snapshot-id": _LONG, "statistics-path": _SOME_TEXT}, {})),
         },
     )
-
-
-# Parses and renders metadata files, plain or gzip-compressed.
-
-METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
-
-_BEGINNING = 64 * 1024
-# Only plain values may stand before it, so that it is a member of the document and not of a value inside.
-_LEADING_UUID = re.compile(
-    rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
-)
-
-
-def is_metadata_file(path: str) -> bool:
-    """Whether a path ends as that of a table metadata file, compressed or not."""
-    return path.endswith(METADATA_SUFFIXES)
-
-
-def parse_document(data: bytes, location: str) -> TableMetadata:
-    """Parse a metadata file, plain or gzip-compressed.
-
-    Raises:
-        MetadataUnreadable: the bytes are truncated or not table metadata, or unfold to more than a file may.
-    """
-    limits = FileLimits(f"metadata file {location}", len(data))
-    try:
-        document = parsed_json(limits.unpack("gzip" if data[:2] == GZIP_MAGIC else "null", data), limits)
-    except (ValueError, MemoryError) as error:
-        raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
-    if not isinstance(document, dict):
-        raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
-    try:
-        require_shape(document)
-        return TableMetadata(document)
-    except MetadataUnreadable as error:
-        raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
-
-
-def leading_uuid(beginning: bytes) -> str | None:
-    """The table UUID from the first bytes of a metadata file; ``None``: they do not tell for certain."""
-    try:
-        is_packed = beginning[:2] == GZIP_MAGIC
-        plain = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning, _BEGINNING) if is_packed else beginning
-    except zlib.error:
-        return None
-    match = _LEADING_UUID.match(plain)
-    return match["uuid"].decode() if match else None
-
-
-def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes:
-    """The bytes of a metadata file, gzip-compressed if asked for (``write.metadata.compression-codec``)."""
-    plain = json.dumps(metadata.document, separators=(",", ":")).encode()
-    return gzip.compress(plain) if compress else plain

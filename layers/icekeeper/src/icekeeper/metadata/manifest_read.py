@@ -1,11 +1,16 @@
-"""Decodes manifests and manifest lists of format versions 1 to 3."""
+"""Decodes manifests and manifest lists of format versions 1 to 3 (pure).
+
+Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
+numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list".
+Source: specification, "Manifest Entry Inheritance", "First Row ID Inheritance".
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_files import (
@@ -16,7 +21,7 @@ from icekeeper.metadata.avro_files import (
     record_of,
     writer_schema,
 )
-from icekeeper.metadata.avro_schemas import avro_name, column_type
+from icekeeper.metadata.avro_schemas import avro_name
 from icekeeper.metadata.avro_values import AvroTypes, Reader
 from icekeeper.metadata.entry_columns import (
     BYTES,
@@ -33,7 +38,8 @@ from icekeeper.metadata.entry_columns import (
     entry_columns,
     require_type,
 )
-from icekeeper.metadata.single_value import UNITS_PER_DAY, least_decimal
+from icekeeper.metadata.single_value import least_decimal
+from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY, column_type
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -47,134 +53,6 @@ from icekeeper.model import (
     PartitionFieldSummary,
     PartitionValue,
 )
-
-# Resolves sequence numbers that an entry inherits (specification, "Manifest Entry Inheritance").
-
-
-def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
-    """The data sequence number of an entry; null stands for the manifest's, in ADDED entries and v1 manifests.
-
-    Raises:
-        MetadataUnreadable: it is null where it must not be.
-    """
-    number = inherited_file_number(value, status, manifest)
-    if number is None:
-        raise MetadataUnreadable(
-            f"manifest {manifest.manifest_path} holds an {status.name} entry without sequence number"
-        )
-    return number
-
-
-def inherited_file_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int | None:
-    """The file sequence number of an entry, inherited as the data sequence number is.
-
-    ``None`` where it should be stated and is not: early writers of v2 left such entries, and Iceberg reads them.
-    """
-    if value is None and (status is EntryStatus.ADDED or manifest.sequence_number == 0):
-        return manifest.sequence_number
-    return value
-
-
-# Manifests in portions of about one size, each the work of one task.
-
-
-def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:
-    """The manifests in their order; each portion but the last has at least so many bytes, by one manifest too many."""
-    portion: list[ManifestFile] = []
-    size = 0
-    for manifest in manifests:
-        portion.append(manifest)
-        size += manifest.manifest_length
-        if size >= portion_bytes:
-            yield tuple(portion)
-            portion, size = [], 0
-    if portion:
-        yield tuple(portion)
-
-
-# Makes partition tuples of the partition records that manifests store.
-
-
-class StoredField(NamedTuple):
-    """A field of a partition spec, as it is found in manifests of any age."""
-
-    field_id: int
-    name: str
-    units_per_day: int
-    """Of the timestamp that the column itself is now; 0: it is none, or transformed."""
-
-
-StoredFields: TypeAlias = tuple[StoredField, ...]
-
-
-def stored_fields(spec: Mapping[str, Any], table_schemas: Sequence[Mapping[str, Any]] = ()) -> StoredFields:
-    """The fields of a spec; ``table_schemas``: every schema of the table, the current one first."""
-    return tuple(
-        StoredField(int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas))
-        for field in spec["fields"]
-    )
-
-
-def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]]) -> int:
-    if field["transform"] != "identity":
-        return 0
-    kinds = (column_type(schema, int(field["source-id"])) for schema in schemas)
-    return UNITS_PER_DAY.get(next((kind for kind in kinds if kind is not None), ""), 0)
-
-
-def partition_maker(
-    schema_text: str, schema: Mapping[str, Any], fields: StoredFields
-) -> Callable[[Mapping[str, Any]], tuple[PartitionValue, ...]]:
-    """Makes tuples that follow the fields of a spec of the records of a manifest, of values as they are since the last
-    promotion of a column (rule: promoted-values-keep-old-width).
-
-    ``schema`` is that of entries without logical types, ``schema_text`` the same with them.
-
-    Raises:
-        LookupError: there is no partition in an entry.
-    """
-    annotated = record_of(record_of(json.loads(schema_text), 2, "data_file"), 102, "partition")
-    decimals = frozenset(decimal_fields(annotated))
-    stored = record_of(record_of(schema, 2, "data_file"), 102, "partition")
-    names = _column_names(stored, fields)
-    of_32_bits = {field["name"] for field in stored["fields"] if _is_int(field["type"])}
-    # A timestamp of 32 bits is a day: the column was a date when the manifest was written.
-    days = {name: f.units_per_day for name, f in zip(names, fields, strict=True) if name in of_32_bits}
-
-    def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        values = (None if name is None else record[name] for name in names)
-        return tuple(least_decimal(v) if n in decimals else v for n, v in zip(names, values, strict=True))
-
-    def since_promotion(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        units = (days.get(name) or 1 for name in names)
-        return tuple(v and v * n if n > 1 else v for n, v in zip(units, partition(record), strict=True))
-
-    return since_promotion if any(days.values()) else partition
-
-
-def _is_int(kind: Any) -> bool:
-    branches = kind if isinstance(kind, list) else [kind]
-    return "int" in branches or {"type": "int"} in branches
-
-
-def _column_names(partition: Mapping[str, Any], fields: StoredFields) -> list[str | None]:
-    """For each field of the spec the name of its column in the manifest; ``None``: the manifest has no such column."""
-    by_id = {int(f["field-id"]): f["name"] for f in partition["fields"] if f.get("field-id") is not None}
-    names = {f["name"] for f in partition["fields"]}
-    result: list[str | None] = []
-    for field_id, name, _ in fields:
-        found = by_id.get(field_id)
-        if found is None and not by_id and avro_name(name) in names:
-            found = avro_name(name)
-        result.append(found)
-    return result
-
-
-# Decodes manifests and manifest lists of format versions 1 to 3.
-#
-# Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
-# numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list"
-# (specification, "Manifest Entry Inheritance", "First Row ID Inheritance").
 
 JsonObject = Mapping[str, Any]
 
@@ -196,12 +74,12 @@ _LIST_FIELDS = {
     519: "key_metadata",
     520: "first_row_id",
 }
+# Avro types of the fields that are not numbers, and of the fields of partition summaries.
 _LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_metadata": BYTES}
 _FLAG = frozenset({"boolean"})
 _SUMMARY_TYPES = {"contains_null": _FLAG, "contains_nan": _FLAG, "lower_bound": BYTES, "upper_bound": BYTES}
-"""Types of fields that are no numbers, and of the fields of summaries."""
 _SUMMARY_BYTES = 512
-# What is read of every file, besides what is read when it is asked for, in the order of a stored file's fields.
+# Fields that are decoded for every file, in the order of a stored file's fields.  Late fields are decoded on demand.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
 _ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
 _REQUIRED = (0, 100, 101, 103, 104)
@@ -211,7 +89,7 @@ _STATUSES = {int(status): status for status in EntryStatus}
 
 
 def entry_status(code: int, path: str) -> EntryStatus:
-    """The status that an entry of the manifest at ``path`` has.
+    """The status with this code, of an entry in the manifest at ``path``.
 
     Raises:
         MetadataUnreadable: there is no such status.
@@ -240,52 +118,28 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     return found
 
 
-def _manifest_file(record: dict[str, Any], path: str) -> ManifestFile:
+def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
+    values = {name: value for name, value in record.items() if value is not None}
     try:
-        summaries = record.get("partitions")
-        return ManifestFile(
-            manifest_path=_present(record, "manifest_path"),
-            manifest_length=_present(record, "manifest_length"),
-            partition_spec_id=_present(record, "partition_spec_id"),
-            content=ManifestContent(record.get("content") or 0),
-            sequence_number=record.get("sequence_number") or 0,
-            min_sequence_number=record.get("min_sequence_number") or 0,
-            added_snapshot_id=record.get("added_snapshot_id"),
-            added_files_count=record.get("added_files_count"),
-            existing_files_count=record.get("existing_files_count"),
-            deleted_files_count=record.get("deleted_files_count"),
-            added_rows_count=record.get("added_rows_count"),
-            existing_rows_count=record.get("existing_rows_count"),
-            deleted_rows_count=record.get("deleted_rows_count"),
-            partitions=None
-            if summaries is None
-            else tuple(
+        for name in ("manifest_path", "manifest_length", "partition_spec_id"):
+            if name not in values:
+                raise ValueError(f"it has no {name}")
+        values["content"] = ManifestContent(values.get("content", 0))
+        if "partitions" in values:
+            values["partitions"] = tuple(
                 PartitionFieldSummary(
                     s["contains_null"], s.get("contains_nan"), s.get("lower_bound"), s.get("upper_bound")
                 )
-                for s in summaries
-            ),
-            key_metadata=record.get("key_metadata"),
-            first_row_id=record.get("first_row_id"),
-        )
+                for s in values["partitions"]
+            )
+        return ManifestFile(**{"added_snapshot_id": None, **values})
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataUnreadable(f"manifest list {path} holds an entry that is not a manifest: {error}") from error
 
 
-def _present(record: JsonObject, name: str) -> Any:
-    value = record[name]
-    if value is None:
-        raise TypeError(f"it has no {name}")
-    return value
-
-
-@lru_cache(maxsize=64)  # as those of entries below
+@lru_cache(maxsize=64)
 def _list_layout(schema_text: str) -> Reader:
-    """Reads the lines of a manifest list.
-
-    Raises:
-        LookupError: a field has another type than the specification gives it.
-    """
+    """Raises LookupError: a field has another type than in the specification."""
     written = writer_schema(schema_text)
     types, names = written.types, canonical_names(written.schema, _LIST_FIELDS)
     for field in written.schema["fields"]:
@@ -310,7 +164,7 @@ def _summary_record(types: AvroTypes, kind: Any) -> JsonObject:
 
 
 def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> ManifestFile:
-    """The description of a manifest that a v1 snapshot lists inline, from its own header; its counts are unknown.
+    """The entry of a manifest that a v1 snapshot lists inline, from the manifest's header; its counts are unknown.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -331,15 +185,15 @@ def decode_manifest(
 ) -> Iterator[ManifestEntry]:
     """The entries of a manifest, of every status, with inherited values filled in.
 
-    ``spec`` is the table's partition spec of ``manifest.partition_spec_id``; partition tuples follow its fields, their
-    values the types that columns have by now (``table_schemas``: every schema, the current one first).
+    ``spec`` is the manifest's partition spec; partition tuples follow its fields.  Their values have the current types
+    of the columns.  ``table_schemas`` holds every schema, the current one first.
 
     Raises:
-        MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
+        MetadataUnreadable: the file is damaged, or an entry lacks a value that it cannot inherit.
     """
     path = manifest.manifest_path
     opened = open_avro(data, path)
-    fields = stored_fields(spec, table_schemas)
+    fields = _stored_fields(spec, table_schemas)
     columns = _columns(opened, partial(_entry_layout, partition_fields=fields), _REQUIRED)
     late = columns.late
     added_snapshot_id = manifest.added_snapshot_id
@@ -367,7 +221,7 @@ def decode_manifest(
 
 
 def _decoded(values: Sequence[Any]) -> DataFile:
-    """The file of a manifest whose late fields are encoded in an unusual way, all of them decoded."""
+    """A file with all fields decoded, where the manifest encodes late fields in an unusual way."""
     found = dict(zip((*STORED, *LATE_FIELDS.values()), values, strict=True))
     offsets = found["split_offsets"]
     found["split_offsets"] = None if offsets is None else tuple(offsets)
@@ -375,7 +229,7 @@ def _decoded(values: Sequence[Any]) -> DataFile:
 
 
 def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
-    """The file of every entry that is not DELETED; nothing else is decoded.
+    """The file of every live entry; nothing else is decoded.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -388,7 +242,7 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
 
 
 def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
-    """The path of every entry that is not DELETED, block by block; nothing else is decoded.
+    """The path of every live entry, block by block; nothing else is decoded.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -400,10 +254,10 @@ def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
-    """The key and identity of every entry that is not DELETED: enough to tell whether it is a file seen before.
+    """The key and identity of every live entry, to recognize files seen before.
 
     Raises:
-        MetadataUnreadable: the file is damaged, or an entry lacks what it cannot inherit.
+        MetadataUnreadable: the file is damaged, or an entry lacks a value that it cannot inherit.
     """
     opened = open_avro(data, manifest.manifest_path)
     columns = _columns(opened, _identity_layout, (0, 100, 104))
@@ -423,6 +277,30 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
         )
 
 
+def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
+    """The data sequence number of an entry; ADDED entries and v1 manifests may inherit it from the manifest.
+
+    Raises:
+        MetadataUnreadable: it is null and cannot be inherited.
+    """
+    number = inherited_file_number(value, status, manifest)
+    if number is None:
+        raise MetadataUnreadable(
+            f"manifest {manifest.manifest_path} holds an {status.name} entry without sequence number"
+        )
+    return number
+
+
+def inherited_file_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int | None:
+    """The file sequence number of an entry, inherited like the data sequence number.
+
+    ``None``: it is missing.  Early v2 writers left such entries, and Iceberg reads them.
+    """
+    if value is None and (status is EntryStatus.ADDED or manifest.sequence_number == 0):
+        return manifest.sequence_number
+    return value
+
+
 def _columns(opened: OpenedFile, layout: Callable[[str], EntryColumns], required: Sequence[int]) -> EntryColumns:
     try:
         columns = layout(opened.schema_text)
@@ -435,12 +313,11 @@ def _columns(opened: OpenedFile, layout: Callable[[str], EntryColumns], required
     return columns
 
 
-# Tables have few schemas of manifests, and what is made for each is used for thousands of small ones.
+# The manifests of a table have few schemas, so one layout serves thousands of manifests.
 @lru_cache(maxsize=64)
-def _entry_layout(schema_text: str, partition_fields: tuple[StoredField, ...]) -> EntryColumns:
-    """How to read entries whole; ``partition_fields``: the fields of the spec."""
+def _entry_layout(schema_text: str, partition_fields: tuple[_StoredField, ...]) -> EntryColumns:
     written = writer_schema(schema_text)
-    make = partition_maker(schema_text, written.schema, partition_fields)
+    make = _partition_maker(schema_text, written.schema, partition_fields)
     columns = entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE), make)
     if columns.late is not None:
         return columns
@@ -471,3 +348,94 @@ def _pairs(items: Any) -> dict[int, Any] | None:
     if not all(isinstance(key, int) and isinstance(value, int | bytes) for key, value in found.items()):
         raise TypeError("metrics of columns are neither numbers nor bytes")
     return found
+
+
+# Partition tuples out of stored partition records.
+
+
+class _StoredField(NamedTuple):
+    """A field of a partition spec."""
+
+    field_id: int
+    name: str
+    units_per_day: int
+    """Units per day of an identity field whose column is a timestamp now; 0 for all other fields."""
+
+
+def _stored_fields(
+    spec: Mapping[str, Any], table_schemas: Sequence[Mapping[str, Any]] = ()
+) -> tuple[_StoredField, ...]:
+    return tuple(
+        _StoredField(int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas))
+        for field in spec["fields"]
+    )
+
+
+def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]]) -> int:
+    if field["transform"] != "identity":
+        return 0
+    kinds = (column_type(schema, int(field["source-id"])) for schema in schemas)
+    kind = next((kind for kind in kinds if kind is not None), "")
+    return UNITS_PER_DAY[kind] if kind in TIMESTAMPS else 0
+
+
+def _partition_maker(
+    schema_text: str, schema: Mapping[str, Any], fields: tuple[_StoredField, ...]
+) -> Callable[[Mapping[str, Any]], tuple[PartitionValue, ...]]:
+    """A function from a manifest's partition records to tuples in the order of the spec's ``fields``.
+
+    Values of promoted columns get the column's current type (rule: promoted-values-keep-old-width).  ``schema`` is the
+    schema of entries without logical types, ``schema_text`` with them.
+
+    Raises:
+        LookupError: the entries have no partition.
+    """
+    annotated = record_of(record_of(json.loads(schema_text), 2, "data_file"), 102, "partition")
+    decimals = frozenset(decimal_fields(annotated))
+    stored = record_of(record_of(schema, 2, "data_file"), 102, "partition")
+    names = _column_names(stored, fields)
+    of_32_bits = {field["name"] for field in stored["fields"] if _is_int(field["type"])}
+    # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
+    days = {name: f.units_per_day for name, f in zip(names, fields, strict=True) if name in of_32_bits}
+
+    def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        values = (None if name is None else record[name] for name in names)
+        return tuple(least_decimal(v) if n in decimals else v for n, v in zip(names, values, strict=True))
+
+    def since_promotion(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+        units = (days.get(name) or 1 for name in names)
+        return tuple(v and v * n if n > 1 else v for n, v in zip(units, partition(record), strict=True))
+
+    return since_promotion if any(days.values()) else partition
+
+
+def _is_int(kind: Any) -> bool:
+    branches = kind if isinstance(kind, list) else [kind]
+    return "int" in branches or {"type": "int"} in branches
+
+
+def _column_names(partition: Mapping[str, Any], fields: tuple[_StoredField, ...]) -> list[str | None]:
+    """The manifest's column for each field of the spec; ``None``: it has none."""
+    by_id = {int(f["field-id"]): f["name"] for f in partition["fields"] if f.get("field-id") is not None}
+    names = {f["name"] for f in partition["fields"]}
+    result: list[str | None] = []
+    for field_id, name, _ in fields:
+        found = by_id.get(field_id)
+        if found is None and not by_id and avro_name(name) in names:
+            found = avro_name(name)
+        result.append(found)
+    return result
+
+
+def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:
+    """The manifests in order, in portions for one task each: a portion ends once it has ``portion_bytes``."""
+    portion: list[ManifestFile] = []
+    size = 0
+    for manifest in manifests:
+        portion.append(manifest)
+        size += manifest.manifest_length
+        if size >= portion_bytes:
+            yield tuple(portion)
+            portion, size = [], 0
+    if portion:
+        yield tuple(portion)

@@ -1,4 +1,9 @@
-"""Encodes manifests and manifest lists of format versions 1 to 3, or copies entries still encoded."""
+"""Encodes manifests and manifest lists of format versions 1 to 3 (pure).
+
+Entries are encoded one by one, or copied from another manifest without decoding them in full.  Manifests can also be
+assembled from compressed blocks.  The counts, sequence number and partition summaries for the manifest list are
+computed from the entries, never copied (rule: count-manifests-from-entries).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -33,11 +38,11 @@ from icekeeper.metadata.avro_schemas import (
     manifest_header,
     manifest_list_schema,
     manifest_schema,
-    partition_type,
 )
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
     LATE_FIELDS,
+    METRIC_FIELDS,
     SPAN,
     EntryColumns,
     Layout,
@@ -47,220 +52,13 @@ from icekeeper.metadata.entry_columns import (
 )
 from icekeeper.metadata.manifest_read import decode_manifest, entry_status, inherited_file_number, inherited_number
 from icekeeper.metadata.single_value import least_decimal, summarise_partitions
+from icekeeper.metadata.transforms import partition_type
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
-
-# Writes container files of records that are encoded already, in deflated blocks.
-#
-# Source: Apache Avro 1.12 specification, "Object Container Files".
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-# As small as zlib's own level, in half of its time (platform: libdeflate-manifest-blocks).
+# Compresses as well as zlib's default level, in half the time (platform: libdeflate-manifest-blocks).
 _DEFLATE_LEVEL = 6
-
-
-def avro_long(value: int) -> bytes:
-    """An int or long as Avro encodes it: zig-zag, in groups of seven bits, in as few bytes as it needs."""
-    rest = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
-
-
-def avro_block(records: Sequence[bytes]) -> bytes:
-    """A deflated block of these encoded records, without the marker behind it."""
-    payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
-    return avro_long(len(records)) + avro_long(len(payload)) + payload
-
-
-def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks of about :data:`BLOCK_BYTES`, each as by :func:`avro_block`."""
-    waiting, size = [], 0
-    for record in records:
-        waiting.append(record)
-        size += len(record)
-        if size >= BLOCK_BYTES:
-            yield avro_block(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield avro_block(waiting)
-
-
-def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
-    """A container file of these blocks; ``header`` is one with the codec ``deflate`` that has no block yet."""
-    marker = header[-SYNC_BYTES:]
-    return header + b"".join(part for block in blocks for part in (block, marker))
-
-
-# Encodes manifest entries as Avro records of format versions 1 to 3.
-#
-# What is long in a file that was read from a manifest, such as metrics of columns, stays the bytes that it is
-# (rule: check-entries-kept-as-bytes).
-
-# V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
-_V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Schemas:
-    """The schema of entries, whole and in parts: a record is encoded as its fields one after the other."""
-
-    whole: AvroSchema
-    before: AvroSchema
-    """Up to the first late field of the data file."""
-    after: AvroSchema
-    """The fields of the data file behind its last late one."""
-    late: Layout
-    """What lies between."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntryEncoder:
-    """Encodes entries of one spec."""
-
-    schema: AvroSchema
-    version: int
-    """The table's format version."""
-    names: Sequence[str]
-    """The Avro names of the partition fields."""
-    widths: Mapping[str, int]
-    """Name of a decimal partition field → its bytes."""
-    schemas: _Schemas
-
-    def encoded(self, entry: ManifestEntry) -> bytes:
-        """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
-        record, file, sink = self._record(entry), entry.file, io.BytesIO()
-        stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
-        if stretch is None:
-            record["data_file"] |= _late_values(file)
-            fastavro.schemaless_writer(sink, self.schemas.whole, record)
-        else:
-            fastavro.schemaless_writer(sink, self.schemas.before, record)
-            sink.write(stretch)
-            fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
-        return sink.getvalue()
-
-    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
-        """All values but those of late fields."""
-        return _entry_record(entry, self.version, self.names, self.widths)
-
-
-def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
-    """The encoder for entries of a spec in the table's format version.
-
-    Raises:
-        TableUnsupported: the format version or a partition type cannot be written.
-    """
-    spec = metadata.specs[spec_id]
-    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
-    names = [avro_name(field["name"]) for field in spec["fields"]]
-    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
-
-
-@lru_cache(maxsize=32)  # each takes longer to parse than a small manifest to write
-def _schemas(text: str) -> _Schemas:
-    schema = json.loads(text)
-    fields = record_of(schema, 2, "data_file")["fields"]
-    late = [number for number, field in enumerate(fields) if field["field-id"] in LATE_FIELDS]
-    first, end = late[0], late[-1] + 1
-    tail = {"type": "record", "name": "tail", "fields": fields[end:]}
-    before = json.loads(text)
-    del record_of(before, 2, "data_file")["fields"][first:]
-    return _Schemas(
-        cast("AvroSchema", parse_schema(schema)),
-        cast("AvroSchema", parse_schema(before)),
-        cast("AvroSchema", parse_schema(tail)),
-        layout_of(fields[first:end]),
-    )
-
-
-def _entry_record(
-    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
-) -> dict[str, Any]:
-    # A file sequence number that another writer lost stays null, since nobody knows it.
-    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
-        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
-    file = entry.file
-    record: dict[str, Any] = {
-        "content": int(file.content),
-        "file_path": file.file_path,
-        "file_format": file.file_format,
-        "partition": {
-            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
-        },
-        "record_count": file.record_count,
-        "file_size_in_bytes": file.file_size_in_bytes,
-        "key_metadata": file.key_metadata,
-        "equality_ids": _listed(file.equality_ids),
-        "sort_order_id": file.sort_order_id,
-        "referenced_data_file": file.referenced_data_file,
-    }
-    if version == 1:
-        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
-    if version >= 3:
-        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
-        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
-        record["content_offset"] = file.content_offset
-        record["content_size_in_bytes"] = file.content_size_in_bytes
-    return {
-        "status": int(entry.status),
-        "snapshot_id": entry.snapshot_id,
-        "sequence_number": entry.sequence_number,
-        "file_sequence_number": entry.file_sequence_number,
-        "data_file": record,
-    }
-
-
-def _late_values(file: DataFile) -> dict[str, Any]:
-    return {
-        "column_sizes": _key_values(file.column_sizes),
-        "value_counts": _key_values(file.value_counts),
-        "null_value_counts": _key_values(file.null_value_counts),
-        "nan_value_counts": _key_values(file.nan_value_counts),
-        "lower_bounds": _key_values(file.lower_bounds),
-        "upper_bounds": _key_values(file.upper_bounds),
-        "split_offsets": _listed(file.split_offsets),
-    }
-
-
-def _listed(values: tuple[int, ...] | None) -> list[int] | None:
-    """As a list, because fastavro takes a tuple in a union for (branch, value)."""
-    return None if values is None else list(values)
-
-
-def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
-    return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
-
-
-def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of decimal partition fields by name; narrower values of a promoted type are widened to them."""
-    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
-    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
-    decimals: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for field in partition["type"]["fields"]:
-        kind = field["type"][1]
-        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
-            sizes[kind["name"]] = kind["size"]
-            decimals[field["name"]] = kind["size"]
-        elif isinstance(kind, str) and kind in sizes:
-            decimals[field["name"]] = sizes[kind]
-    return decimals
-
-
-def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
-    if width is None or not isinstance(value, bytes) or len(value) == width:
-        return value
-    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
-
-
-# Encodes manifests and manifest lists of format versions 1 to 3 as Avro files.
-#
-# A manifest's counts, least sequence number and partition summaries for the manifest list are computed here from the
-# entries themselves, never copied (rule: count-manifests-from-entries).
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +71,7 @@ class NewSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EncodedManifest:
-    """A manifest ready to be stored, and its entry for the manifest list."""
+    """The bytes of a manifest, and its entry for the manifest list."""
 
     data: bytes
     manifest: ManifestFile
@@ -288,10 +86,10 @@ def encode_manifest(
     path: str,
     snapshot: NewSnapshot,
 ) -> EncodedManifest:
-    """Encode one manifest of one spec and one content type, which ``snapshot`` will store at ``path``.
+    """Encode one manifest, which ``snapshot`` stores at ``path``.
 
-    ADDED entries may leave their sequence numbers null, to inherit the snapshot's; EXISTING and DELETED entries carry
-    theirs explicitly (rule: carry-entries-explicitly).
+    ADDED entries may have null sequence numbers and inherit the snapshot's.  EXISTING and DELETED entries carry their
+    own (rule: carry-entries-explicitly).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
@@ -328,14 +126,14 @@ def encode_manifest(
 
 
 def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
-    """A manifest of that spec and content type before its first block: its schemas, above all."""
+    """A manifest without blocks: its header, which is mostly schemas."""
     schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
     header = manifest_header(metadata.format_version, schema, fields, spec_id, content)
     return write_avro(encoder.schema, (), header)
 
 
 def partition_types(metadata: TableMetadata, spec_id: int) -> list[str]:
-    """The Iceberg types of the partition values of a spec, field by field.
+    """The result types of a spec's fields, in order.
 
     Raises:
         TableUnsupported: the spec, a transform or a source column is unknown.
@@ -355,10 +153,10 @@ def encode_manifest_list(
     sequence_number: int,
     first_row_id: int | None = None,
 ) -> bytes:
-    """Encode the manifest list of one snapshot; ``first_row_id`` is the snapshot's, from v3 on.
+    """Encode the manifest list of one snapshot; ``first_row_id`` is required from v3 on.
 
     Raises:
-        ValueError: a v3 list is given no first row id.
+        ValueError: a v3 list has no first row id.
         TableUnsupported: the format version cannot be written.
     """
     if format_version >= 3 and first_row_id is None:
@@ -377,49 +175,171 @@ def encode_manifest_list(
 
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
-    def counted(value: int | None) -> int | None:
-        # v2 requires counts.  Where a v1 writer left them out, the caller must have filled them in (commit.snapshot).
-        if value is None and version >= 2:
-            raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
-        return value
+    record = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
+    # v2 requires counts.  Where a v1 writer left them out, commit.snapshot fills them in before.
+    if version >= 2 and any(value is None for name, value in record.items() if name.endswith("_count")):
+        raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
+    record["content"] = int(manifest.content)
+    if manifest.partitions is not None:
+        record["partitions"] = [asdict(summary) for summary in manifest.partitions]
+    return record
 
+
+# Encoding of entries.
+
+# V1Writer in Iceberg-Java writes this constant; v1 readers require the field and ignore it.
+_V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Schemas:
+    """The schema of entries, whole and in parts: Avro encodes a record as its fields one after the other."""
+
+    whole: AvroSchema
+    before: AvroSchema
+    """All fields before the first late field of the data file."""
+    after: AvroSchema
+    """The fields of the data file after the last late field."""
+    late: Layout
+    """The fields between."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryEncoder:
+    """Encodes entries of one spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
+    (rule: check-entries-kept-as-bytes)."""
+
+    schema: AvroSchema
+    version: int
+    names: Sequence[str]
+    """The Avro names of the partition fields."""
+    widths: Mapping[str, int]
+    """Decimal partition field → its bytes."""
+    schemas: _Schemas
+
+    def encoded(self, entry: ManifestEntry) -> bytes:
+        """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
+        record, file, sink = _entry_record(entry, self.version, self.names, self.widths), entry.file, io.BytesIO()
+        stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
+        if stretch is None:
+            record["data_file"] |= _late_values(file)
+            fastavro.schemaless_writer(sink, self.schemas.whole, record)
+        else:
+            fastavro.schemaless_writer(sink, self.schemas.before, record)
+            sink.write(stretch)
+            fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
+        return sink.getvalue()
+
+
+def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
+    """The encoder for entries of a spec, in the table's format version.
+
+    Raises:
+        TableUnsupported: the format version or a partition type cannot be written.
+    """
+    spec = metadata.specs[spec_id]
+    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
+    names = [avro_name(field["name"]) for field in spec["fields"]]
+    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
+
+
+@lru_cache(maxsize=32)  # parsing a schema takes longer than writing a small manifest
+def _schemas(text: str) -> _Schemas:
+    schema = json.loads(text)
+    fields = record_of(schema, 2, "data_file")["fields"]
+    late = [number for number, field in enumerate(fields) if field["field-id"] in LATE_FIELDS]
+    first, end = late[0], late[-1] + 1
+    tail = {"type": "record", "name": "tail", "fields": fields[end:]}
+    before = json.loads(text)
+    del record_of(before, 2, "data_file")["fields"][first:]
+    return _Schemas(
+        cast("AvroSchema", parse_schema(schema)),
+        cast("AvroSchema", parse_schema(before)),
+        cast("AvroSchema", parse_schema(tail)),
+        layout_of(fields[first:end]),
+    )
+
+
+def _entry_record(
+    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
+) -> dict[str, Any]:
+    # All values but those of late fields.  A file sequence number that another writer lost stays null.
+    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
+        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+    file = entry.file
+    record: dict[str, Any] = {
+        "content": int(file.content),
+        "file_path": file.file_path,
+        "file_format": file.file_format,
+        "partition": {
+            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
+        },
+        "record_count": file.record_count,
+        "file_size_in_bytes": file.file_size_in_bytes,
+        "key_metadata": file.key_metadata,
+        "equality_ids": _listed(file.equality_ids),
+        "sort_order_id": file.sort_order_id,
+        "referenced_data_file": file.referenced_data_file,
+    }
+    if version == 1:
+        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+    if version >= 3:
+        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
+        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+        record["content_offset"] = file.content_offset
+        record["content_size_in_bytes"] = file.content_size_in_bytes
     return {
-        "manifest_path": manifest.manifest_path,
-        "manifest_length": manifest.manifest_length,
-        "partition_spec_id": manifest.partition_spec_id,
-        "content": int(manifest.content),
-        "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.min_sequence_number,
-        "added_snapshot_id": manifest.added_snapshot_id,
-        "added_files_count": counted(manifest.added_files_count),
-        "existing_files_count": counted(manifest.existing_files_count),
-        "deleted_files_count": counted(manifest.deleted_files_count),
-        "added_rows_count": counted(manifest.added_rows_count),
-        "existing_rows_count": counted(manifest.existing_rows_count),
-        "deleted_rows_count": counted(manifest.deleted_rows_count),
-        "partitions": None
-        if manifest.partitions is None
-        else [
-            {
-                "contains_null": s.contains_null,
-                "contains_nan": s.contains_nan,
-                "lower_bound": s.lower_bound,
-                "upper_bound": s.upper_bound,
-            }
-            for s in manifest.partitions
-        ],
-        "key_metadata": manifest.key_metadata,
-        "first_row_id": manifest.first_row_id,
+        "status": int(entry.status),
+        "snapshot_id": entry.snapshot_id,
+        "sequence_number": entry.sequence_number,
+        "file_sequence_number": entry.file_sequence_number,
+        "data_file": record,
     }
 
 
-# Copies entries from one manifest into another without decoding them in full.
-#
-# Rewriting manifests changes only an entry's status and the values that it inherited.  If the old manifest encodes
-# entries as we do, as Iceberg-Java's manifests and ours of the same format version and spec do, everything else is
-# copied byte for byte.  Any other manifest is decoded and encoded anew.
+def _late_values(file: DataFile) -> dict[str, Any]:
+    metrics = {name: _key_values(getattr(file, name)) for name in METRIC_FIELDS.values()}
+    return {**metrics, "split_offsets": _listed(file.split_offsets)}
 
-# The fields that are decoded of an entry that is copied: those that may change, and those that a manifest list sums up.
+
+def _listed(values: tuple[int, ...] | None) -> list[int] | None:
+    """fastavro reads a tuple in a union as (branch, value)."""
+    return None if values is None else list(values)
+
+
+def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
+    return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
+
+
+def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of decimal partition fields by name; narrower values, from before a promotion, are widened."""
+    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
+    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
+    decimals: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for field in partition["type"]["fields"]:
+        kind = field["type"][1]
+        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
+            sizes[kind["name"]] = kind["size"]
+            decimals[field["name"]] = kind["size"]
+        elif isinstance(kind, str) and kind in sizes:
+            decimals[field["name"]] = sizes[kind]
+    return decimals
+
+
+def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
+    if width is None or not isinstance(value, bytes) or len(value) == width:
+        return value
+    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
+
+
+# Copying of entries.
+#
+# A manifest rewrite changes only an entry's status and its inherited values.  All other bytes are copied if the old
+# manifest encodes entries as Icekeeper does: Iceberg-Java does, for the same format version and spec.  Any other
+# manifest is decoded and encoded again.
+
+# The decoded fields of a copied entry: those that may change, and those that the manifest list sums up.
 # By id: status, snapshot id and both sequence numbers; path, partition and record count.
 _HEAD = (0, 1, 3, 4)
 _FILE = (100, 102, 103)
@@ -428,22 +348,21 @@ _TAIL = (142, 143, 144, 145)
 
 
 class _UnusualEncodingError(Exception):
-    """A number is stored in more bytes than it needs: legal Avro, but such an entry cannot be copied byte for byte."""
+    """A number is stored in more bytes than it needs: legal in Avro, but its bytes cannot be predicted."""
 
 
 class StoredEntry(NamedTuple):
-    """A live entry, encoded as the EXISTING entry that it becomes."""
+    """A live entry, encoded with the status EXISTING."""
 
     partition: tuple[PartitionValue, ...]
     sequence_number: int
     file_path: str
     record_count: int
     data: bytes
-    """The whole entry, encoded for the table's format version and the entry's spec."""
 
 
 class EntryCopier:
-    """Copies the live entries of manifests of one spec, data and delete manifests alike."""
+    """Copies the live entries of data and delete manifests of one spec."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -456,10 +375,10 @@ class EntryCopier:
         self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        """The live entries, with every inherited value written out (rule: carry-entries-explicitly).
+        """The live entries, with every inherited value made explicit (rule: carry-entries-explicitly).
 
         Raises:
-            MetadataUnreadable: the manifest is damaged, or an entry lacks what it cannot inherit.
+            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit.
         """
         opened = open_avro(data, manifest.manifest_path)
         written = writer_schema(opened.schema_text)
@@ -500,7 +419,7 @@ class EntryCopier:
 
 
 class _Head(NamedTuple):
-    """How an entry begins, up to its data file: as it is encoded, and as the EXISTING entry that it becomes."""
+    """The fields of an entry before its data file: as they are encoded, and as those of the EXISTING entry."""
 
     old: bytes
     new: bytes
@@ -508,12 +427,10 @@ class _Head(NamedTuple):
 
 
 class _Heads(dict[tuple[Any, ...], "_Head | None"]):
-    """The heads of one manifest's entries by their values, which entries of one commit share; ``None`` of deleted ones.
-
-    ``is_numbered``: whether entries have sequence numbers, as from v2 on.
-    """
+    """The heads of one manifest by their values, which entries of one commit share; ``None`` for deleted entries."""
 
     def __init__(self, manifest: ManifestFile, *, is_numbered: bool) -> None:
+        """``is_numbered``: whether entries have sequence numbers, which is so from v2 on."""
         super().__init__()
         self._manifest, self._is_numbered = manifest, is_numbered
 
@@ -543,7 +460,7 @@ class _Heads(dict[tuple[Any, ...], "_Head | None"]):
 
 
 def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
-    """The values of each entry after its block."""
+    """Each entry's block and values."""
     for rows, block in opened.blocks(columns.reader.read_block):
         for values in rows:
             yield block, values
@@ -551,7 +468,7 @@ def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Se
 
 @lru_cache(maxsize=64)
 def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
-    """How to read what is needed of entries; ``decimals``: which partition fields are."""
+    """``decimals``: the positions of decimal partition fields."""
 
     def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
         values = list(record.values())
@@ -563,7 +480,7 @@ def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
 
 
 def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
-    """The encoded data file with the row id that it inherits; ``tail`` are the values of its last fields."""
+    """The encoded data file with its inherited row id; ``tail`` has the values of its last fields."""
     _, referenced_data_file, *numbers = tail
     rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
@@ -591,21 +508,19 @@ def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:
     return MetadataUnreadable(f"manifest {manifest.manifest_path} holds an entry without snapshot id")
 
 
-# Assembles manifests from Avro blocks that were compressed before.
-#
-# So the size of a manifest is known before it is written, and it can end where a partition ends.
+# Manifests assembled from compressed blocks: their size is known beforehand, and they can end where a partition ends.
 
 
 @dataclass(frozen=True, slots=True)
 class EntryBlock:
-    """One block of an Avro file without its sync marker, and what a manifest list needs to know of its entries."""
+    """One block of an Avro file without its sync marker, and its entries' totals for the manifest list."""
 
     data: bytes
     files: int
     rows: int
     min_sequence_number: int
     partitions: tuple[tuple[PartitionValue, ...], ...]
-    """The partitions of its entries, each once, in the order of the entries."""
+    """Each partition once, in the order of the entries."""
     ends_partition: bool
     """Whether no later block has entries of its last partition."""
 
@@ -616,15 +531,15 @@ class EntryBlock:
 
 
 def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
-    """Entries in partition order as blocks of about ``block_bytes`` before compression.
+    """Blocks of about ``block_bytes`` before compression; the entries are in partition order.
 
-    Where a partition ends, a block may have a quarter of that, so that most partitions end with a block.  Blocks are
-    compressed side by side on the cores that the task may use.
+    A block may have a quarter of that where a partition ends, so that most partitions end with a block.  Blocks are
+    compressed in parallel on the task's cores.
     """
     parts = _parts(entries, block_bytes)
     if (cores := task_cores()) == 1:
         return [_block(*part) for part in parts]
-    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:  # deflating is most of the work
+    with WorkThreads(cores, thread_name_prefix="manifest-deflate") as pool:
         return list(pool.map(lambda part: _block(*part), parts))
 
 
@@ -647,10 +562,10 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
 
 
 def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
-    """The entries of one partition after the other."""
+    """The entries, one list per partition."""
     run: list[StoredEntry] = []
     for entry in entries:
-        # Most entries share the object with the one before.  0.0 and -0.0 are equal, and two partitions.
+        # Most entries share their partition object with the one before.  repr, because 0.0 == -0.0 are two partitions.
         if run and entry.partition is not run[-1].partition and repr(entry.partition) != repr(run[-1].partition):
             yield run
             run = []
@@ -682,11 +597,11 @@ class ManifestAssembler:
 
     @property
     def header_bytes(self) -> int:
-        """The bytes of a manifest without any entry: mostly its schemas."""
+        """The bytes of a manifest without entries."""
         return len(self._header)
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
-        """One manifest of EXISTING entries, still without sequence number and snapshot id: the commit sets them."""
+        """One manifest of EXISTING entries; the commit sets its sequence number and snapshot id."""
         data = container_of(self._header, (block.data for block in blocks))
         partitions = [partition for block in blocks for partition in block.partitions]
         manifest = ManifestFile(
@@ -705,3 +620,42 @@ class ManifestAssembler:
             partitions=summarise_partitions(self._types, partitions),
         )
         return EncodedManifest(data, manifest)
+
+
+# Avro container files of encoded records (Apache Avro 1.12 specification, "Object Container Files").
+
+
+def avro_long(value: int) -> bytes:
+    """An Avro int or long: zig-zag, in as few groups of seven bits as possible."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def avro_block(records: Sequence[bytes]) -> bytes:
+    """A deflated block of encoded records, without the sync marker after it."""
+    payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
+    return avro_long(len(records)) + avro_long(len(payload)) + payload
+
+
+def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks of about ``BLOCK_BYTES`` before compression."""
+    waiting, size = [], 0
+    for record in records:
+        waiting.append(record)
+        size += len(record)
+        if size >= BLOCK_BYTES:
+            yield avro_block(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield avro_block(waiting)
+
+
+def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:
+    """A container file of these blocks; ``header`` is a file with codec ``deflate`` and no blocks."""
+    marker = header[-SYNC_BYTES:]
+    return header + b"".join(part for block in blocks for part in (block, marker))

@@ -1,12 +1,11 @@
 """Measures how many files a lookup on a column must open, from the bounds in manifest entries alone (pure).
 
-A file must be opened for a value that lies between its bounds.  The *overlap depth* at a value is the number of such
-files: 1 everywhere in a column that is sorted, the number of all files in one that is spread over all of them.
-Snowflake reports the same number as the average depth of a clustering key.
+A file must be opened for every value between its bounds.  The *overlap depth* at a value is the number of such files:
+1 everywhere if the files are sorted by the column, all files if each holds values of the whole range.  Snowflake
+reports the same number as the average depth of a clustering key.
 
-What bounds do not tell counts as everything: a file without a bound, or with a bound that is NaN, not readable, or the
-wrong way round, may hold any value.  Cut bounds enclose the values, so they are taken as they are.  Nulls lie in no
-range of values: a file that holds nothing else is opened for none.
+A file may hold any value if a bound is missing, NaN or unreadable, or if the lower bound is above the upper one.
+Truncated bounds enclose the values and are used as they are.  A file of nulls only is opened for no value.
 """
 
 from __future__ import annotations
@@ -22,46 +21,45 @@ from icekeeper.metadata.single_value import comparable, decode
 from icekeeper.model import DataFile
 
 Place: TypeAlias = tuple[Any, ...]
-"""A value of a column, or a place beyond all of them; compares as Iceberg orders values."""
+"""A value of a column, or a place below or above all values; ordered as Iceberg orders values."""
 BELOW_ALL: Place = (0,)
 ABOVE_ALL: Place = (2,)
 
 DEPTH_KEY = "icekeeper.clustering-depth"
-"""Snapshot summary: how many files a lookup in the clustering columns opens on average, as the rewrite left it."""
+"""Snapshot summary: how many files a lookup in the clustering columns opens on average after the rewrite."""
 
-# A small range reaches over this share of the column's distinct bounds.
+# A small range covers this share of the column's distinct bounds.
 SMALL_RANGE = Fraction(1, 100)
-# Infinite floats count as this far away, and floats become whole numbers of so many steps.
+# Infinite floats are clipped to this value.  The range of floats is divided into this many steps.
 _LARGEST, _FLOAT_STEPS = 1e300, 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The values that a file may hold in a column, both ends included."""
+    """The values that a file may hold in a column, both ends included, and the file's bytes."""
 
     low: Place
     high: Place
     size: int
-    """Bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapDepth:
-    """How many files lookups on a column open; averages are taken over bytes, so that large files count for more."""
+    """How many files lookups on a column open; averages are weighted by bytes."""
 
     files: int
     size: int
     """Bytes of all files."""
     point: float
-    """Files that one value is looked for in, on average over the values that the files may hold."""
+    """Files opened for one value, on average over the values that the files may hold."""
     small_range: float
-    """Files that a range over one in a hundred of the distinct bounds is looked for in, on average."""
+    """Files opened for a small range, on average."""
     deepest: int
-    """Files that the worst value is looked for in."""
+    """Files opened for the worst value."""
 
 
 def column_extent(file: DataFile, field_id: int, iceberg_type: str) -> Extent | None:
-    """The extent of a file on a column; ``None``: the file holds no value of it but nulls."""
+    """The extent of a file on a column; ``None``: the file has no values in it, or only nulls."""
     values, nulls = (counts or {} for counts in (file.value_counts, file.null_value_counts))
     if file.record_count == 0 or (field_id in values and values[field_id] == nulls.get(field_id)):
         return None
@@ -87,8 +85,8 @@ def _place(bound: bytes | None, iceberg_type: str) -> Place | None:
 def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     """The overlap depth of the files with these extents, in n log n steps.
 
-    The values between two neighbouring bounds are one *gap*; a file's values are taken to be spread evenly from its
-    lowest to its highest.  A file of one single value has no gap and counts by that value.
+    The values between two neighbouring bounds are one *gap*.  A file's values are assumed to be spread evenly between
+    its bounds.  A file of one value has no gap and counts at that value.
     """
     extents = list(extents)
     points = sorted({end for e in extents for end in (e.low, e.high)} - {BELOW_ALL, ABOVE_ALL})
@@ -97,7 +95,7 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
         return OverlapDepth(len(extents), size, float(len(extents)), float(len(extents)), len(extents))
     place = {point: number for number, point in enumerate(points)}
     last = len(points) - 1
-    # Beyond the outermost bounds nothing is known to lie, so that open ends reach to these.
+    # No value is known beyond the outermost bounds, so open ends reach to these.
     spans = [(place.get(e.low, 0), place.get(e.high, last)) for e in extents]
     starts, ends = [0] * len(points), [0] * len(points)
     for low, high in spans:
@@ -114,7 +112,7 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     def mean_at(low: int, high: int) -> float:
         if low == high:
             return float(at_point[low])
-        if at[low] == at[high]:  # values that numbers do not tell apart
+        if at[low] == at[high]:  # distinct values with equal coordinates
             return (by_gap[high] - by_gap[low]) / (high - low)
         return float((by_width[high] - by_width[low]) / (at[high] - at[low]))
 
@@ -132,7 +130,7 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
 
 
 def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
-    """The depth of several partitions, each of which is looked into by itself: averages by bytes, the worst of all."""
+    """The depth over partitions, of which a lookup reads one: averages by bytes, and the worst of all."""
     parts = [part for part in partitions if part.files]
     size = sum(part.size for part in parts)
 
@@ -149,14 +147,14 @@ def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
 
 
 def _coordinates(points: Sequence[Place]) -> list[int]:
-    """Whole numbers that lie apart as the values do: bytes by the eight that follow what all of them begin with."""
+    """Whole numbers with the values' distances; of bytes, the eight after the common prefix."""
     first, last = points[0][1], points[-1][1]
     if isinstance(first, bytes):
         same = next(
             (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
         )
         return [int.from_bytes(p[1][same : same + 8].ljust(8, b"\0"), "big") for p in points]
-    if isinstance(first, tuple):  # floats stand with their sign
+    if isinstance(first, tuple):  # floats, see ``comparable``
         lowest, highest = (max(-_LARGEST, min(_LARGEST, end[0])) for end in (first, last))
         step = max((highest - lowest) / _FLOAT_STEPS, 5e-324)
         return [int((max(-_LARGEST, min(_LARGEST, p[1][0])) - lowest) / step) for p in points]
@@ -164,7 +162,7 @@ def _coordinates(points: Sequence[Place]) -> list[int]:
 
 
 def _mean(values: Sequence[float], extents: Sequence[Extent]) -> float:
-    """By bytes; files of unknown size (0 bytes throughout) count alike."""
+    """Weighted by bytes; unweighted if all sizes are 0 (unknown)."""
     size = sum(e.size for e in extents)
     if not size:
         return sum(values) / len(values)

@@ -1,9 +1,8 @@
-"""Encodes and decodes Puffin files and the deletion vectors in them.
+"""Encodes and decodes Puffin files and the deletion vectors in them (rule: manifest-describes-its-vector) (pure).
 
-Source: Puffin specification ("File structure", "Footer payload", blob type ``deletion-vector-v1``)
-(rule: manifest-describes-its-vector).  A deletion vector is a length and a checksum, both big-endian, around a magic
-number and a 64-bit Roaring bitmap in the portable format.  We write the same bytes as Java's
-``BitmapPositionDeleteIndex``: runs are compressed.
+A deletion vector is a big-endian length, a magic number, a 64-bit Roaring bitmap in the portable format, and a
+big-endian checksum.  Icekeeper writes the same bytes as Java's ``BitmapPositionDeleteIndex``: runs are compressed.
+Source: Puffin specification, "File structure", "Footer payload", blob type ``deletion-vector-v1``.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _POSITION_ID = 2147483645
 # RoaringPositionBitmap.MAX_POSITION in Java: the upper half selects one of at most 2^31 - 1 bitmaps.
 _MAX_POSITION = 0x7FFFFFFE_80000000
 _POSITION_BYTES = 16
-# Snapshot id and sequence number are not known before the commit; for deletion vectors the specification demands -1.
+# For deletion vectors the specification demands -1 as snapshot id and sequence number.
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PuffinBlob:
-    """What a footer says of one blob; ``offset`` and ``length`` are bytes in the file, ``fields`` column ids."""
+    """A blob as the footer describes it; ``offset`` and ``length`` in bytes, ``fields`` are column ids."""
 
     type: str
     fields: tuple[int, ...]
@@ -52,7 +51,7 @@ class PuffinBlob:
 
 @dataclass(frozen=True, slots=True)
 class PuffinFile:
-    """A whole file, with its blobs in the order given."""
+    """The bytes of a file, and its blobs in order."""
 
     data: bytes
     blobs: tuple[PuffinBlob, ...]
@@ -64,7 +63,7 @@ class PuffinFile:
 
 
 def footer_size(data: bytes, path: str) -> int:
-    """Bytes from the footer's magic number to the end of the file; ``data`` is the file, or the end of it.
+    """Bytes from the footer's magic number to the end of the file; ``data`` is the file or its end.
 
     Raises:
         MetadataUnreadable: it is no Puffin file.
@@ -73,15 +72,15 @@ def footer_size(data: bytes, path: str) -> int:
 
 
 def has_compressed_footer(data: bytes) -> bool:
-    """Whether the footer is compressed, which :func:`decode_footer` refuses; ``data`` ends as the file does."""
+    """Whether the footer is compressed; ``data`` is the file or its end."""
     return bool(data[-8] & _COMPRESSED_FOOTER)
 
 
 def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
-    """The blobs that a Puffin file holds; ``data`` is the file, or the end of it from the footer's magic number on.
+    """The blobs of a Puffin file; ``data`` is the file, or its end from the footer's magic number on.
 
     Raises:
-        MetadataUnreadable: the file is damaged, or its footer compressed, which no known writer does.
+        MetadataUnreadable: the file is damaged, or its footer is compressed, which no known writer does.
     """
     payload = _payload(data, path)
     if has_compressed_footer(data):
@@ -94,24 +93,24 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
 
 
 def _blob(entry: Mapping[str, Any]) -> PuffinBlob:
-    """Raises TypeError, and what looking up raises, where an entry of a footer is not as specified."""
+    """Raises LookupError, TypeError or ValueError: the entry is not as specified."""
     properties, codec = entry.get("properties") or {}, entry.get("compression-codec")
     texts = [entry["type"], *properties, *properties.values(), *([] if codec is None else [codec])]
     numbers = [entry[key] for key in ("offset", "length", "snapshot-id", "sequence-number")]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a blob has a type, codec or property that is no text")
     if not all(isinstance(number, int) for number in [*numbers, *entry["fields"]]):
-        raise TypeError("a blob has numbers that are none")
+        raise TypeError("a blob has an offset, length, id or field that is no number")
     offset, length, snapshot_id, sequence_number = numbers
     if offset < 0 or length < 0:
-        raise ValueError("a blob lies nowhere")
+        raise ValueError("a blob has a negative offset or length")
     return PuffinBlob(
         entry["type"], tuple(entry["fields"]), offset, length, properties, snapshot_id, sequence_number, codec
     )
 
 
 def _payload(data: bytes, path: str) -> range:
-    """Where the footer's JSON lies in ``data``."""
+    """The position of the footer's JSON in ``data``."""
     if len(data) < _FOOTER_END.size + len(_MAGIC):
         raise _damaged(path, "it is too short")
     length, _, magic = _FOOTER_END.unpack(data[-_FOOTER_END.size :])
@@ -126,11 +125,11 @@ def _damaged(path: str, what: str) -> MetadataUnreadable:
 
 
 def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64:
-    """The deleted row positions of a ``deletion-vector-v1`` blob, which must be ``cardinality`` many.
+    """The ``cardinality`` deleted row positions of a ``deletion-vector-v1`` blob.
 
     Raises:
         MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong, or there are more
-            positions than one file may have here.
+            positions than a file may hold in memory.
     """
 
     def damaged(what: str) -> MetadataUnreadable:
@@ -146,7 +145,7 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
         raise damaged("the magic number is wrong")
     if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(body):
         raise damaged("the checksum is wrong")
-    # Runs take no more bytes for being longer, but whoever applies the positions has an array of them, and copies it.
+    # A few bytes may encode a long run, and applying the positions copies an array of them.
     FileLimits(f"the deletion vector in {path}").hold(_POSITION_BYTES * cardinality)
     try:
         positions = BitMap64.deserialize(body[4:])
@@ -160,7 +159,7 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
 
 
 def encode_deletion_vector(positions: BitMap64) -> bytes:
-    """The ``deletion-vector-v1`` blob of some row positions."""
+    """The ``deletion-vector-v1`` blob of these row positions."""
     optimised = positions.copy()
     optimised.run_optimize()
     body = _VECTOR_MAGIC + optimised.serialize()
@@ -168,7 +167,7 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
 
 
 def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of deletion vectors, each with the path of its data file; ``properties`` are the Puffin file's."""
+    """A Puffin file of deletion vectors, each with the path of its data file; ``properties`` are the file's own."""
     contents = []
     for referenced, positions in vectors:
         about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
@@ -177,7 +176,7 @@ def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[s
 
 
 def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of some blobs, whose bytes are stored as given; offsets and lengths are set in the result."""
+    """A Puffin file of these blobs; their offsets and lengths are set in the result."""
     data = bytearray(_MAGIC)
     blobs: list[PuffinBlob] = []
     for about, blob in contents:

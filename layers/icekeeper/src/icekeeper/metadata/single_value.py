@@ -1,4 +1,8 @@
-"""Iceberg's single-value serialization, binary and JSON, and the partition bounds of a manifest (pure)."""
+"""Iceberg's single-value serialization, binary and JSON, and the partition summaries of a manifest (pure).
+
+A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
+integer or its big-endian bytes, uuids, fixed and binary as bytes.  Source: specification, appendix D.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +16,18 @@ from decimal import Context, Decimal
 from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.types import INTEGER_BITS, PRIMITIVES, TIMESTAMPS, UNITS_PER_DAY, decimal_of
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
-# Iceberg's binary single-value serialization (specification, appendix D) of raw values.
-#
-# A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
-# integer or its big-endian bytes, uuids and fixed as bytes.
-
-_INT32 = frozenset({"int", "date"})
-_INT64 = frozenset({"long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_DAY_S = 86_400
-UNITS_PER_DAY = {
-    **dict.fromkeys(("timestamp", "timestamptz"), _DAY_S * 10**6),
-    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), _DAY_S * 10**9),
-}
-"""Of each type of timestamp, which may have been a date: its values were days, of four bytes
-(rule: promoted-values-keep-old-width)."""
+_INTEGER_FORMATS = {name: "<i" if bits == 32 else "<q" for name, bits in INTEGER_BITS.items()}
 _MAX_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def encode(iceberg_type: str, raw: Any) -> bytes:
     """The single-value bytes of a raw value of a primitive type."""
-    if iceberg_type in _INT32:
-        return struct.pack("<i", raw)
-    if iceberg_type in _INT64:
-        return struct.pack("<q", raw)
+    if iceberg_type in _INTEGER_FORMATS:
+        return struct.pack(_INTEGER_FORMATS[iceberg_type], raw)
     if iceberg_type == "float":
         return struct.pack("<f", raw)
     if iceberg_type == "double":
@@ -52,13 +42,13 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
 
 
 def decode(iceberg_type: str, value: bytes) -> Any:
-    """The raw value of single-value bytes; those of a promoted type may have their old width
+    """The raw value of single-value bytes; values from before a type promotion have their old width
     (rule: promoted-values-keep-old-width).
 
     Raises:
         ValueError: the bytes are not a value of that type.
     """
-    if iceberg_type in _INT32 | _INT64:
+    if iceberg_type in INTEGER_BITS:
         if len(value) not in (4, 8):
             raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
         units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
@@ -75,7 +65,7 @@ def decode(iceberg_type: str, value: bytes) -> Any:
 
 
 def comparable(iceberg_type: str, raw: Any) -> Any:
-    """The raw value in a form that Python compares as Iceberg does (decimals as integers, -0.0 below 0.0)."""
+    """The raw value in a form that Python orders as Iceberg does: decimals as integers, -0.0 below 0.0."""
     if iceberg_type.startswith("decimal"):
         return decimal_unscaled(raw)
     if iceberg_type in ("float", "double"):
@@ -86,8 +76,7 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether these bytes are UTF-8; some writers write text, and so bounds of text, that is none
-    (rule: text-byte-for-byte)."""
+    """Whether these bytes are UTF-8; some writers store text, and bounds, that is not (rule: text-byte-for-byte)."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -101,7 +90,7 @@ def decimal_unscaled(raw: int | bytes) -> int:
 
 
 def least_decimal(raw: bytes | None) -> bytes | None:
-    """A decimal in as few bytes as it needs, so that equal values become equal bytes, however wide they were."""
+    """A decimal in as few bytes as possible, so that equal values have equal bytes."""
     return None if raw is None else _least_bytes(decimal_unscaled(raw))
 
 
@@ -118,7 +107,7 @@ def truncated_lower(iceberg_type: str, value: bytes, length: int) -> bytes:
 
 
 def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | None:
-    """An upper bound cut as a lower one, then rounded up so that it is not below the value; ``None``: impossible.
+    """An upper bound cut like a lower one, then rounded up; ``None``: there is none so short.
 
     Source: specification, "Bounds" notes, and Java's ``UnicodeUtil.truncateStringMax``.
     """
@@ -141,14 +130,9 @@ def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | Non
     return value
 
 
-# Parses column defaults of schemas: Iceberg's JSON single-value serialization of primitive values.
-#
-# Source: specification, appendix D, "JSON single-value serialization".  Results are raw values, as Parquet stores them:
-# dates as days, times and timestamps as micro- or nanoseconds, decimals unscaled, uuids, fixed and binary as bytes.
+# The JSON serialization, in which schemas store column defaults.
 
 _EPOCH = datetime.date(1970, 1, 1)
-_NANOS = {"time": 1000, "timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1, "timestamptz_ns": 1}
-"""Nanoseconds per stored unit."""
 _MOMENT = re.compile(
     r"(?:(?P<date>[+-]?\d{4,}-\d\d-\d\d)T)?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<frac>\d{1,9}))?)?"
     r"(?P<zone>Z|[+-]\d\d:\d\d)?"
@@ -157,7 +141,7 @@ _DECIMALS = Context(prec=76)
 
 
 def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
-    """The raw value of a JSON value of a primitive type.
+    """The raw value of a JSON value of a primitive type; decimals as unscaled integers.
 
     Raises:
         TableUnsupported: it is not a value of that type.
@@ -183,14 +167,14 @@ def _raw(iceberg_type: str, value: Any) -> PartitionValue:
         return value
     if iceberg_type == "date":
         return (datetime.date.fromisoformat(value) - _EPOCH).days
-    if iceberg_type in _NANOS:
+    if iceberg_type in TIMESTAMPS or iceberg_type == "time":
         return _moment(iceberg_type, value)
     if iceberg_type == "uuid":
         return uuid.UUID(value).bytes
     if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
         return bytes.fromhex(value)
-    if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", iceberg_type):
-        unscaled = Decimal(value).scaleb(int(match[1]), _DECIMALS)
+    if decimal := decimal_of(iceberg_type):
+        unscaled = Decimal(value).scaleb(decimal[1], _DECIMALS)
         if unscaled != unscaled.to_integral_value():
             raise ValueError(value)
         return int(unscaled)
@@ -204,7 +188,7 @@ def _expect(value: Any, kind: type[int]) -> int:
 
 
 def _moment(iceberg_type: str, text: str) -> int:
-    """A time or timestamp in its stored unit; parsed here, because Python's types cannot hold nanoseconds."""
+    """A time or timestamp in its stored unit; Python's own types have no nanoseconds."""
     match = _MOMENT.fullmatch(text)
     if match is None or (match["date"] is None) != (iceberg_type == "time"):
         raise ValueError(text)
@@ -216,48 +200,44 @@ def _moment(iceberg_type: str, text: str) -> int:
         offset = (int(hours) * 60 + int(minutes)) * 60
         seconds -= offset if match["zone"][0] == "+" else -offset
     nanos = seconds * 1_000_000_000 + int((match["frac"] or "").ljust(9, "0"))
-    return nanos // _NANOS[iceberg_type]
+    return nanos // (10**9 // PRIMITIVES[iceberg_type].per_second)
 
 
-# Finds bounds of uuids that hold for readers of either order
-# (rule: summaries-hold-for-every-reader, platform: java-orders-uuids-signed) (pure).
+# Bounds of uuids that hold in both orders that readers use
+# (rule: summaries-hold-for-every-reader, platform: java-orders-uuids-signed).
 #
-# The specification orders uuids as unsigned bytes; Iceberg-Java up to 1.10 compares them as ``java.util.UUID`` does, as
+# The specification orders uuids as unsigned bytes.  Iceberg-Java up to 1.10 compares them like ``java.util.UUID``: as
 # two signed 64-bit numbers, the first and the second half.  A reader that gets bounds in the other order finds nothing
 # between them.
 #
 # A lower bound must not be above any value in either order.  Two facts decide whether there is one:
 #
-# * The first halves of the values and of the bound must have the same sign bit, because the two orders disagree on
-#   halves
+# * The first halves of the values and of the bound must have the same sign bit, because the orders disagree on halves
 #   of different sign bits.
 # * If the values with the least first half have second halves of both sign bits, no second half is below them in both
-#   orders, so the bound needs a lesser first half.  There is none below 0 and below the most negative number.
+#   orders.  Then the bound needs a lesser first half.  There is none below 0 and below the most negative number.
 #
-# The same holds for upper bounds, mirrored.  :func:`uuid_section` parts uuids so that each section has both bounds.
+# The same holds for upper bounds, mirrored.  ``uuid_section`` divides uuids so that each section has both bounds.
 
 _HALF = 8
 _SIGN = 0x80
 _ZERO = bytes(_HALF)
 _ENDS = frozenset({_ZERO, b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\xff" * _HALF})
-"""First halves with no other of their sign bit below them, or none above."""
+"""The least and the greatest first half of each sign bit."""
 
 
 def uuid_section(value: bytes) -> int:
     """The section of a uuid, 0 to 3; uuids of one section always have bounds.
 
-    Nearly all uuids are in sections 0 and 2, by their first bit.  The first half of the others is the least or greatest
-    signed or unsigned number, and their 65th bit is set.
+    Nearly all uuids are in sections 0 and 2, by their first bit.  Those in 1 and 3 have an extreme first half, and
+    their 65th bit is set.
     """
     at_an_end = value[:_HALF] in _ENDS and value[_HALF] & _SIGN
     return (2 if value[0] & _SIGN else 0) + (1 if at_an_end else 0)
 
 
 def uuid_bounds(values: Collection[bytes]) -> tuple[bytes, bytes] | None:
-    """The tightest bounds that contain all of these uuids, at least one, in both orders.
-
-    ``None``: there are none; this does not happen for uuids of one section.
-    """
+    """The tightest bounds of one or more uuids in both orders; ``None``: there are none, never within one section."""
     low, high = min(values), max(values)
     if (low[0] ^ high[0]) & _SIGN:
         return None
@@ -273,7 +253,7 @@ def uuid_bounds(values: Collection[bytes]) -> tuple[bytes, bytes] | None:
 
 
 def _has_both_signs(values: Collection[bytes], first: bytes) -> bool:
-    """Whether the second halves of the values with this first half have both sign bits."""
+    """Whether values with this first half have second halves of both sign bits."""
     return len({value[_HALF] & _SIGN for value in values if value[:_HALF] == first}) > 1
 
 
@@ -281,13 +261,12 @@ def _next(value: bytes, step: int) -> bytes:
     return (int.from_bytes(value[:_HALF], "big") + step).to_bytes(_HALF, "big") + _ZERO
 
 
-# Summarises for a manifest list the partitions in a manifest, so that no reader skips one that it needs
-# (rule: summaries-hold-for-every-reader).
+# Partition summaries of a manifest, for the manifest list (specification, "Manifest Lists", ``field_summary``).
 #
-# Specification, "Manifest Lists", ``field_summary``.  Readers take a summary without bounds for "all null" and skip the
-# manifest.  So either every field has bounds that hold for every reader, or the manifest has no summaries at all, which
-# readers understand but Spark's ``manifests`` table does not (platform: missing-summary-bounds-mean-null).
-# :func:`split_by_section` avoids the second case: partitions of one section (:mod:`.uuid_order`) always have bounds.
+# Readers take a summary without bounds for "all null" and skip the manifest.  So every field has bounds that hold for
+# every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers understand the
+# second case, but Spark's ``manifests`` table does not (platform: missing-summary-bounds-mean-null).
+# ``split_by_section`` avoids it: partitions of one section always have bounds.
 
 Section: TypeAlias = tuple[int, ...]
 """One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
@@ -296,7 +275,7 @@ Entry = TypeVar("Entry")
 
 
 def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
-    """The section of a partition; null counts as section 0.  ``types`` are the types of the spec's partition values."""
+    """The section of a partition; null counts as section 0.  ``types`` are the result types of the spec's fields."""
     return tuple(
         uuid_section(value) if isinstance(value, bytes) else 0
         for kind, value in zip(types, partition, strict=True)
@@ -307,7 +286,7 @@ def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Sec
 def split_by_section(
     types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
 ) -> list[list[Entry]]:
-    """The entries divided by section, in their order: those of one list may share a manifest."""
+    """The entries by section, in order: those of one list may share a manifest."""
     if "uuid" not in types:
         return [list(entries)]
     found: dict[Section, list[Entry]] = defaultdict(list)
@@ -319,7 +298,7 @@ def split_by_section(
 def summarise_partitions(
     types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
 ) -> tuple[PartitionFieldSummary, ...] | None:
-    """One summary per partition field; ``None``: the partitions are of two sections, and a field has no bounds."""
+    """One summary per partition field; ``None``: partitions of several sections leave a field without bounds."""
     summaries = [_summary(kind, [partition[i] for partition in partitions]) for i, kind in enumerate(types)]
     known = tuple(summary for summary in summaries if summary is not None)
     return known if len(known) == len(types) else None

@@ -1,4 +1,7 @@
-"""Entries of statistics files in table metadata, and theta sketches, which count distinct values."""
+"""Entries of statistics files in table metadata, and theta sketches, which count distinct values (pure).
+
+Source: specification, "Table Statistics", and the Puffin specification.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,10 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.puffin import PuffinBlob, PuffinFile
 
-# Reads and makes the entries of statistics files in table metadata.
-#
-# Source: specification, "Table Statistics"; the blobs are those of the Puffin specification.
-
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """A blob as table metadata describes it.
-
-    ``snapshot_id`` is the snapshot that it was computed from, which may be older than its file's.
-    """
+    """A blob as table metadata describes it; its ``snapshot_id`` may be older than its file's."""
 
     type: str
     fields: tuple[int, ...]
@@ -31,13 +27,13 @@ class BlobMetadata:
     """Sorted by key, so that blobs can be compared."""
 
     def get(self, key: str) -> str | None:
-        """A property, ``None`` where the writer gave none."""
+        """A property; ``None``: it is not set."""
         return dict(self.properties).get(key)
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsFile:
-    """A Puffin file that holds statistics of one snapshot; sizes in bytes."""
+    """A Puffin file with statistics of one snapshot; sizes in bytes."""
 
     snapshot_id: int
     path: str
@@ -47,7 +43,7 @@ class StatisticsFile:
 
 
 def statistics_by_snapshot(metadata: TableMetadata) -> dict[int, StatisticsFile]:
-    """The statistics file of every snapshot that has one; entries that cannot be understood are left out."""
+    """The statistics file of every snapshot that has one; malformed entries are left out."""
     files = (_statistics_file(raw) for raw in metadata.statistics)
     return {file.snapshot_id: file for file in files if file is not None}
 
@@ -75,7 +71,7 @@ def _statistics_file(raw: Mapping[str, Any]) -> StatisticsFile | None:
 
 
 def blob_metadata(blob: PuffinBlob) -> BlobMetadata:
-    """A blob of a Puffin footer as table metadata must describe it."""
+    """The table metadata's description of a blob in a Puffin footer."""
     properties = tuple(sorted(blob.properties.items()))
     return BlobMetadata(blob.type, blob.fields, blob.snapshot_id, blob.sequence_number, properties)
 
@@ -100,23 +96,23 @@ def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str,
     }
 
 
-# Theta sketches, which estimate how many distinct values a column has from the least of their hashes.
+# A theta sketch estimates the number of distinct values from the least of their hashes.
 #
-# A sketch keeps at most ``NOMINAL`` hashes.  Up to that number it is exact; above it theta, the least hash that was
-# left out, tells which share of all hashes it holds.  The bytes are the compact, ordered form of Apache DataSketches
-# (serial version 3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.  Sources:
-# DataSketches, "Theta Sketch Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.  The
-# library's Python package cannot be fed bytes, and brings NumPy with it.
+# It keeps at most ``NOMINAL`` hashes.  Up to that number it is exact.  Above it, theta is the least hash that was left
+# out, and shows which share of all hashes the sketch has.  The bytes are the compact, ordered form of Apache
+# DataSketches (serial version 3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.
+# The library's Python package takes no bytes as values, and needs NumPy.  Sources: DataSketches, "Theta Sketch
+# Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.
 
 # DataSketches' DEFAULT_UPDATE_SEED and DEFAULT_NOMINAL_ENTRIES.
 SEED = 9001
 NOMINAL = 4096
 ALL_HASHES = 2**63 - 1
-"""Theta of a sketch that left nothing out; hashes are positive and below."""
+"""Theta of a sketch that left no hash out.  Hashes are positive and below it."""
 
 _SERIAL_VERSION, _FAMILY_COMPACT = 3, 3
 _BIG_ENDIAN, _READ_ONLY, _EMPTY, _COMPACT, _ORDERED, _SINGLE = 1, 2, 4, 8, 16, 32
-# ThetaUtil.computeSeedHash(9001): lets readers refuse to mix sketches of different seeds.
+# ThetaUtil.computeSeedHash(9001), by which readers refuse to mix sketches of different seeds.
 _SEED_HASH = 0x93CC
 # Preamble longs, serial version, family, two sizes that compact sketches do not have, flags, seed hash.
 _START = struct.Struct("<BBBBBBH")
@@ -127,21 +123,21 @@ _THETA = struct.Struct("<q")
 
 @dataclass(frozen=True, slots=True)
 class ThetaSketch:
-    """Distinct hashes, ascending, all below theta; made by :func:`sketch_of`."""
+    """Distinct hashes, ascending, all below theta."""
 
     hashes: tuple[int, ...] = ()
     theta: int = ALL_HASHES
 
     @property
     def estimate(self) -> float:
-        """How many distinct values there are; exact as long as no hash was left out."""
+        """The number of distinct values; exact if no hash was left out."""
         if self.theta == ALL_HASHES:
             return float(len(self.hashes))
         return len(self.hashes) * (float(ALL_HASHES) / self.theta)
 
 
 def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
-    """The sketch of some hashes; those of ``theta`` and above are left out."""
+    """The sketch of these hashes; those from ``theta`` up are left out."""
     kept = sorted(h for h in set(hashes) if h < theta)
     if len(kept) > NOMINAL:
         return ThetaSketch(tuple(kept[:NOMINAL]), kept[NOMINAL])
@@ -149,7 +145,7 @@ def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
 
 
 def union(sketches: Iterable[ThetaSketch]) -> ThetaSketch:
-    """The sketch of the values of all these sketches, as if one sketch had got them all."""
+    """The sketch of the values of all these sketches."""
     result = ThetaSketch()
     for sketch in sketches:
         result = sketch_of((*result.hashes, *sketch.hashes), min(result.theta, sketch.theta))
@@ -175,10 +171,10 @@ def _start(longs: int, flags: int) -> bytes:
 
 
 def decode_theta(data: bytes, path: str) -> ThetaSketch:
-    """The sketch of a blob; ``path`` is its Puffin file, for the message.
+    """The sketch of a blob in the Puffin file at ``path``.
 
     Raises:
-        MetadataUnreadable: the blob is no compact sketch of the default seed, or damaged.
+        MetadataUnreadable: the blob is damaged, or is no compact sketch of the default seed.
     """
 
     def damaged(what: str) -> MetadataUnreadable:
@@ -186,7 +182,7 @@ def decode_theta(data: bytes, path: str) -> ThetaSketch:
 
     try:
         longs, version, family, _, _, flags, seed_hash = _START.unpack_from(data)
-        longs &= 0x3F  # the upper bits are of sketches that still grow
+        longs &= 0x3F  # only updatable sketches use the upper bits
         if (version, family) != (_SERIAL_VERSION, _FAMILY_COMPACT) or flags & _BIG_ENDIAN or not 1 <= longs <= 3:
             raise damaged("it is no compact sketch")
         if flags & _EMPTY:

@@ -1,4 +1,4 @@
-"""Reads a table's manifests, its delete files, and the paths of every file that it needs."""
+"""Reads a table's manifests, delete index, and the paths of all files that the table needs."""
 
 from __future__ import annotations
 
@@ -38,30 +38,28 @@ from icekeeper.model import (
     ManifestFile,
 )
 
-# Reads a table's manifest lists and manifests from its store; files are fetched ahead in parallel.
-
 ReadBytes: TypeAlias = Callable[[str], bytes]
 """The whole file at a path; raises StorageError."""
 
-# Enough requests at once to hide an object store's latency; at most so many manifests are held undecoded.
+# Enough parallel requests to hide an object store's latency.  At most this many manifests wait to be decoded.
 _PARALLEL_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """Reads the files that one metadata document refers to; every error names the file."""
+    """Reads manifest lists and manifests, fetched ahead in parallel.
+
+    Raises:
+        MetadataUnreadable: a file is missing or damaged; the error names it.
+    """
 
     metadata: TableMetadata
     read: ReadBytes
     on_live_file: Callable[[str], None] | None = None
-    """Called with paths of data and delete files of live entries that are read, of each folder with one at least."""
+    """Called with paths of live data and delete files; it gets at least one path of each folder."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
-        """The snapshot's manifests, from its manifest list or from v1's inline list.
-
-        Raises:
-            MetadataUnreadable: a file is missing or damaged.
-        """
+        """The snapshot's manifests, from its manifest list or from v1's inline list."""
         if snapshot.manifest_list is not None:
             return decode_manifest_list(self._bytes(snapshot.manifest_list, "manifest list"), snapshot.manifest_list)
         return [
@@ -70,11 +68,7 @@ class TableReader:
         ]
 
     def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
-        """The manifests of many snapshots; one that several snapshots list is repeated.
-
-        Raises:
-            MetadataUnreadable: a file is missing or damaged.
-        """
+        """The manifests of many snapshots; a manifest that several snapshots list is repeated."""
         snapshots = list(snapshots)
         for snapshot in snapshots:
             if snapshot.manifest_list is None:
@@ -83,22 +77,14 @@ class TableReader:
             yield from manifests
 
     def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
-        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests.
-
-        Raises:
-            MetadataUnreadable: a manifest list is missing or damaged.
-        """
+        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests."""
         listing = [snapshot for snapshot in snapshots if snapshot.manifest_list is not None]
         fetched = self._fetch((str(snapshot.manifest_list) for snapshot in listing), "manifest list")
         for snapshot, (path, data) in zip(listing, fetched, strict=True):
             yield snapshot, len(data), decode_manifest_list(data, path)
 
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
-        """Each manifest with its entries of all statuses.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with its entries of all statuses."""
         for manifest, data in self.contents(manifests):
             try:
                 spec = self.metadata.specs[manifest.partition_spec_id]
@@ -113,11 +99,7 @@ class TableReader:
     def live_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent | None = None
     ) -> Iterator[LiveEntry]:
-        """Every live entry of the manifests, or only of data or delete manifests (``content``).
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Every live entry of the manifests; with ``content``, only of data or of delete manifests."""
         wanted = [m for m in manifests if m.may_have_live_files and content in (None, m.content)]
         for manifest, entries in self.entries(wanted):
             for entry in entries:
@@ -125,11 +107,7 @@ class TableReader:
                     yield LiveEntry(manifest, entry)
 
     def live_paths(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-        """The path of every live entry of every manifest.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """The path of every live entry of every manifest."""
         on_live_file = self.on_live_file
         for manifest, data in self.contents(manifests):
             for paths in decode_live_paths(data, manifest.manifest_path):
@@ -141,20 +119,12 @@ class TableReader:
     def identities(
         self, manifests: Iterable[ManifestFile]
     ) -> Iterator[tuple[ManifestFile, Iterator[tuple[FileKey, FileIdentity]]]]:
-        """Each manifest with the identities of its live entries.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with the identities of its live entries."""
         for manifest, data in self.contents(manifests):
             yield manifest, decode_identities(data, manifest)
 
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
-        """Each manifest with the files that its live entries name, in the order given.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, "manifest"):
             yield path, self._reporting_files(decode_live_files(data, path))
 
@@ -167,14 +137,14 @@ class TableReader:
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (path, data) in zip(manifests, fetched, strict=True):
-            if len(data) < manifest.manifest_length:  # cut off between two blocks, it would just hold fewer entries
+            if len(data) < manifest.manifest_length:  # cut off between two blocks, it is valid with fewer entries
                 raise MetadataUnreadable(
                     f"manifest {path} has {len(data)} bytes, its manifest list says {manifest.manifest_length}"
                 )
             yield manifest, data
 
     def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
-        """The entries, each of which fits its manifest: of others readers believe the one or the other
+        """The entries, after a check that each fits its manifest: readers disagree on others
         (rule: refuse-ambiguous-tables)."""
         on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
         for entry in entries:
@@ -216,21 +186,21 @@ class TableReader:
         try:
             return self.read(path)
         except StorageError as error:
-            raise MetadataUnreadable(f"{kind} {error}") from error  # which names the path
+            raise MetadataUnreadable(f"{kind} {error}") from error  # the error names the path
 
 
-# Finds the files that a table needs, which is asked before every deletion.
+# The files that a table needs.  Every deletion depends on this list.
 #
-# A file is needed if any snapshot, the metadata log, or a statistics entry refers to it.  DELETED manifest entries
-# refer to nothing (they only record history); a Puffin file is needed while any live deletion vector lies in it
+# A file is needed if a snapshot, the metadata log or a statistics entry refers to it.  DELETED manifest entries refer
+# to nothing; they only record history.  A Puffin file is needed while it contains a live deletion vector
 # (rule: what-a-table-needs).  Source: specification, "Snapshot Reference", "Table Statistics".
 
-# Hadoop catalogs keep the pointer to the newest metadata in this file; no metadata refers to it.
+# In this file, Hadoop catalogs name the current metadata file.
 VERSION_HINT = "version-hint.text"
 
 
 def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
-    """Paths of the current metadata file, those of the metadata log, and the version hint of Hadoop catalogs."""
+    """Paths of the current metadata file, the metadata log's files, and the version hint of Hadoop catalogs."""
     files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
     files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
     files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
@@ -265,20 +235,19 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
 
 @dataclass(slots=True)
 class References:
-    """Follows the references of a table that changes meanwhile; manifests never change, so each is opened once.
+    """Follows the references of a table that changes meanwhile.  Manifests never change, so each is read once.
 
-    Every method returns only what none of them has returned before.
+    Each method skips snapshots and manifests that were followed before.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
 
     snapshots: set[int] = field(default_factory=set)
     manifests: set[str] = field(default_factory=set)
 
     def follow(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> Iterator[str]:
-        """Paths of the manifest lists, manifests, data and delete files of the snapshots.
-
-        Raises:
-            MetadataUnreadable: something needed to know the references cannot be read.
-        """
+        """Paths of the manifest lists, manifests, data and delete files of the snapshots."""
         new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
         listed = self.listed(reader, new)
         yield from (snapshot.manifest_list for snapshot in new if snapshot.manifest_list is not None)
@@ -286,54 +255,46 @@ class References:
         yield from self.held(reader, listed.values())
 
     def listed(self, reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
-        """The manifests of the snapshots by path.
-
-        Raises:
-            MetadataUnreadable: a manifest list is missing or damaged.
-        """
+        """The manifests of the snapshots by path."""
         new = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in self.snapshots]
         found = manifests_of(reader, new)
         self.snapshots.update(snapshot.snapshot_id for snapshot in new)
         return found
 
     def held(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-        """Paths of the data and delete files in live entries of the manifests.
-
-        Raises:
-            MetadataUnreadable: a manifest is missing or damaged.
-        """
+        """Paths of the data and delete files in live entries of the manifests."""
         unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
         self.manifests.update(manifest.manifest_path for manifest in unseen)
         yield from reader.live_paths(unseen)
 
 
 def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:
-    """Paths of every file that the table needs, as its metadata spells them.
+    """Paths of every file that the table needs, spelled as in its metadata.
 
-    If ``references`` were followed before, files of snapshots are returned only if they are new.
+    Snapshots and manifests that ``references`` has followed before are skipped.
 
     Raises:
-        MetadataUnreadable: something needed to know the references cannot be read.
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
     return set(reachable_paths(reader, metadata_location, References() if references is None else references))
 
 
 def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
-    """As :func:`reachable_files`, but one by one, some repeatedly: the paths of a large table do not fit into a set.
+    """As :func:`reachable_files`, but as an iterator, with duplicates: a large table's paths do not fit into a set.
 
     Raises:
-        MetadataUnreadable: something needed to know the references cannot be read.
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
     """
     yield from metadata_files(reader.metadata, metadata_location)
     yield from statistics_files(reader.metadata)
     yield from references.follow(reader, reader.metadata.snapshots.values())
 
 
-# Reads the delete files of a snapshot: what each of them reaches, and which stand elsewhere than their data file.
+# Delete files.
 
 
 def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> DeleteIndex:
-    """The index of the live delete files in some of the table's manifests; data manifests are skipped.
+    """The index of the live delete files in these manifests; data manifests are skipped.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged, or a data file has two deletion vectors.
@@ -346,10 +307,10 @@ def delete_index(reader: TableReader, manifests: Sequence[ManifestFile]) -> Dele
 
 
 def deletes_standing_elsewhere(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[LiveEntry]:
-    """The live deletes of a snapshot that name a live data file of another spec or partition
+    """The live delete files that name a live data file of another spec or partition
     (rule: named-deletes-reach-anywhere, platform: java-checks-delete-partition).
 
-    Data manifests are opened only where a delete names its file.
+    Data manifests are read only if a delete file names its data file.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged.

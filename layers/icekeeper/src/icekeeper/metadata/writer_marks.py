@@ -1,10 +1,9 @@
-"""Finds the marks that streaming writers leave in snapshot summaries, to recognise their last commit
+"""The marks in snapshot summaries by which streaming writers find their last commit
 (rule: carry-streaming-marks) (pure).
 
-After a restart such a writer walks from the head of its branch back over the parents until it finds its mark, and
-continues after that commit.  If a parent is missing, it stops without a mark, believes that nothing of its state was
-ever committed, and commits it again: duplicates.  So a snapshot that adds no rows copies its parent's marks, and expiry
-keeps all snapshots from the head to the newest mark.
+After a restart such a writer walks from the head of its branch over the parents until it finds its mark, and continues
+after that commit.  If a parent is missing, it finds no mark and commits everything again: duplicates.  So a snapshot
+that adds no rows copies its parent's marks, and expiry keeps all snapshots from the head to the newest mark.
 
 These marks are known:
 
@@ -16,8 +15,8 @@ These marks are known:
 * Tiering services (Fluss, Modak) look for the last snapshot of their ``commit-user``, and use that snapshot's id.  A
   copy would give them the wrong id, so this mark is never copied.
 
-``wap.id`` and ``published-wap-id`` are no marks: they say that this very snapshot is staged or published
-(Iceberg-Java, ``WapUtil``), and a copy would say so of another one.
+``wap.id`` and ``published-wap-id`` are no marks: they describe one staged or published snapshot (Iceberg-Java,
+``WapUtil``), so a copy would be wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from functools import lru_cache
 from icekeeper.metadata.document import Snapshot
 
 COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
-"""Beside carried marks: when the writer itself committed them, in epoch milliseconds."""
+"""Stored with copied marks: when the writer committed them, in epoch milliseconds."""
 
 _Summary = Mapping[str, str]
 _OFFSETS = ("kafka.connect.offsets.", "kafka.connect.control.offsets.")
-"""Beginnings of keys; the second is that of the sink's first versions, by Tabular."""
+"""Prefixes of keys; the second is that of the sink's first versions, by Tabular."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ class WriterMark:
     """The mark of one writer's commit in a snapshot."""
 
     writer: str
-    """The writer that will look for it, in words; two marks of one writer have the same."""
+    """The writer in words, equal for all marks of one writer."""
     committed_ms: int
-    """When the writer committed it, however often it was copied since; epoch milliseconds."""
+    """When the writer committed it, in epoch milliseconds; copies keep this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,14 @@ class _Kind:
     """One kind of writer."""
 
     word: str
-    """What stands in a key of every such mark."""
+    """A key of every such mark contains it."""
     writers: Callable[[_Summary], Iterator[str]]
     carried: tuple[str, ...] = ()
-    """Beginnings of the keys to copy; none: the mark means only the snapshot that has it."""
+    """Prefixes of the keys to copy; none: the mark is never copied."""
 
 
 def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
-    """The marks in a snapshot's summary, its own and copied ones."""
+    """The marks in a snapshot's summary, own and copied ones."""
     summary = snapshot.summary
     if not _may_hold_marks(tuple(summary.keys())):
         return ()
@@ -72,21 +71,16 @@ def marks_of(snapshot: Snapshot) -> tuple[WriterMark, ...]:
 
 @lru_cache(maxsize=1024)
 def _may_hold_marks(keys: tuple[str, ...]) -> bool:
-    """Whether one of the keys of a summary may be a mark's.
+    """Whether a summary with these keys may hold marks.
 
-    Most snapshots have none, and detection asks for those of every snapshot of a fleet, of which a few writers wrote
-    most, each with the same keys in the same order.
+    Detection reads the summaries of all snapshots.  Most have no marks, and one writer's have the same keys.
     """
     names = " ".join(keys)
     return any(kind.word in names for kind in _KINDS)
 
 
 def carried_marks(parent: Snapshot) -> dict[str, str]:
-    """The summary entries that a snapshot copies from its parent, if it adds no rows.
-
-    They are copied unchanged: a writer looks for its own identity and takes the value beside it, which is as true of
-    the child as of the parent.
-    """
+    """The summary entries that a snapshot without new rows copies unchanged from its parent."""
     summary = parent.summary
     beginnings = tuple(start for kind in _KINDS if any(kind.writers(summary)) for start in kind.carried)
     carried = {key: value for key, value in summary.items() if key.startswith(beginnings)}
@@ -94,7 +88,7 @@ def carried_marks(parent: Snapshot) -> dict[str, str]:
 
 
 def _committed_ms(snapshot: Snapshot) -> int:
-    """When the marks of a snapshot were committed: for copied ones the time that was copied with them."""
+    """When the marks of a snapshot were committed; copied marks have that time in the summary."""
     carried = snapshot.summary.get(COMMITTED_KEY, "")
     return int(carried) if carried.isdecimal() else snapshot.timestamp_ms
 
@@ -137,7 +131,7 @@ def _commit_user(summary: _Summary) -> Iterator[str]:
 
 
 _KINDS = (
-    # Only the mark itself: a job may set properties of its own under the same beginning.
+    # Whole keys: a job may set properties of its own under the same prefix.
     _Kind("flink.job-id", _flink, ("flink.max-committed-checkpoint-id", "flink.job-id", "flink.operator-id")),
     # The names differ by version: "commit-id" was "commitId", "valid-through-ts" was "vtts".
     _Kind("kafka.connect.", _kafka_connect, ("kafka.connect.",)),

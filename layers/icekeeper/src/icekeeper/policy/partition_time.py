@@ -13,15 +13,14 @@ from typing import Any
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.transforms import CALENDAR, partition_type
+from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, parse_time_pattern
 
 NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time_column or partition_time_pattern"
-_TIMESTAMPS = {"timestamp": 1000, "timestamptz": 1000, "timestamp_ns": 1_000_000, "timestamptz_ns": 1_000_000}
-_CALENDAR = ("year", "month", "day", "hour")
 _READ_BY_PATTERN = ("string", "int", "long")
 
 
@@ -42,8 +41,8 @@ class _TimeField:
             return days_of(1970, value + 2) * DAY_MS
         if self.unit == "hour":
             return (value + 1) * HOUR_MS
-        if self.unit in _TIMESTAMPS:
-            return value // _TIMESTAMPS[self.unit] + 1  # a moment: the millisecond after it
+        if self.unit in TIMESTAMPS:
+            return value * DAY_MS // UNITS_PER_DAY[self.unit] + 1  # a moment: the millisecond after it
         return (value + 1) * DAY_MS
 
 
@@ -167,9 +166,9 @@ def _time_fields(metadata: TableMetadata, spec: Mapping[str, Any], source: int) 
 
 def _unit(metadata: TableMetadata, field: Mapping[str, Any]) -> str | None:
     transform = str(field["transform"])
-    if transform in _CALENDAR:
+    if transform in CALENDAR:
         return transform
     if transform != "identity":
         return None
     kind = partition_type(metadata.schemas_current_first, field)
-    return kind if kind == "date" or kind in _TIMESTAMPS else None
+    return kind if kind in UNITS_PER_DAY else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.transforms import CALENDAR
 
 # How a time is read from partition values that are text or numbers: ``%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.
 #
@@ -147,7 +148,6 @@ def days_of(year: int, month: int) -> int:
 # evaluates the filter asks for the moments.  Everything is in UTC, also a time that is written without a zone.
 
 MICROS_PER_DAY = 86_400_000_000
-CALENDAR = ("year", "month", "day", "hour")
 """The transforms that a filter may name beside ``bucket`` and ``truncate``."""
 # Characters of Unicode's private use: no column and no value of a filter has them, and quotes keep them as they are.
 _TIME, _TYPED, _COLUMN = "\ue000time", "\ue000typed", "icekeeper\ue000column"

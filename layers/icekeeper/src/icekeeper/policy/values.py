@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from icekeeper.metadata.transforms import CALENDAR, NUMBERED
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
 from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
 
@@ -74,11 +75,8 @@ class Ownership(StrEnum):
 # Transforms are Iceberg's (specification, "Partition Transforms", "Sorting").  As in Iceberg-Java and Spark, nulls come
 # first when ascending and last when descending unless the text says otherwise.
 
-_NUMBERED = ("bucket", "truncate")
 # Spark writes years(ts), Iceberg year(ts).
-_PLAIN_TRANSFORMS = {name: name for name in ("identity", "year", "month", "day", "hour")} | {
-    f"{name}s": name for name in ("year", "month", "day", "hour")
-}
+_PLAIN_TRANSFORMS = {name: name for name in ("identity", *CALENDAR)} | {f"{name}s": name for name in CALENDAR}
 _NAME = r"\"[^\"]+\"|`[^`]+`|[^\s,()\"`]+"
 _TERM = re.compile(
     rf"(?:(?P<function>\w+)\s*\(\s*(?:(?P<number>[^\s,()]+)\s*,\s*)?(?P<argument>{_NAME})\s*\)|(?P<column>{_NAME}))"
@@ -131,12 +129,12 @@ def _term(text: str) -> SortTerm:
 
 def _transform(function: str, number: str | None, text: str) -> str:
     name = function.lower()
-    if name in _NUMBERED:
+    if name in NUMBERED:
         if number is None or not re.fullmatch(r"[1-9]\d{0,8}", number):
             raise ValueError(f"'{text}' needs a whole number above 0: write {name}(16, COLUMN)")
         return f"{name}[{number}]"
     if name not in _PLAIN_TRANSFORMS:
-        raise ValueError(f"'{function}' in '{text}' is no transform; use {', '.join((*_NUMBERED, *_PLAIN_TRANSFORMS))}")
+        raise ValueError(f"'{function}' in '{text}' is no transform; use {', '.join((*NUMBERED, *_PLAIN_TRANSFORMS))}")
     if number is not None:
         raise ValueError(f"'{text}' has a number too many: write {name}(COLUMN)")
     return _PLAIN_TRANSFORMS[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.metadata.types import decimal_of, fixed_length, is_primitive
 from icekeeper.model import PartitionValue
 
 # Remembers what pure functions made of the mappings that they were last given.
@@ -72,8 +72,6 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "uuid": pa.uuid(),
     "binary": pa.binary(),
 }
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ def _stored_fields(fields: Sequence[Mapping[str, Any]], above: str) -> list[dict
 
 def _stored_type(kind: Any, name: str) -> Any:
     if isinstance(kind, str):
-        if not _is_primitive(kind):
+        if not is_primitive(kind):
             raise _unsupported(name, kind)
         return kind
     if kind["type"] == "struct":
@@ -129,10 +127,6 @@ def _stored_type(kind: Any, name: str) -> Any:
     if parts is None:
         raise _unsupported(name, str(kind["type"]))
     return {**kind, **{part: _stored_type(kind[part], f"{name}.{part}") for part in parts}}
-
-
-def _is_primitive(kind: str) -> bool:
-    return kind in _PRIMITIVES or _DECIMAL.fullmatch(kind) is not None or _FIXED.fullmatch(kind) is not None
 
 
 def _unsupported(name: str, kind: str) -> TableUnsupported:
@@ -217,10 +211,10 @@ def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Fi
 def _primitive(name: str) -> pa.DataType:
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
-    if match := _DECIMAL.fullmatch(name):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    if match := _FIXED.fullmatch(name):
-        return pa.binary(int(match[1]))
+    if decimal_type := decimal_of(name):
+        return pa.decimal128(*decimal_type)
+    if (length := fixed_length(name)) is not None:
+        return pa.binary(length)
     raise TableUnsupported(f"columns of type {name} are not rewritten by this version of Icekeeper")
 
 

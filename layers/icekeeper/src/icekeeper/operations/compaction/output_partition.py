@@ -10,7 +10,6 @@ deletes under the old spec, which would not apply to moved rows (rule: rows-stay
 from __future__ import annotations
 
 import decimal
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +30,12 @@ from pyiceberg.types import IcebergType
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import decimal_unscaled, encode, is_utf8
+from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.write_properties import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
 
 _CONTEXT = decimal.Context(prec=76)
-_BITS: Mapping[str, int] = {"int": 32, "long": 64}
-# Stored units per day of types with another unit than microseconds.
-_PER_DAY: Mapping[str, int] = {"date": 1, **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400 * 10**9)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +117,8 @@ class TargetField:
         if isinstance(transform, YearTransform | MonthTransform):
             return cls(source_id, name, kind, lambda raw: _months(kind, raw) // (12 if name == "year" else 1))
         function = transform.transform(_iceberg_type(kind))
-        if isinstance(transform, TruncateTransform) and kind in _BITS:
-            return cls(source_id, name, kind, lambda raw: _wrapped(int(function(raw) or 0), _BITS[kind]))
+        if isinstance(transform, TruncateTransform) and kind in INTEGER_BITS:
+            return cls(source_id, name, kind, lambda raw: _wrapped(int(function(raw) or 0), INTEGER_BITS[kind]))
         return cls(source_id, name, kind, lambda raw: _raw(function(_python(kind, raw))))
 
     def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
@@ -179,8 +176,8 @@ def _same(raw: Any) -> Any:
 
 
 def _months(kind: str, raw: int) -> int:
-    """Months since 1970-01 of a raw date or timestamp; PyIceberg's transform supports only the years of Python."""
-    year, month, _ = civil_date(raw // _PER_DAY.get(kind, 86_400 * 10**6))
+    """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform ends with Python's years."""
+    year, month, _ = civil_date(raw // UNITS_PER_DAY[kind])
     return (year - 1970) * 12 + month - 1
 
 
@@ -195,9 +192,9 @@ def _iceberg_type(kind: str) -> IcebergType:
 
 
 def _python(kind: str, raw: Any) -> Any:
-    """A raw value as PyIceberg's transforms expect it: decimals as ``Decimal``."""
-    if match := re.fullmatch(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)", kind):
-        return decimal.Decimal(decimal_unscaled(raw)).scaleb(-int(match[1]), _CONTEXT)
+    """A raw value as PyIceberg's transforms take it: decimals as ``Decimal``."""
+    if found := decimal_of(kind):
+        return decimal.Decimal(decimal_unscaled(raw)).scaleb(-found[1], _CONTEXT)
     return raw
 
 

@@ -47,10 +47,11 @@ from pyiceberg.expressions.literals import Literal, StringLiteral
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, TimeType, UUIDType
 
-from icekeeper.metadata.single_value import UNITS_PER_DAY, comparable, decimal_unscaled, decode, encode, truncated_upper
+from icekeeper.metadata.single_value import comparable, decimal_unscaled, decode, encode, truncated_upper
+from icekeeper.metadata.transforms import CALENDAR, NO_BUCKETS, is_known
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, TIMESTAMPS, UNITS_PER_DAY
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.policy.relative_time import (
-    CALENDAR,
     MICROS_PER_DAY,
     RelativeFilter,
     TransformedColumn,
@@ -62,17 +63,6 @@ from icekeeper.policy.values import did_you_mean
 # Possible values include those of writers with known errors: Java's ``truncate`` underflows at the end of an integer
 # type (rule: judge-partitions-by-value-range), and releases before Iceberg 0.13 rounded times before 1970 up (Java,
 # ``ProjectionUtil.fixInclusiveTimeProjection``).
-
-MICROS_OF: Mapping[str, tuple[int, int]] = {
-    "date": (1, MICROS_PER_DAY),
-    **dict.fromkeys(("timestamp", "timestamptz"), (1, 1)),
-    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), (1000, 1)),
-}
-"""Type of a time → a number of its units and the same time in microseconds; for a date, 1 and those of a day."""
-_BITS: Mapping[str, int] = {
-    **dict.fromkeys(("int", "date"), 32),
-    **dict.fromkeys(("long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), 64),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +108,17 @@ class Values:
 
 
 def anything(column: Column) -> Values:
-    """All values of a column's type."""
-    bits = _BITS.get(column.kind)
+    """The values of a column of which nothing is known."""
+    bits = INTEGER_BITS.get(column.kind)
     low, high = (None, None) if bits is None else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return Values(low, high, has_nulls=not column.required, has_nans=column.kind in ("float", "double"))
+    return Values(low, high, has_nulls=not column.required, has_nans=column.kind in FLOATS)
 
 
 def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]]) -> Values:
     """The values in a partition; ``fields`` are its transforms of the column, each with its value."""
     values = anything(column)
     for transform, value in fields:
-        if transform == "void" or not _is_known(transform):
+        if transform == "void" or not is_known(transform):
             continue
         if value is None:
             return Values(has_values=False)
@@ -137,8 +127,8 @@ def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]
 
 
 def within_bounds(column: Column, file: DataFile) -> Values:
-    """The values in a data file, by its counts and bounds."""
-    field_id, is_float = column.field_id, column.kind in ("float", "double")
+    """The values in a data file by its counts and bounds."""
+    field_id, is_float = column.field_id, column.kind in FLOATS
     count = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
     nans = (file.nan_value_counts or {}).get(field_id)
@@ -168,8 +158,8 @@ def transformed(values: Values, kind: str, transform: str) -> Values:
             return beside.narrowed(bucket, bucket)
         return beside.narrowed(0, width - 1)
     low, high = (None if end is None else _truncated(end, width) for end in (values.low, values.high))
-    if kind in _BITS and (low is None or low < -(2 ** (_BITS[kind] - 1))):
-        return beside  # the least values are truncated to numbers outside the type
+    if kind in INTEGER_BITS and (low is None or low < -(2 ** (INTEGER_BITS[kind] - 1))):
+        return beside  # the least values are truncated to numbers that the type does not have
     return beside.narrowed(low, high)
 
 
@@ -184,10 +174,6 @@ def bucket_of(kind: str, buckets: int, value: Any) -> int:
 @lru_cache(maxsize=256)
 def _bucket_function(kind: str, buckets: int) -> Callable[[Any], Any]:
     return BucketTransform(buckets).transform(TypeAdapter(IcebergType).validate_python(kind))
-
-
-def _is_known(transform: str) -> bool:
-    return transform in ("identity", *CALENDAR) or transform.startswith(("bucket[", "truncate["))
 
 
 def _size(transform: str) -> int:
@@ -205,14 +191,14 @@ def _within_field(values: Values, kind: str, transform: str, value: Any) -> Valu
         return replace(values, parts=(*values.parts, (transform, value)))
     if transform.startswith("truncate"):
         return _within_truncated(values, kind, transform, value)
-    if kind not in MICROS_OF:
+    if kind not in UNITS_PER_DAY:
         return values
-    units, micros = MICROS_OF[kind]
+    units = UNITS_PER_DAY[kind]
     if kind == "date" and transform == "day":
         return values.narrowed(value, value)
     first, _ = span_of(transform, value - 1 if value <= 0 else value)
     _, after = span_of(transform, value)
-    return values.narrowed(first * units // micros, after * units // micros - 1)
+    return values.narrowed(first * units // MICROS_PER_DAY, after * units // MICROS_PER_DAY - 1)
 
 
 def _within_truncated(values: Values, kind: str, transform: str, value: Any) -> Values:
@@ -224,11 +210,11 @@ def _within_truncated(values: Values, kind: str, transform: str, value: Any) -> 
         after = truncated_upper(kind, encode(kind, value) + b"\0", len(value))
         return values.narrowed(value, None if after is None else decode(kind, after), is_open=after is not None)
     first = decimal_unscaled(value)
-    if kind in _BITS and first % width and first > 0:
-        first -= 2 ** _BITS[kind]  # it underflowed, because it is no multiple of the width
+    if kind in INTEGER_BITS and first % width and first > 0:
+        first -= 2 ** INTEGER_BITS[kind]  # it underflowed: it is no multiple of the width
     if first % width:
         return values
-    known = () if kind in _BITS and first < -(2 ** (_BITS[kind] - 1)) else ((transform, first),)
+    known = () if kind in INTEGER_BITS and first < -(2 ** (INTEGER_BITS[kind] - 1)) else ((transform, first),)
     return replace(values.narrowed(first, first + width - 1), parts=(*values.parts, *known))
 
 
@@ -237,8 +223,9 @@ def _truncated(value: Any, width: int) -> Any:
 
 
 def _bound(kind: str, bound: bytes | None) -> Any:
-    """A bound as a raw value; ``None``: there is none, or it cannot be used (rule: promoted-values-keep-old-width)."""
-    if bound is None or (kind in UNITS_PER_DAY and len(bound) == 4):
+    """A bound as a raw value; ``None``: there is none, or it is not understood
+    (rule: promoted-values-keep-old-width)."""
+    if bound is None or (kind in TIMESTAMPS and len(bound) == 4):
         return None
     try:
         value = decode(kind, bound)
@@ -346,7 +333,7 @@ class _Binding:
         if isinstance(expression, IsNull | NotNull):
             is_null = _null_test(column)
             return is_null if isinstance(expression, IsNull) else _not(is_null)
-        if column.kind not in ("float", "double"):
+        if column.kind not in FLOATS:
             raise ValueError(f"only a float or double is NaN, but column {column.name} is {column.kind}")
         is_nan = _nan_test(column)
         if isinstance(expression, IsNaN):
@@ -386,9 +373,9 @@ class _Binding:
             return literal
         if found is not None and not (column.kind in ("int", "long", "string") or column.kind.startswith("decimal")):
             raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
-        if column.kind in MICROS_OF:
-            units, per_units = MICROS_OF[column.kind]
-            return _whole(self._micros(column, f"column {column.name}", literal) * units / per_units)
+        if column.kind in UNITS_PER_DAY:
+            micros = self._micros(column, f"column {column.name}", literal)
+            return _whole(micros * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
         time, typed = self.relative.times.get(str(literal)), self.relative.typed.get(str(literal))
         if time is not None or typed is not None:
             said = typed[0] if typed is not None else self.relative.as_written(str(literal))
@@ -398,7 +385,7 @@ class _Binding:
     def _compared_by_calendar(
         self, kind: type[LiteralPredicate], column: Column, found: TransformedColumn, literal: Any
     ) -> Truth:
-        if column.kind not in MICROS_OF:
+        if column.kind not in UNITS_PER_DAY:
             raise ValueError(f"{found.text} needs a date or timestamp, but column {column.name} is {column.kind}")
         if found.transform == "hour" and column.kind == "date":
             raise ValueError(f"column {column.name} is a date, which has no hour; write day({column.name})")
@@ -408,9 +395,9 @@ class _Binding:
             first, after = span_of(found.transform, literal)
         else:
             first, after = found.span(self._micros(column, found.text, literal).__floor__())
-        units, per_units = MICROS_OF[column.kind]
+        units = UNITS_PER_DAY[column.kind]
         before, through = (
-            _value_test(column, None, _less, [Fraction(end * units, per_units)]) for end in (first, after)
+            _value_test(column, None, _less, [Fraction(end * units, MICROS_PER_DAY)]) for end in (first, after)
         )
         truths = {
             LessThan: before,
@@ -441,7 +428,7 @@ class _Binding:
 
 
 def _has_buckets(kind: str) -> bool:
-    return kind not in ("boolean", "float", "double", "struct", "list", "map", "variant", "unknown")
+    return kind not in NO_BUCKETS | {"struct", "list", "map"}
 
 
 def _raw(column: Column, literal: Any) -> Any:
@@ -454,7 +441,7 @@ def _raw(column: Column, literal: Any) -> Any:
             return str(literal).lower() == "true"
         if isinstance(literal, bool):
             raise ValueError
-        if kind in ("float", "double") and not math.isnan(float(literal)):
+        if kind in FLOATS and not math.isnan(float(literal)):
             return float(literal)
         if kind in ("int", "long") or kind.startswith("decimal"):
             scale = 0 if kind in ("int", "long") else int(kind.partition(",")[2].strip(" )"))
@@ -477,7 +464,7 @@ def _readings(kind: str, literals: Sequence[Any]) -> list[tuple[_Key, Sequence[A
     (platform: java-orders-uuids-signed, java-signed-zero-and-nan)."""
     if kind == "uuid":
         return [(_same, literals), (_signed_halves, literals)]
-    if kind not in ("float", "double"):
+    if kind not in FLOATS:
         return [(_same, literals)]
     rounded = [_as_float(one) if kind == "float" else one for one in literals]
     return [(key, wanted) for wanted in (literals, rounded) for key in (_same, _with_sign)]
@@ -547,7 +534,7 @@ def _is_in_buckets(values: Values, kind: str, literal: Any) -> bool:
     """Whether ``literal`` may be a value of the column, by its range and the partition's buckets."""
     if (values.low is not None and literal < values.low) or (values.high is not None and literal > values.high):
         return False
-    buckets = ((int(part[7:-1]), bucket) for part, bucket in values.parts if part.startswith("bucket"))
+    buckets = ((_size(part), bucket) for part, bucket in values.parts if part.startswith("bucket"))
     return all(bucket_of(kind, count, literal) == bucket for count, bucket in buckets)
 
 

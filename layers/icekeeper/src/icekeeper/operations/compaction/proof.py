@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import MaintenanceError, OutputUnproved, RowsNotKept
+from icekeeper.metadata.types import NUMBERS
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.write_properties import row_group_bytes
@@ -132,11 +133,8 @@ def _one_batch(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 COUNTS = "counts"
 FULL = "full"
 Range: TypeAlias = tuple[Any, Any]
-# Types whose least and greatest value is cheap to find in a batch and is in the footer, bit for bit.
-_NUMBERS = frozenset(
-    {"int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
-)
-# The same, but a footer has no bounds where values are long.
+# Of NUMBERS, the least and greatest value is cheap to find in a batch, and stands in the footer bit for bit.
+# Texts, too, but a footer has no bounds where values are long.
 _TEXTS = frozenset({"string", "binary"})
 
 
@@ -240,7 +238,7 @@ class RowProof:
         for column in batch.columns:
             for leaf, values in leaf_values(column, leaves):
                 self._present[leaf.field_id] += len(values) - values.null_count
-                if leaf.iceberg_type in _NUMBERS or leaf.iceberg_type in _TEXTS:
+                if leaf.iceberg_type in NUMBERS or leaf.iceberg_type in _TEXTS:
                     found = _least_and_greatest(values)
                     if found is not None:
                         self._bounds = _joined(self._bounds, {leaf.field_id: found})
@@ -297,7 +295,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
             statistics = chunk.statistics
             count = chunk.num_values - statistics.null_count
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
-            if leaf.iceberg_type in _NUMBERS and statistics.has_min_max:
+            if leaf.iceberg_type in NUMBERS and statistics.has_min_max:
                 bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
             elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one (rule: uniform-footers)
                 bounds = _joined(bounds, {leaf.field_id: None})

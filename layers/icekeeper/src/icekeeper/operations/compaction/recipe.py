@@ -6,13 +6,14 @@ The state records the snapshots that committed clustered files under the canonic
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.transforms import applies
+from icekeeper.metadata.types import UNORDERED
 from icekeeper.model import LiveEntry
 from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import did_you_mean, parse_sort_order
@@ -23,8 +24,6 @@ MAX_ZORDER_COLUMNS = 31
 # The sort keys of a range are in memory beside its rows, and more columns hardly change the order
 # (rule: cap-costly-properties).
 MAX_SORT_COLUMNS = 32
-_TEMPORAL = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn,
     keys = []
     for term in parse_sort_order(text):
         leaf = _column(columns, term.column, "sort_order")
-        if not _applies(term.transform, leaf.iceberg_type):
+        if not applies(term.transform, leaf.iceberg_type):
             raise PolicyError(
                 f"sort_order: {term.transform} cannot be applied to column {leaf.name} of type {leaf.iceberg_type}"
             )
@@ -154,7 +153,7 @@ def _by_table(metadata: TableMetadata, columns: Any) -> tuple[KeyColumn, ...]:
         if field["transform"] == "void":
             continue
         leaf = by_id.get(sources[0])
-        if len(sources) != 1 or leaf is None or not _applies(field["transform"], leaf.iceberg_type):
+        if len(sources) != 1 or leaf is None or not applies(field["transform"], leaf.iceberg_type):
             raise TableUnsupported(
                 f"the table's sort order has {field['transform']} of column {sources}, which this version of Icekeeper "
                 "cannot apply; set sort_order or strategy=binpack"
@@ -176,21 +175,6 @@ def _column(columns: Mapping[str, LeafColumn], name: str, key: str) -> LeafColum
             f"{key} names column '{name}', which the table does not have or which has no order"
             f"{did_you_mean(name, columns)}; its columns are {', '.join(columns)}"
         )
-    if leaf.iceberg_type.partition("(")[0] in _UNORDERED:
+    if leaf.iceberg_type.partition("(")[0] in UNORDERED:
         raise PolicyError(f"{key} names column '{name}' of type {leaf.iceberg_type}, which has no order")
     return leaf
-
-
-def _applies(transform: str, iceberg_type: str) -> bool:
-    """Whether a transform accepts columns of that type (specification, "Partition Transforms")."""
-    kind = re.split(r"[(\[]", iceberg_type)[0]
-    name = transform.partition("[")[0]
-    if name == "identity":
-        return kind not in _UNORDERED
-    if name == "bucket":
-        return kind not in _UNORDERED | {"boolean", "float", "double"} and bool(re.fullmatch(r"\w+\[\d+\]", transform))
-    if name == "truncate":
-        return kind in ("int", "long", "string", "binary", "decimal") and bool(re.fullmatch(r"\w+\[\d+\]", transform))
-    if name == "hour":
-        return kind in _TEMPORAL
-    return name in ("year", "month", "day") and kind in _TEMPORAL | {"date"}

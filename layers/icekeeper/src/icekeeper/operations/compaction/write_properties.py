@@ -17,10 +17,11 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from icekeeper.errors import PolicyError
-from icekeeper.metadata.avro_schemas import partition_type
 from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.metadata.single_value import decimal_unscaled, decode
+from icekeeper.metadata.transforms import partition_type
+from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
@@ -416,8 +417,8 @@ def _human_int(transform: str, kind: str, value: int) -> str:
         return _moment(value * 86_400, 0).partition("T")[0]
     if kind == "time":
         return _clock(value // 10**6, value % 10**6 * 1000)
-    if kind.startswith("timestamp"):
-        unit = 10**9 if kind.endswith("_ns") else 10**6
+    if kind in TIMESTAMPS:
+        unit = PRIMITIVES[kind].per_second
         zone = "+00:00" if kind.startswith("timestamptz") else ""
         return _moment(value // unit, value % unit * (10**9 // unit)) + zone
     return _decimal(value, kind) if kind.startswith("decimal") else str(value)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.statistics import ALL_HASHES, NOMINAL, SEED, ThetaSketch, sketch_of
+from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, is_primitive
 
 # MurmurHash3 (x64, 128 bits) of whole columns, in Arrow's wrapping 64-bit arithmetic.
 #
@@ -161,20 +161,12 @@ def _spread(word: int) -> int:
 # their bytes are.  Empty strings and binaries do not count: DataSketches ignores empty input, so Spark and Trino do
 # too.
 
-_NARROW = frozenset({"int", "date", "float"})
-_WIDE = frozenset({"long", "double", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_BYTES = frozenset({"string", "binary", "uuid"})
-_DECIMAL = re.compile(r"decimal\(\s*\d+\s*,\s*\d+\s*\)")
-_FIXED = re.compile(r"fixed\[\d+\]")
 _NAN = {"float": struct.unpack("<I", struct.pack("<f", float("nan")))[0], "double": 0x7FF8000000000000}
 
 
 def can_sketch(iceberg_type: object) -> bool:
     """Whether values of a type have a single-value serialization that this version knows."""
-    if not isinstance(iceberg_type, str):
-        return False
-    known = iceberg_type == "boolean" or iceberg_type in _NARROW | _WIDE | _BYTES
-    return known or _DECIMAL.fullmatch(iceberg_type) is not None or _FIXED.fullmatch(iceberg_type) is not None
+    return isinstance(iceberg_type, str) and is_primitive(iceberg_type)
 
 
 class ColumnSketch:
@@ -210,11 +202,11 @@ def value_hashes(column: pa.Array, iceberg_type: str) -> pa.Array:
     values = pc.drop_null(pc.unique(values))
     if iceberg_type == "boolean":
         return hash_words(values.cast(pa.uint8()).cast(_U64), 1)
-    if iceberg_type in _NARROW:
-        return hash_words(_one_nan(values.view(pa.uint32()), values, iceberg_type).cast(_U64), 4)
-    if iceberg_type in _WIDE:
+    if iceberg_type in NUMBERS:
+        if PRIMITIVES[iceberg_type].width == 4:
+            return hash_words(_one_nan(values.view(pa.uint32()), values, iceberg_type).cast(_U64), 4)
         return hash_words(_one_nan(values.view(_U64), values, iceberg_type), 8)
-    if _DECIMAL.fullmatch(iceberg_type):
+    if decimal_of(iceberg_type):
         return _decimal_hashes(values, iceberg_type)
     values = values.cast(pa.binary())
     return hash_bytes(values.filter(pc.greater(pc.binary_length(values), 0)))

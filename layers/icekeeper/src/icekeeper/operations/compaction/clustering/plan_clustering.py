@@ -23,6 +23,7 @@ from icekeeper.metadata.overlap_depth import (
     measure_depth,
     total_depth,
 )
+from icekeeper.metadata.transforms import KEEPS_ORDER, parse_transform
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
@@ -159,8 +160,6 @@ KeyRange: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The least and the greatest key of a file."""
 # To a sort, null is a value at one end; at which end does not matter to overlap.
 _NULL: Place = (-1,)
-# Transforms whose results rise with the value, so that bounds of the values are bounds of the key.
-_RISING = frozenset({"identity", "truncate", "year", "month", "day", "hour"})
 _WHOLE: KeyRange = ((BELOW_ALL,), (ABOVE_ALL,))
 
 
@@ -216,7 +215,8 @@ class Layout:
         """The range of the sort key: further columns count as long as the file has a single value of all before."""
         same: tuple[Place, ...] = ()
         for column in self.columns:
-            if column.transform.partition("[")[0] not in _RISING:
+            # Bounds of the values are bounds of the key only where the transform keeps their order.
+            if parse_transform(column.transform)[0] not in KEEPS_ORDER:
                 return (*same, BELOW_ALL), (*same, ABOVE_ALL)
             ((low,), (high,)) = self._column_range(file, column)
             if low != high:

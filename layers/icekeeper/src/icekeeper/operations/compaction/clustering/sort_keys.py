@@ -11,23 +11,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter
 from pyiceberg.transforms import BucketTransform, TruncateTransform
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    FixedType,
-    IcebergType,
-    LongType,
-    TimestampNanoType,
-    TimestampType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg.types import BinaryType, DecimalType, IcebergType
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import task_cores
+from icekeeper.metadata.transforms import parse_transform
+from icekeeper.metadata.types import PRIMITIVES
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
@@ -96,20 +88,6 @@ def _taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
 _KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
 _MICROS, _NANOS = 10**6, 10**9
-# The type with which a bucket transform hashes raw values: int and date hash as long (specification, appendix B).
-_HASHED: Mapping[str, IcebergType] = {
-    "int": LongType(),
-    "long": LongType(),
-    "date": DateType(),
-    "time": TimeType(),
-    "timestamp": TimestampType(),
-    "timestamptz": TimestampType(),
-    "timestamp_ns": TimestampNanoType(),
-    "timestamptz_ns": TimestampNanoType(),
-    "string": BinaryType(),  # both hash their bytes, and text may not be UTF-8
-    "binary": BinaryType(),
-    "uuid": UUIDType(),
-}
 
 
 class SortKeys:
@@ -190,20 +168,20 @@ def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
 
 
 def _key_function(transform: str, kind: str) -> _KeyFunction:
-    name, _, number = transform.rstrip("]").partition("[")
+    name, number = parse_transform(transform)
     if name == "identity":
         return lambda array: _ordered(array)
-    if name == "bucket":
-        return _by_value(BucketTransform(int(number)).transform(_hashed_type(kind)), pa.int32())
-    if name == "truncate":
-        return _truncation(int(number), kind)
+    if name == "bucket" and number is not None:
+        return _by_value(BucketTransform(number).transform(_hashed_type(kind)), pa.int32())
+    if name == "truncate" and number is not None:
+        return _truncation(number, kind)
     if name in ("year", "month"):
         return lambda array: _months(_utc(array), whole_years=name == "year")
     if name in ("day", "hour"):
         seconds = _DAY_S if name == "day" else _HOUR_S
         if kind == "date":
             return lambda array: _ordered(array)
-        return lambda array: _floor_divided(_ordered(array), seconds * (_NANOS if "_ns" in kind else _MICROS))
+        return lambda array: _floor_divided(_ordered(array), seconds * PRIMITIVES[kind].per_second)
     raise TableUnsupported(f"sort transform {transform} is not known to this version of Icekeeper")
 
 
@@ -286,9 +264,9 @@ def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFuncti
 
 
 def _hashed_type(kind: str) -> IcebergType:
-    if match := re.fullmatch(r"fixed\[(\d+)\]", kind):
-        return FixedType(int(match[1]))
-    return _decimal_type(kind) if kind.startswith("decimal") else _HASHED[kind]
+    if kind == "string":
+        return BinaryType()  # both hash their bytes, and text need not be UTF-8
+    return _decimal_type(kind) if kind.startswith("decimal") else TypeAdapter(IcebergType).validate_python(kind)
 
 
 def _decimal_type(kind: str) -> DecimalType:

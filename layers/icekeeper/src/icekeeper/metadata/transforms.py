@@ -1,0 +1,74 @@
+"""Iceberg's partition and sort transforms: names, source types, result types, order (pure).
+
+A new transform needs its name here, its function in ``operations/compaction/output_partition.py`` (values) and
+``clustering/sort_keys.py`` (columns), and tests.  Transforms are spelled as in table metadata: ``bucket[16]``, ``day``.
+Source: specification, "Partition Transforms".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.types import FLOATS, TIMESTAMPS, UNITS_PER_DAY, UNORDERED, column_type
+
+CALENDAR = ("year", "month", "day", "hour")
+"""They count from 1970, in UTC."""
+NUMBERED = ("bucket", "truncate")
+KEEPS_ORDER = frozenset({"identity", "truncate", *CALENDAR})
+"""Transforms, without their number, whose results rise with the value."""
+NO_BUCKETS = UNORDERED | FLOATS | {"boolean"}
+"""Types, without their parameters, that ``bucket`` does not take."""
+_RESULTS = {"bucket": "int", "year": "int", "month": "int", "hour": "int", "day": "date"}
+_TRUNCATED = ("int", "long", "string", "binary", "decimal")
+
+
+def parse_transform(transform: str) -> tuple[str, int | None]:
+    """Name and number: ``bucket[16]`` → ``bucket``, 16; ``day`` → ``day``, ``None``."""
+    match = re.fullmatch(r"(\w+)\[(\d+)\]", transform)
+    return (match[1], int(match[2])) if match else (transform, None)
+
+
+def is_known(transform: str) -> bool:
+    """Whether this version of Icekeeper can apply the transform."""
+    name, number = parse_transform(transform)
+    return name in NUMBERED if number is not None else name in ("identity", "void", *CALENDAR)
+
+
+def applies(transform: str, iceberg_type: str) -> bool:
+    """Whether a transform, ``void`` excepted, takes columns of that type."""
+    kind = re.split(r"[(\[]", iceberg_type)[0]
+    name, _ = parse_transform(transform)
+    if name == "void" or not is_known(transform):
+        return False
+    if name == "identity":
+        return kind not in UNORDERED
+    if name == "bucket":
+        return kind not in NO_BUCKETS
+    if name == "truncate":
+        return kind in _TRUNCATED
+    return kind in (TIMESTAMPS if name == "hour" else UNITS_PER_DAY)
+
+
+def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[str, Any]) -> str:
+    """The result type of a partition field.
+
+    ``table_schemas`` holds every schema of the table, the current one first, because a field may partition by a
+    column that the current schema no longer has.
+
+    Raises:
+        TableUnsupported: the transform is unknown, or its source column is in no schema.
+    """
+    transform = str(field["transform"])
+    if not is_known(transform):
+        raise TableUnsupported(f"partition transform {transform} is unknown; Icekeeper must not write this table")
+    fixed = _RESULTS.get(parse_transform(transform)[0])
+    if fixed is not None:
+        return fixed
+    for schema in table_schemas:
+        found = column_type(schema, int(field["source-id"]))
+        if found is not None:
+            return found
+    raise TableUnsupported(f"partition field {field['name']} refers to column {field['source-id']}, which is unknown")

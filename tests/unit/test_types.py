@@ -1,0 +1,105 @@
+"""The tables of Iceberg's types and transforms, and that no other module lists them again."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+from pyiceberg.transforms import parse_transform as parsed_by_pyiceberg
+from pyiceberg.types import IcebergType
+
+import icekeeper
+from icekeeper.errors import TableUnsupported
+from icekeeper.metadata.avro_schemas import record_schema
+from icekeeper.metadata.single_value import decode, encode
+from icekeeper.metadata.transforms import applies, is_known, parse_transform, partition_type
+from icekeeper.metadata.types import (
+    INTEGER_BITS,
+    NUMBERS,
+    PRIMITIVES,
+    TIMESTAMPS,
+    UNITS_PER_DAY,
+    decimal_of,
+    fixed_length,
+    is_primitive,
+)
+from icekeeper.rows.arrow_schema import arrow_type
+
+PARAMETRIC = ("decimal(9, 2)", "decimal(38,0)", "fixed[5]")
+SOURCE = Path(icekeeper.__file__).parent
+
+
+@pytest.mark.parametrize("kind", [*PRIMITIVES, *PARAMETRIC])
+def test_every_type_has_an_arrow_type_an_avro_type_and_one_of_pyiceberg(kind: str) -> None:
+    assert is_primitive(kind)
+    arrow_type(kind)
+    assert str(TypeAdapter(IcebergType).validate_python(kind)).replace(" ", "") == kind.replace(" ", "")
+    [field] = record_schema("r", [{"id": 1, "name": "a", "required": False, "type": kind}])["fields"]
+    assert field["type"][0] == "null"
+
+
+def test_facts_about_groups_of_types() -> None:
+    assert dict(INTEGER_BITS) == {
+        **dict.fromkeys(("int", "date"), 32),
+        **dict.fromkeys(("long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), 64),
+    }
+    assert {"float", "double", *INTEGER_BITS} == NUMBERS
+    assert {"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"} == TIMESTAMPS
+    assert dict(UNITS_PER_DAY) == {
+        "date": 1,
+        **dict.fromkeys(("timestamp", "timestamptz"), 86_400_000_000),
+        **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400_000_000_000),
+    }
+
+
+@pytest.mark.parametrize("kind", INTEGER_BITS)
+def test_integers_take_the_width_of_their_type(kind: str) -> None:
+    least = -(2 ** (INTEGER_BITS[kind] - 1))
+    assert len(encode(kind, least)) == PRIMITIVES[kind].width
+    assert decode(kind, encode(kind, least)) == least
+
+
+def test_parameters_of_types() -> None:
+    assert decimal_of("decimal( 9 , 2 )") == (9, 2)
+    assert decimal_of("decimal") is None
+    assert fixed_length("fixed[16]") == 16
+    assert not any(map(is_primitive, ("fixed", "decimal(9)", "variant", "unknown", "geometry(srid:1)", "int ")))
+
+
+@pytest.mark.parametrize("transform", ["identity", "void", "year", "month", "day", "hour", "bucket[16]", "truncate[3]"])
+def test_known_transforms_are_those_of_pyiceberg(transform: str) -> None:
+    assert is_known(transform)
+    assert str(parsed_by_pyiceberg(transform)) == transform
+
+
+@pytest.mark.parametrize("transform", ["bucket", "truncate[]", "day[3]", "bucket[-1]", "zorder", "", "identity "])
+def test_other_transforms_are_unknown(transform: str) -> None:
+    assert not is_known(transform)
+    assert not applies(transform, "int")
+    schemas = [{"fields": [{"id": 1, "name": "a", "type": "int"}]}]
+    with pytest.raises(TableUnsupported, match="is unknown"):
+        partition_type(schemas, {"name": "p", "source-id": 1, "transform": transform})
+
+
+def test_parts_of_a_transform() -> None:
+    assert parse_transform("bucket[16]") == ("bucket", 16)
+    assert parse_transform("day") == ("day", None)
+
+
+@pytest.mark.parametrize(
+    ("transform", "takes", "refuses"),
+    [
+        ("identity", ("boolean", "double", "uuid", "decimal(9,2)"), ("variant", "unknown", "geometry(srid:1)")),
+        ("bucket[4]", ("int", "timestamp_ns", "uuid", "fixed[3]", "decimal(9,2)"), ("boolean", "float", "geography")),
+        ("truncate[4]", ("int", "long", "string", "binary", "decimal(9,2)"), ("date", "uuid", "fixed[3]", "double")),
+        ("hour", ("timestamp", "timestamptz", "timestamptz_ns"), ("date", "time", "long")),
+        ("day", ("date", "timestamp", "timestamp_ns"), ("time", "long", "string")),
+    ],
+)
+def test_types_that_a_transform_takes(transform: str, takes: tuple[str, ...], refuses: tuple[str, ...]) -> None:
+    assert [kind for kind in takes if not applies(transform, kind)] == []
+    assert [kind for kind in refuses if applies(transform, kind)] == []
+
+
+def test_a_new_type_touches_the_table_and_the_arrow_types_only() -> None:
+    listed = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if '"timestamp_ns"' in path.read_text()}
+    assert listed == {"metadata/types.py", "rows/arrow_schema.py"}
