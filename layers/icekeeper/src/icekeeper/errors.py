@@ -1,33 +1,33 @@
-"""Every error Icekeeper raises on purpose, in one tree.
+"""All errors that Icekeeper raises on purpose, in one tree.
 
 ::
 
     MaintenanceError
     ├── PolicyError            the input is wrong: unknown key, table, catalog, malformed value (exit code 2)
-    │   └── RequestRefused     a request for a pass asks for more than the table's policy
-    ├── TableUnsupported       a legal table that this version must not touch
-    ├── PlanStale              the table moved in a way the plan cannot follow: plan again
-    ├── CommitConflict         another writer won the swap: reload, revalidate, retry
-    ├── CommitStateUnknown     the swap was sent, its outcome is not known: resolve by run id
+    │   └── RequestRefused     a request for a pass asks for more than the table's policy allows
+    ├── TableUnsupported       the table is legal, but this version must not touch it
+    ├── PlanStale              the table changed so that the plan no longer applies: plan again
+    ├── CommitConflict         another writer committed first: reload, revalidate, retry
+    ├── CommitStateUnknown     the commit was sent and its outcome is unknown: resolve by run id
     ├── OperationRefused       a guard saw danger: nothing was deleted
-    │   ├── LeaseHeld          another run maintains the table now: wait, or come back
-    │   ├── FleetBusy          as many tables are maintained now as may be at once: wait
-    │   └── LeaseLost          this run was too slow and another one took its turn: nothing was committed
+    │   ├── LeaseHeld          another run maintains the table now: wait, or try again later
+    │   ├── FleetBusy          the deployment maintains its maximum number of tables now: wait
+    │   └── LeaseLost          this run's lease expired and another run took it: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
-        ├── PartlyListed       a catalog may not list all of its tables: those that it may were given
-        ├── CommitRefused      a catalog answered that it does not commit: the newest head has the last word
+        ├── PartlyListed       the catalog did not allow some namespaces to be listed; all others were returned
+        ├── CommitRefused      the catalog refused the commit: read the newest head to be sure
         │   └── CatalogBusy    … because of load: try again later
-        ├── LocationRefused    a path outside of where the table may have files: it was not touched
-        ├── FileUnreadable     a file with rows is missing, damaged, or not as the table's metadata say
-        ├── RowsNotKept        what was written does not hold the rows that were read: it is kept for inspection
-        ├── OutputUnproved     a store failed while what was written was read back: nothing was committed
+        ├── LocationRefused    a path is outside the table's allowed locations: it was not touched
+        ├── FileUnreadable     a data or delete file is missing, damaged, or contradicts the table's metadata
+        ├── RowsNotKept        the output does not hold the rows that were read: it is kept for inspection
+        ├── OutputUnproved     the store failed while the output was read back: nothing was committed
         └── MetadataUnreadable a metadata file, manifest list or manifest is missing or damaged
 
-No state machine sees a ``CommitRefused``: the commit loop looks at the newest head and, if the commit is not there,
-raises ``StorageError`` in the catalog's own words.
+State machines never see ``CommitRefused``: the commit loop reads the newest head and, if the commit is not there,
+raises ``StorageError`` with the catalog's message.
 
-"Nothing to do" is an outcome (:class:`icekeeper.model.Nothing`), never an error.  The message is always one
-sentence for a person, and says what to do where that is known.
+"Nothing to do" is an outcome (:class:`icekeeper.model.Nothing`), never an error.  A message is one sentence for a
+person, and says what to do where that is known.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from icekeeper.text import masked_sentence
 class MaintenanceError(Exception):
     """Root of the tree; ``type(error).__name__`` is the name that state machines catch.
 
-    Secrets that this process was given are masked in the message, also where it quotes a library, and a very long one
-    is cut in the middle.
+    The message has the process's secrets masked, also where it quotes a library.  A very long message is cut in the
+    middle.
     """
 
-    def __init__(self, *told: object) -> None:
-        super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in told))
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in args))
 
 
 class PolicyError(MaintenanceError):
     """The caller's input is wrong and must be corrected; nothing was read or changed.
 
-    ``hint`` gives words to put behind the message where a person reads it; it may list a catalog.
+    ``hint`` returns text that is shown behind the message to a person; calling it may list a catalog.
     """
 
-    def __init__(self, *told: object, hint: Callable[[], str] = str) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, hint: Callable[[], str] = str) -> None:
+        super().__init__(*args)
         self.hint = hint
 
 
 class RequestRefused(PolicyError):
-    """A request for a pass asks for more than the table's policy, and the deployment does not admit it."""
+    """A request for a pass asks for more than the table's policy, and the deployment does not allow that."""
 
 
 class TableUnsupported(MaintenanceError):
@@ -68,11 +68,11 @@ class TableUnsupported(MaintenanceError):
 
 
 class PlanStale(MaintenanceError):
-    """The table changed so that no part of the plan applies any more; plan again."""
+    """The table changed so that no part of the plan applies; plan again."""
 
 
 class CommitConflict(MaintenanceError):
-    """The catalog holds another state than the commit was based on; nothing was changed."""
+    """The catalog holds a different state than the commit was based on; nothing was changed."""
 
 
 class CommitStateUnknown(MaintenanceError):
@@ -84,45 +84,46 @@ class OperationRefused(MaintenanceError):
 
 
 class LeaseHeld(OperationRefused):
-    """Another run holds the lease; nothing was begun."""
+    """Another run holds the lease; nothing was started."""
 
 
 class FleetBusy(OperationRefused):
-    """As many tables are maintained now as the deployment allows at once; nothing was begun."""
+    """The deployment maintains as many tables as it allows at once; nothing was started."""
 
 
 class LeaseLost(OperationRefused):
-    """The lease ran out and another run took it; nothing more may be committed."""
+    """The lease expired and another run took it; this run must not commit any more."""
 
 
 class StorageError(MaintenanceError):
-    """An object store or endpoint did not do what was asked.
+    """A request to an object store or endpoint failed.
 
-    ``pointer`` is the metadata file that a catalog's entry names, where that is what could not be read.
+    ``pointer`` is the metadata file that the catalog's entry names, if that file could not be read.
     """
 
     pointer: str | None = None
 
 
 class PartlyListed(StorageError):
-    """A catalog has listed its tables but for some places that must not be looked into; raised after all the others.
+    """A catalog did not allow some namespaces to be listed; raised after all other tables were returned.
 
-    ``hidden`` are the namespaces whose own tables were not listed; empty: which ones is not known.
+    ``hidden`` are the namespaces whose own tables were not listed; empty if they are not known.
     """
 
-    def __init__(self, *told: object, hidden: Sequence[tuple[str, ...]] = ()) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, hidden: Sequence[tuple[str, ...]] = ()) -> None:
+        super().__init__(*args)
         self.hidden = tuple(hidden)
 
 
 class CommitRefused(StorageError):
-    """A catalog answered a commit with a refusal; it may have carried the commit out nevertheless.
+    """A catalog refused a commit; it may have applied the commit nevertheless.
 
-    ``left`` are files that the swap itself has staged; the commit loop deletes them once it believes the refusal.
+    ``left`` are the files that the commit staged.  The commit loop deletes them once the newest head shows that the
+    commit is absent.
     """
 
-    def __init__(self, *told: object, left: Sequence[str] = ()) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, left: Sequence[str] = ()) -> None:
+        super().__init__(*args)
         self.left = tuple(left)
 
 
@@ -131,13 +132,13 @@ class CatalogBusy(CommitRefused):
 
 
 class LocationRefused(StorageError):
-    """A table names a path outside of where it may have files; nothing was read, written or deleted there."""
+    """A table names a path outside its allowed locations; nothing was read, written or deleted there."""
 
 
 class RowsNotKept(StorageError):
-    """Written files do not hold the rows that were read; nothing refers to them.
+    """Output files do not hold the rows that were read; no metadata refers to them.
 
-    ``problem`` says in words how they differ, ``kept`` are the paths of the files that stay where they are.
+    ``problem`` says how they differ; ``kept`` are the paths of the output files, which are not deleted.
     """
 
     def __init__(self, problem: str, kept: Sequence[str]) -> None:
@@ -147,28 +148,28 @@ class RowsNotKept(StorageError):
 
 
 class OutputUnproved(StorageError):
-    """A store failed before it was known whether written files hold the rows that were read; nothing refers to them."""
+    """A store failed before the rows of the output files could be checked; no metadata refers to the files."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"the output could not be proved, nothing was committed: {reason}")
 
 
 class FileUnreadable(StorageError):
-    """A data or delete file, the one at ``path``, is not there, or cannot be read as rows of the table.
+    """The data or delete file at ``path`` is missing, or cannot be read as rows of the table.
 
-    Never raised for a store that fails: that says nothing of the file.
+    A failed request to the store is a ``StorageError`` instead: it proves nothing about the file.
     """
 
-    def __init__(self, *told: object, path: str) -> None:
-        super().__init__(*told)
+    def __init__(self, *args: object, path: str) -> None:
+        super().__init__(*args)
         self.path = path
 
     def __reduce__(self) -> tuple[Callable[..., FileUnreadable], tuple[tuple[object, ...], str]]:
-        return _unreadable, (self.args, self.path)  # the path survives the way out of a worker
+        return _unreadable, (self.args, self.path)  # keeps ``path`` when a worker pickles the error
 
 
-def _unreadable(told: tuple[object, ...], path: str) -> FileUnreadable:
-    return FileUnreadable(*told, path=path)
+def _unreadable(args: tuple[object, ...], path: str) -> FileUnreadable:
+    return FileUnreadable(*args, path=path)
 
 
 class MetadataUnreadable(StorageError):
@@ -176,7 +177,7 @@ class MetadataUnreadable(StorageError):
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether a file could not be read because it is not there any more: then there is nothing that it protects."""
+    """Whether a read failed because the file does not exist any more, so that it protects no other file."""
     failed: BaseException | None = error
     while failed is not None and not isinstance(failed, FileNotFoundError):
         failed = failed.__cause__
@@ -190,4 +191,4 @@ def _tree(root: type[MaintenanceError]) -> Iterator[type[MaintenanceError]]:
 
 
 ERROR_NAMES = frozenset(kind.__name__ for kind in _tree(MaintenanceError))
-"""The names of all errors of this tree, as state machines catch them."""
+"""The names of all errors of the tree, as state machines catch them."""

@@ -1,7 +1,7 @@
-"""The facts of each operation in one table: policy, routes, functions, jobs and state machine derive from it.
+"""One table with the facts of each operation: policy, routes, functions, jobs and state machine derive from it.
 
-``tests/unit/test_operation_facts.py`` fails for an operation of this table that lacks its work, its policy keys, its
-function, its rights or its documentation.  CONTRIBUTING.md, "How to add an operation", goes through them.
+``tests/unit/test_operation_facts.py`` fails for an operation that lacks its work, policy keys, function, rights or
+documentation.  CONTRIBUTING.md, "How to add an operation", lists the steps.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CLEAN_STAGED = "clean_staged"
-"""The step that is no operation: every pass cleans up what failed loads left, whatever its policy says."""
+"""The step that is not an operation: every pass deletes the staged files of failed loads, whatever its policy says."""
 
 
 class Operation(StrEnum):
-    """What a pass can do.  Declaration order is the canonical order in which operations always run."""
+    """What a pass can do; operations always run in the order of declaration."""
 
     EXPIRE_PARTITIONS = "expire_partitions"
     COMPACT = "compact"
@@ -27,7 +27,7 @@ class Operation(StrEnum):
 
 
 class BuiltIn(StrEnum):
-    """What a table bucket can do by itself, by the names that the S3 Tables API has for it."""
+    """The maintenance that a table bucket can do itself, named as in the S3 Tables API."""
 
     COMPACTION = "icebergCompaction"
     SNAPSHOT_MANAGEMENT = "icebergSnapshotManagement"
@@ -35,7 +35,7 @@ class BuiltIn(StrEnum):
 
 
 class Measure(StrEnum):
-    """How the work that an operation will have on a table is measured."""
+    """How the work of an operation on a table is estimated."""
 
     BYTES_TO_COMPACT = "bytes of the files that the plan rewrites"
     BYTES_WITH_DELETES = "bytes of the table, or none where it has no delete files"
@@ -44,7 +44,7 @@ class Measure(StrEnum):
 
 
 class Limit(StrEnum):
-    """The environment variable that says how much of a measure a function can do."""
+    """The environment variable with the largest measure that a function handles."""
 
     COMPACTION_BYTES = "ICEKEEPER_SMALL_COMPACTION_MB"
     MANIFEST_ENTRIES = "ICEKEEPER_SMALL_MANIFESTS"
@@ -53,7 +53,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlueJob:
-    """The Glue job that runs a step in place of its function, when ``measure`` is above ``times * limit``."""
+    """The Glue job that runs a step instead of its function when ``measure`` is above ``times * limit``."""
 
     script: str
     """``glue_jobs/SCRIPT.py``."""
@@ -68,33 +68,32 @@ class StepFacts:
 
     name: str
     description: str
-    """What the step does, as the state machine's console shows it."""
+    """Shown in the console of the state machine."""
     switches: tuple[str, ...] = ()
     """Policy keys; the step is skipped when all of them are false."""
     is_opt_in: bool = False
-    """Whether it runs only where the policy names it: it is no part of ``operations=all``."""
+    """Runs only where the policy names it: not part of ``operations=all``."""
     built_in: BuiltIn | None = None
-    """The table bucket's own operation that does the same work, unless that is switched off."""
+    """The table bucket's own maintenance that does the same work, unless it is switched off."""
     commits: bool = False
-    """Whether it changes the table; its function needs the right to write files and to commit."""
+    """Its function needs the right to write files and to commit."""
     deletes_rows: bool = False
-    """Whether the rows of the table are fewer after its commit."""
     deletes_files: bool = False
-    """Whether it deletes files itself; its function needs the right to delete."""
+    """Its function needs the right to delete."""
     function: str
     """``functions/FUNCTION/handler.py``."""
     lister: str | None = None
-    """A function without the right to delete, which runs first and finds out whether there is anything to delete."""
+    """A function without the right to delete; it runs first and lists what there is to delete."""
     job: GlueJob | None = None
-    """``None``: it works on metadata only, which always fits into a function."""
+    """``None``: the step reads and writes metadata only, which always fits into a function."""
     in_waves: bool = False
-    """Whether a scheduled run has its job do the step for all its large tables at once (``pipeline/run_wave``)."""
+    """A scheduled run starts one job for this step of all its large tables (``pipeline/run_wave``)."""
     in_waves_of_buckets: bool = False
-    """Whether a wave also does the step for a table of a table bucket, right behind its own steps."""
+    """For a table of a table bucket, a wave does this step, too, after the steps with ``in_waves``."""
 
     @property
     def is_destructive(self) -> bool:
-        """Whether the operation is refused, rather than failed, when it cannot read metadata."""
+        """If it cannot read metadata, a destructive operation is refused; any other fails."""
         return self.deletes_rows or self.deletes_files
 
 
@@ -110,7 +109,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     StepFacts(
         name=Operation.COMPACT.value,
         description="Merge small data files and apply deletes",
-        # Either is reason enough to run.
         switches=("rewrite_enabled", "delete_compaction_enabled"),
         built_in=BuiltIn.COMPACTION,
         commits=True,
@@ -125,7 +123,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.COMPACTION,
         commits=True,
         function="compact_small",
-        # Its work is bounded by the delete files, of which a snapshot's summary tells only the number.
+        # The work depends on the size of the delete files, but a snapshot's summary has only their number.
         job=GlueJob(
             script="compact_data_files", measure=Measure.BYTES_WITH_DELETES, limit=Limit.COMPACTION_BYTES, times=16
         ),
@@ -183,19 +181,19 @@ STEPS: tuple[str, ...] = tuple(step.name for step in STEP_FACTS)
 FACTS: Mapping[Operation, StepFacts] = {Operation(step.name): step for step in STEP_FACTS if step.name != CLEAN_STAGED}
 
 OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if facts.is_opt_in)
-"""Operations that are no part of ``operations=all``."""
+"""Operations that are not part of ``operations=all``."""
 
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
-"""What ``operations=all`` means: in canonical order (rule: canonical-operation-order), without the opt-ins."""
+"""What ``operations=all`` means, in canonical order (rule: canonical-operation-order)."""
 
 
 def steps_of_function(function: str) -> frozenset[str]:
-    """The steps that the function of a folder in ``functions/`` does."""
+    """The steps that ``functions/FUNCTION`` does."""
     return frozenset(step.name for step in STEP_FACTS if step.function == function)
 
 
 def operations_of_waves() -> frozenset[Operation]:
-    """The operations that the job of a wave may be asked for."""
+    """The operations that the job of a wave may do."""
     return frozenset(one for one, facts in FACTS.items() if facts.in_waves or facts.in_waves_of_buckets)
 
 

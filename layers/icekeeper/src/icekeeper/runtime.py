@@ -1,6 +1,6 @@
-"""The composition root: settings and environment become a catalog, a state store, an engine and a clock.
+"""The composition root: builds a catalog, a state store, an engine and clocks from settings and environment.
 
-A method imports what it needs when it is called: to show a table's policy, nothing that rewrites files is imported.
+Methods import what they need when they are called, so showing a table's policy imports nothing that rewrites files.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
-    """The engine; it starts with its first work and is stopped on leaving its context.
+    """The engine; it starts with its first work and stops when its context is left.
 
     Raises:
-        PolicyError: PySpark is not installed; when it starts: no Java that it runs on was found.
+        PolicyError: PySpark is not installed; on start: no suitable Java was found.
     """
     from icekeeper.engines.choose import opened_auto_engine, spark_is_installed
     from icekeeper.engines.engine import DeferredEngine
@@ -73,7 +73,7 @@ def _spark() -> Iterator[Engine]:
 
 
 class Runtime:
-    """What a command, a function or a job works with: a catalog, the state, clocks, and the policies of tables."""
+    """What a command, function or job works with: a catalog, the state, clocks, and the policies of tables."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Runtime:
         monotonic_s: Callable[[], float] = steady_s,
         run: SharedRun | None = None,
     ) -> None:
-        """``environment``, unless given the process's own, says the policies where ``policies`` does not.
+        """``policies`` default to those of ``environment``, which defaults to that of the process.
 
-        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``; ``sleep`` waits between commits,
-        and ``monotonic_s`` measures how long that and a rewrite took.  ``run``: the run that all passes belong to;
-        without one, each ``run_id`` is a run.
+        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``.  ``sleep`` waits between commits;
+        ``monotonic_s`` measures waits and rewrites.  ``run`` is the run that all passes belong to; without it, each
+        ``run_id`` is a run.
         """
         self._run = run
         self._other_catalog = other_catalog
@@ -117,18 +117,18 @@ class Runtime:
         return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
     def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
-        """The same runtime, whose overrides are settings of requests, above those of the operator's call
+        """A copy whose overrides are settings of requests; ``of_call`` are those of the operator's call
         (rule: requests-never-exceed-policy)."""
-        found = copy(self)
-        found._policies = self._policies.of_requests(of_call)
-        return found
+        runtime = copy(self)
+        runtime._policies = self._policies.of_requests(of_call)
+        return runtime
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """The policy that holds for one table.
+        """The policy of one table.
 
         Raises:
-            PolicyError: settings that are wrong.
-            StorageError: the policy file cannot be read, or what the table bucket maintains itself.
+            PolicyError: a setting is wrong.
+            StorageError: the policy file or the table bucket's own maintenance settings cannot be read.
         """
         return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
 
@@ -144,13 +144,13 @@ class Runtime:
         progress: Progress = silent,
         turn: Turn | None = None,
     ) -> PassOutcome:
-        """One pass over one table, which holds the table's lease; a dry run takes none.
+        """Run one pass over one table under the table's lease; a dry run takes no lease.
 
-        Of a policy with schedules it does what is due, or ``schedule`` alone.
+        If the policy has schedules, the pass does those that are due, or only ``schedule``.
 
         Raises:
-            PolicyError: unknown table or schedule, or settings that are wrong.
-            LeaseHeld: another run that shares this state maintains the table now, and longer than ``turn`` waits.
+            PolicyError: unknown table or schedule, or a setting is wrong.
+            LeaseHeld: another run that shares this state maintains the table for longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
         from icekeeper.maintenance.run_pass import AskedPass, maintain_table
@@ -161,15 +161,15 @@ class Runtime:
             return self.context(loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         if not dry_run:
-            self.state.require_writable()  # before anything is changed, not when it is to be recorded
+            self.state.require_writable()  # fail before the table is changed, not when the change is recorded
         turn = None if dry_run else turn or Turn()
         return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
 
     def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> AttemptLimits:
-        """How long a pass may take that a person begins, and how often it is tried.
+        """How long a pass that a person starts may take, and how often it is tried.
 
         Raises:
-            PolicyError: settings that are wrong.
+            PolicyError: a setting is wrong.
             StorageError: the policy file cannot be read.
         """
         from icekeeper.maintenance.table_lease import AttemptLimits
@@ -187,7 +187,7 @@ class Runtime:
         dry_run: bool = False,
         progress: Progress = silent,
     ) -> OperationContext:
-        """The context of one pass over one table; ``run_id`` is a new UUID unless given, ``started_ms`` is now."""
+        """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now."""
         from icekeeper.engines.choose import AutoEngine
         from icekeeper.pass_context.context import operation_context
 
@@ -210,7 +210,7 @@ class Runtime:
         )
 
     def table(self, name: TableName) -> TableHandle:
-        """One table and what is remembered about it, for work outside of a pass (pins, staged loads, settings)."""
+        """One table and its state, for work outside a pass (pins, staged loads, settings)."""
         from icekeeper.pass_context.stores import TableHandle
 
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
@@ -225,10 +225,10 @@ class Runtime:
         unsafe: bool = False,
         progress: Progress = silent,
     ) -> BucketOutcome:
-        """Remove the orphans of all tables below an address, from one listing.
+        """Remove the orphans of all tables below an address, with one listing.
 
         Raises:
-            PolicyError: settings that are wrong, or no table there.
+            PolicyError: a setting is wrong, or no table is below the address.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
         from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
@@ -254,10 +254,10 @@ class Runtime:
         )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:
-        """Which tables of the catalog need work, and why: the scan that the pipeline makes, over this catalog alone.
+        """Which tables of the catalog need work, and why: the pipeline's scan, for this catalog only.
 
         Raises:
-            PolicyError: the deployment's settings are wrong.
+            PolicyError: a setting of the deployment is wrong.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
         from icekeeper.detection.detect import detect_catalog
@@ -269,14 +269,14 @@ class Runtime:
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
     ) -> LakeStats:
-        """The health of a table now, maintained or not; reads its metadata document, the head's manifest list, three
-        of its manifests, and eight footers at most.
+        """The health of a table now, whether Icekeeper maintains it or not.
 
-        Where the table has deletes that may stand elsewhere than their data files, it reads the head's manifests, too.
+        Reads the metadata document, the head's manifest list, and at most three of its manifests and eight footers.
+        Reads all of the head's manifests if delete files may have another spec or partition than their data files.
 
         Raises:
             PolicyError: unknown table.
-            MetadataUnreadable: the manifest list, or a manifest of these, cannot be read.
+            MetadataUnreadable: the manifest list or one of these manifests cannot be read.
             StorageError: the catalog does not answer.
         """
         from icekeeper.detection.assessor import idle_by_memory
@@ -300,7 +300,7 @@ class Runtime:
         head = health_head(loaded.metadata, resolved)
         storage = Storage(loaded.io_properties)
         reader = TableReader(loaded.metadata, storage.read)
-        # An old v1 snapshot without a list would have every manifest read; of a table that was cut off any may hang.
+        # A v1 snapshot without a manifest list needs every manifest read; where a pass was cut off, any read may hang.
         manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
         identity = identity_of(self.catalog, loaded)
         memory = self._glance(identity, now_ms)
@@ -320,7 +320,7 @@ class Runtime:
         )
 
     def _unread(self, table: TableName, cut: CutOff, now_ms: int) -> LakeStats:
-        """The health of a table at which a look was cut off: another one would hang again."""
+        """The health of a table whose last look was cut off: another look would hang again."""
         return LakeStats(
             identity=TableIdentity(self.catalog.name, self.catalog.warehouse, table, ""),
             observed_ms=now_ms,
@@ -330,15 +330,15 @@ class Runtime:
         )
 
     def _cut_offs(self) -> Sequence[CutOff]:
-        """The tables of the catalog that were cut off; none where the state cannot be read."""
+        """The tables of the catalog that were cut off; none if the state cannot be read."""
         try:
             return self.state.cut_offs.of_catalog(self.catalog.name, self.catalog.warehouse)
         except StorageError as error:
-            log.warning("which tables were cut off is not known: %s", error)
+            log.warning("cannot read which tables were cut off: %s", error)
             return ()
 
     def _twins(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Other tables of the catalog with the UUID, as scans saw them; none where the state cannot be read."""
+        """Other tables of the catalog with the same UUID, from past scans; none if the state cannot be read."""
         from icekeeper.health.lake_log import Twins
 
         known = Twins()
@@ -346,27 +346,27 @@ class Runtime:
             lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
             known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
         except StorageError as error:
-            log.warning("which tables have the same UUID is not known: %s", error)
+            log.warning("cannot read which tables have the same UUID: %s", error)
         return known.of(identity)
 
     def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
-        """For which table that the last look could not read deletions wait, and what ends that; ``None``: for none."""
+        """Which unreadable table makes deletions wait, and what ends that; ``None``: none, or the state fails."""
         from icekeeper.deletion.other_tables import why_deletions_wait
 
-        with suppress(StorageError):  # health does without
+        with suppress(StorageError):
             return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
         return None
 
     def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
-        """What is remembered of a table; nothing where the state cannot be read, which health does without."""
+        """What the state has on the table; nothing if the state cannot be read."""
         try:
             return self.state.glance(identity, now_ms=now_ms)
         except StorageError as error:
-            log.warning("what passes have found is not known: %s", error)
+            log.warning("cannot read what passes have found: %s", error)
             return Glance((), None, ())
 
     def costs(self, table: TableName) -> TableCosts:
-        """What each branch, tag and snapshot of a table holds alone; reads every manifest once.
+        """What only each branch, tag and snapshot of a table references; reads every manifest once.
 
         Raises:
             PolicyError: unknown table.
@@ -388,11 +388,11 @@ class Runtime:
         schedule: str | None = None,
         unsafe: bool = False,
     ) -> Mapping[str, Any]:
-        """What no deletion of the table's files may touch now, whoever deletes; changes nothing.
+        """What no deletion of the table's files may touch now; changes nothing.
 
         Raises:
-            PolicyError: unknown table or schedule, or settings that are wrong.
-            StorageError: the catalog or the state store does not answer, or a list cannot be written.
+            PolicyError: unknown table or schedule, or a setting is wrong.
+            StorageError: the catalog or the state store does not answer, or ``listing`` cannot be written.
         """
         from icekeeper.administration.settings import safety_bounds
         from icekeeper.pass_context.stores import Stores
@@ -407,11 +407,11 @@ class Runtime:
         return safety_bounds(loaded, resolved, memory, now_ms, listing)
 
     def verify(self, table: TableName) -> Verification:
-        """Check that every file the table refers to is there and that its metadata is consistent.
+        """Check that every file the table refers to exists and that its metadata is consistent.
 
         Raises:
             PolicyError: unknown table.
-            StorageError: the catalog or store does not answer.
+            StorageError: the catalog or the store does not answer.
         """
         from icekeeper.verification.verify import verify_table
 

@@ -1,4 +1,16 @@
-"""Text for people and logs: secrets masked, control characters escaped, amounts with units."""
+"""Text for people and logs: amounts with units, control characters escaped, secrets masked.
+
+Escaping: names, paths and properties come from anybody who can write a table.  Unescaped, they can clear a screen (ESC,
+C1), show a different text than they hold (bidi marks, zero-width characters) or start a line that looks like one of
+ours (line breaks).  So text is escaped where it leaves the process for people: console, JSON output, log lines, report
+page, metric dimensions (rule: escape-at-the-edge).  Everywhere else it stays unchanged.
+
+Masking: every property value is a secret unless the property is listed in ``_SHOWN``.  A list of secret properties
+would miss the next one that PyIceberg or a header adds; a list of public ones at worst hides too much
+(rule: mask-values-not-listed).  Error messages and log lines are made far from the properties whose values they must
+not show.  So code that connects by properties calls :func:`remember_secrets`, and all text for people passes through
+:func:`masked`: messages of :class:`icekeeper.errors.MaintenanceError`, log lines, tracebacks, command output.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +19,10 @@ import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
-
-# Counts, sizes and times as text for people (pure).
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _UNITS = (("TB", 1024**4), ("GB", 1024**3), ("MB", 1024**2), ("KB", 1024), ("B", 1))
@@ -25,7 +35,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes in B, KB (2^10), MB (2^20), GB or TB, with two digits below 100."""
+    """A number of bytes in B, KB (2^10), MB (2^20), GB or TB; below 100 with two digits."""
     unit, divisor = next((u for u in _UNITS if size >= u[1]), _UNITS[-1])
     number = size / divisor
     return f"{number:.0f} {unit}" if number >= 100 or divisor == 1 else f"{number:.2g} {unit}"
@@ -45,74 +55,46 @@ def usd_text(amount: float) -> str:
     return f"${amount:.4f}" if amount >= _LEAST_USD else f"less than ${_LEAST_USD}"
 
 
-# Text as people and readers of logs may see it: what a terminal, a browser or a log would act on is spelled out.
-#
-# Names, paths, properties and the messages that quote them come from whoever may write a table.  Raw, they clear a
-# screen (ESC, C1), show another text than they hold (bidi marks, zero-width characters) or begin a line that looks like
-# ours (line breaks).  So text is escaped where it leaves for people: the command's console and JSON, log lines, the
-# report page, metric dimensions (rule: escape-at-the-edge).  Everywhere else, and for whoever parses the JSON, it stays
-# as it is.
-
-_INDENT = "    "
-
-
 def escaped(text: str) -> str:
-    r"""One line of printable characters: all others are spelled as Python does, ``\n``, ``\x1b`` and ``\u202e``."""
+    r"""One line of printable characters; others are written as Python escapes: ``\n``, ``\x1b``, ``\u202e``."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def escaped_lines(text: str) -> str:
-    """As :func:`escaped`, but lines, as those of a traceback, stay lines: all but the first are indented."""
-    return f"\n{_INDENT}".join(map(escaped, text.split("\n")))
+    """As :func:`escaped`, but line breaks stay, as in a traceback; all lines after the first are indented."""
+    return "\n    ".join(map(escaped, text.split("\n")))
 
 
 def escaped_document(document: Any) -> Any:
-    """A JSON document whose texts are all :func:`escaped`, keys too; numbers and the rest stay."""
-    if isinstance(document, str):
-        return escaped(document)
-    if isinstance(document, Mapping):
-        return {escaped_document(key): escaped_document(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [escaped_document(value) for value in document]
-    return document
+    """A JSON document with all strings :func:`escaped`, keys too."""
+    return _with_strings(document, escaped, keys=True)
 
 
 def printable_json(text: str) -> str:
-    r"""The same JSON document in printable characters and line breaks; a parser reads what it would have read before.
+    r"""An equal JSON document of printable characters and line breaks.
 
-    Others stand in strings only, where JSON spells any character as ``\u202e``.
+    Other characters occur only inside strings, where JSON can write any character as ``\u202e``.
     """
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
-# Masks secrets in text.  Values of the properties on a list may be shown to people; every other value is a secret.
-#
-# A list of secret properties would miss the next one that PyIceberg or a header brings; a list of those that may be
-# shown at worst hides too much (rule: mask-values-not-listed).  Addresses on the list are shown without the password
-# and the parameters in them.
-#
-# Errors, exceptions of libraries and log lines are made far from the properties whose values they must not show.  So
-# code that connects by properties calls :func:`remember_secrets`, and all text for people passes through
-# :func:`masked`: every :class:`icekeeper.errors.MaintenanceError`, log lines and tracebacks, and what the command
-# prints.
-
 _MASK = "***"
-# A sentence that quotes a longer value (names and properties may have megabytes) is cut: it is logged, shown and kept
-# in the state, whose items have at most 400 KB (DynamoDB).
+# Names and properties may have megabytes.  A message that quotes one is cut, because it is also stored in the state,
+# where an item has at most 400 KB (DynamoDB).
 _LONGEST, _HEAD, _TAIL = 20_000, 16_000, 2_000
-# Shorter values occur in ordinary words.  Those that are remembered for the whole process meet more words than those
-# that are masked in one sentence, so they must be longer.
+# Shorter values also occur inside ordinary words.  Values remembered for the whole process are compared with more text
+# than those masked in one message, so their minimum is larger.
 _SHORTEST = 4
 _SHORTEST_REMEMBERED = 8
 _MOST_REMEMBERED = 200
 _ORDINARY = frozenset({"true", "false", "none", "null"})
 
 _OF_AWS = (
-    "access-key-id",  # a name: AWS itself tells it in errors, and without it nobody knows whom a policy refuses
+    "access-key-id",  # not secret: AWS shows it in errors, and it identifies who was refused
     "endpoint",
     "max-retries",
     "profile-name",
@@ -139,19 +121,22 @@ _SHOWN = frozenset(
     }
 )
 
-# Whoever may write a table chooses long texts: each of these looks at a character a bounded number of times.
+# A writer of a table may choose very long texts, so each pattern looks at a character a bounded number of times.
 _WORD = re.compile(r"[^\s\"']+")
 _BEFORE_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/@:]*:", re.IGNORECASE)
 _USER_IN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@:\"']*:(?P<password>[^\s\"']*)@", re.IGNORECASE)
 _BARE_USER = re.compile(r"^[a-z0-9+.-]+://(?P<user>[^@/]+)@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?<=[?&;])(?P<name>[^=?&;\s]*)=(?P<value>[^&;\s]+)")
-# Libraries may show a part of a value alone: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
+# Libraries may show only a part of a value: of "id:secret", of "Bearer token", of "AccountKey=…;EndpointSuffix=…".
 _SHORTEST_PART = 8
 _PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
 
 
 def secrets_of(properties: Mapping[str, Any]) -> frozenset[str]:
-    """The values of a catalog's or store's properties, nested ones included, that must not be shown."""
+    """The values of a catalog's or store's properties that must not be shown, nested ones included.
+
+    Of a listed address only the password and the parameters are secret.
+    """
     return frozenset(
         secret
         for key, value in _leaves(properties)
@@ -161,19 +146,19 @@ def secrets_of(properties: Mapping[str, Any]) -> frozenset[str]:
 
 
 def mask(text: str, properties: Mapping[str, Any]) -> str:
-    """Text without any secret of the properties, however it is encoded."""
+    """Text without any secret of the properties, also where it is quoted or escaped."""
     forms = {form for secret in secrets_of(properties) for form in _forms(secret)}
     return _without(text, _longest_first(forms))
 
 
 def address_to_show(address: str) -> str:
-    """An address without the password and the parameters in it; everything else is shown as it is."""
+    """An address without its password and parameter values."""
     plain = _without_passwords(address)
     return _PARAMETER.sub(rf"\g<name>={_MASK}", plain) if "://" in plain else plain
 
 
 class _Remembered:
-    """The secrets of the newest 200 sets of properties of this process: a catalog may vend credentials per table."""
+    """The secrets of the newest 200 sets of properties: a catalog may vend credentials per table."""
 
     def __init__(self) -> None:
         self._forms: OrderedDict[frozenset[tuple[str, str]], frozenset[str]] = OrderedDict()
@@ -201,52 +186,59 @@ _remembered = _Remembered()
 
 
 def remember_secrets(properties: Mapping[str, Any]) -> None:
-    """Make :func:`masked` hide the secrets of these properties from now on."""
+    """From now on, :func:`masked` hides the secrets of these properties."""
     _remembered.add(properties)
 
 
 def masked(text: str) -> str:
-    """Text without any secret that this process was given, and without passwords in addresses."""
+    """Text without any remembered secret, and without passwords in addresses."""
     return _without(text, _remembered.forms)
 
 
 def masked_sentence(text: str) -> str:
-    """As :func:`masked`, and without the middle where it is too long for logs, state and people."""
-    told = masked(text)
-    if len(told) <= _LONGEST:
-        return told
-    return f"{told[:_HEAD]} … ({len(told) - _HEAD - _TAIL} more characters) … {told[-_TAIL:]}"
+    """As :func:`masked`; a text above 20,000 characters is cut in the middle."""
+    shown = masked(text)
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[:_HEAD]} … ({len(shown) - _HEAD - _TAIL} more characters) … {shown[-_TAIL:]}"
 
 
 def masked_document(document: Any) -> Any:
-    """A JSON document whose texts are all :func:`masked`; keys, numbers and the rest stay."""
-    if isinstance(document, str):
-        return masked(document)
-    if isinstance(document, Mapping):
-        return {key: masked_document(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [masked_document(value) for value in document]
-    return document
+    """A JSON document with all strings :func:`masked`, except keys."""
+    return _with_strings(document, masked, keys=False)
 
 
 class MaskingFormatter(logging.Formatter):
-    """Another formatter's lines, tracebacks included, without secrets, and escaped (rule: escape-at-the-edge)."""
+    """Masks and escapes the lines of another formatter, tracebacks included (rule: escape-at-the-edge)."""
 
     def __init__(self, inner: logging.Formatter | None = None) -> None:
         super().__init__()
         self._inner = inner or logging.Formatter(logging.BASIC_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        told = copy.copy(record)
-        told.msg, told.args = escaped(masked(record.getMessage())), None
-        # Also kept as text in the record, by whatever formatter came first.
-        told.exc_info = told.exc_text = told.stack_info = None
-        parts = [self._inner.format(told)]
+        shown = copy.copy(record)
+        shown.msg, shown.args = escaped(masked(record.getMessage())), None
+        # Another formatter may have stored the traceback as text in the record.
+        shown.exc_info = shown.exc_text = shown.stack_info = None
+        parts = [self._inner.format(shown)]
         if record.exc_info:
             parts.append(escaped_lines(masked(self.formatException(record.exc_info))))
         if record.stack_info:
             parts.append(escaped_lines(masked(record.stack_info)))
         return "\n".join(parts)
+
+
+def _with_strings(document: Any, change: Callable[[str], str], *, keys: bool) -> Any:
+    if isinstance(document, str):
+        return change(document)
+    if isinstance(document, Mapping):
+        return {
+            _with_strings(key, change, keys=True) if keys else key: _with_strings(value, change, keys=keys)
+            for key, value in document.items()
+        }
+    if isinstance(document, list | tuple):
+        return [_with_strings(value, change, keys=keys) for value in document]
+    return document
 
 
 def _leaves(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -263,7 +255,7 @@ def _in_address(value: str) -> Iterator[str]:
         return
     if user := _USER_IN_ADDRESS.match(value):
         yield user["password"]
-        # A library that takes a part of the password for the port or the host shows that part.
+        # A library that mistakes a part of the password for the port or host shows that part.
         yield from re.split(r"[/?#@:]", user["password"])
     elif bare := _BARE_USER.match(value):
         yield bare["user"]
@@ -279,7 +271,7 @@ def _with_parts(value: str) -> Iterator[str]:
 
 
 def _longest_first(forms: Iterable[str]) -> tuple[str, ...]:
-    """The forms, the longest first, because one secret may contain another."""
+    """The longest first, because one secret may contain another."""
     return tuple(sorted(forms, key=len, reverse=True))
 
 
@@ -290,7 +282,7 @@ def _without(text: str, forms: Iterable[str]) -> str:
 
 
 def _without_passwords(text: str) -> str:
-    """Text without the passwords in its addresses; one may hold slashes: it ends at the last @ before a blank."""
+    """A password may hold slashes: it ends at the last @ before a blank."""
     return _WORD.sub(_without_password, text) if "://" in text and "@" in text else text
 
 

@@ -1,4 +1,9 @@
-"""Pins keep snapshots for readers, and records of staged loads keep files for writers (rule: pin-is-a-horizon)."""
+"""Pins and records of staged loads, as people and jobs set them.
+
+A pin keeps a snapshot, all newer ones, and its metadata file for a reader (rule: pin-is-a-horizon).  It may also be
+written as an Iceberg tag, for engines that do not read Icekeeper's state store.  The record of a staged load keeps a
+writer's files until a commit adopts them or the load fails.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +34,20 @@ from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
-# Pins: a reader asks that a snapshot, all newer ones, and its metadata file stay for a while (rule: pin-is-a-horizon).
-#
-# A pin may also be written as an Iceberg tag, for engines that do not know Icekeeper's state store.
-
 CURRENT = "current"
-# Names of jobs' pins contain a colon, so that no name of a person's pin is the same.
+# Without colons: the names of jobs' pins contain one, so that they never equal a person's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# Amazon S3 Tables keeps each table in a bucket of its own, whose name ends so.  "Snapshot management … if you configure
-# branches or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
+# The end of the name of an S3 Tables bucket; each table has its own.  "Snapshot management … if you configure branches
+# or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
 _AWS_TABLE_BUCKET = "--table-s3"
 
 
 def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None = None, with_tag: bool = False) -> Pin:
-    """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; a pin of that name is prolonged, never shortened.
+    """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; an existing pin of the name is only prolonged.
 
     Raises:
-        PolicyError: no such table or snapshot, or the name is another pin's or ref's; nothing was changed.
-        OperationRefused: the snapshot expired while it was being pinned; the pin is gone again.
+        PolicyError: no such table or snapshot, or another pin or ref has the name; nothing was changed.
+        OperationRefused: the snapshot expired while it was being pinned; the pin was removed again.
         StorageError: catalog or state store failed.
     """
     chosen = f"pin-{uuid.uuid4().hex[:8]}" if name is None else require_name(name, "pin")
@@ -64,7 +65,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
         identity=memory.identity,
         name=chosen,
         snapshot_id=snapshot_id,
-        # The holder of an earlier pin of this name already reads by that file.
+        # The holder of an existing pin already reads by its metadata file.
         metadata_location=loaded.metadata_location if before is None else before.metadata_location,
         expires_ms=expires_ms if before is None else max(expires_ms, before.expires_ms),
         tag=tag,
@@ -78,7 +79,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
             _write_tag(handle, memory, loaded, pin, is_ours=has_tag)
         _require_still_there(handle, pin)
     except CommitStateUnknown:
-        raise  # the tag may be there: the pin stays, and removing it looks for the tag
+        raise  # the tag may exist: the pin stays, so that remove_pin removes the tag
     except MaintenanceError:
         _undo(handle, memory, loaded, pin, before)
         raise
@@ -86,7 +87,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
 
 
 def list_pins(handle: TableHandle) -> Sequence[Pin]:
-    """The pins that hold now, those of running jobs too, by name.
+    """The pins that hold now, those of running jobs included, by name.
 
     Raises:
         PolicyError: no such table.
@@ -115,7 +116,7 @@ def remove_pin(handle: TableHandle, name: str) -> Pin:
 
 
 def require_name(name: str, what: str) -> str:
-    """Raises PolicyError for a name of a pin or load that is not plain."""
+    """Return the name of a pin or load; raise PolicyError if it has other characters than allowed."""
     if not _NAME.fullmatch(name):
         raise PolicyError(
             f"{what} name '{name}' must be 1 to 128 letters, digits, dots, hyphens and underscores, and begin with a "
@@ -138,7 +139,7 @@ def _snapshot_id(loaded: LoadedTable, text: str) -> int:
 
 
 def _require_still_there(handle: TableHandle, pin: Pin) -> None:
-    """Raise OperationRefused if snapshot or metadata file is gone: an expiry may have read the pins before this one."""
+    """Raise OperationRefused if snapshot or metadata file is gone: an expiry may have read the pins before this pin."""
     now = handle.load()
     if not handle.memory(now).identity.is_same_table(pin.identity) or pin.snapshot_id not in now.metadata.snapshots:
         raise OperationRefused(f"snapshot {pin.snapshot_id} expired while it was being pinned; pin a newer one")
@@ -193,7 +194,7 @@ def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pi
 
 
 def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin) -> None:
-    """Remove the pin's tag, unless it is gone already, or somebody moved it."""
+    """Remove the pin's tag, unless it is gone or was moved."""
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         found = head.metadata.refs.get(pin.tag or "")
@@ -221,14 +222,11 @@ def _ref_commit(
     return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
 
 
-# What writers declare about their loads: files are staged, a commit has adopted them, or the load has failed.
-
-
 def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes: Collection[str]) -> StagedLoad:
     """Record files that await adoption, or folders whose files all belong to this load; adds to a pending load.
 
     Raises:
-        PolicyError: no such table, a path that is not below its location, or the load has ended; nothing was changed.
+        PolicyError: no such table, a path outside its location, or the load has ended; nothing was changed.
         StorageError: catalog or state store failed.
     """
     require_name(name, "load")
@@ -256,8 +254,8 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
     """Record that a commit adopted a load, or that the load failed; a repetition changes nothing.
 
     Raises:
-        PolicyError: no such table or user's load, or the load has failed before, so that its files may be deleted.
-        CommitConflict: somebody else changed the record at this moment.
+        PolicyError: no such table or user's load, or the load failed earlier, so that its files may be deleted already.
+        CommitConflict: somebody else changed the record at the same time.
         StorageError: catalog or state store failed.
     """
     memory = handle.memory(handle.load())
@@ -276,7 +274,7 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
 
 
 def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
-    """Every load that is on record, those of running and dead jobs too, ordered by name.
+    """All loads on record, those of running and dead jobs included, ordered by name.
 
     Raises:
         PolicyError: no such table.
@@ -285,13 +283,11 @@ def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
     return handle.memory(handle.load()).staged_loads()
 
 
-# Whether a pin holds against the table bucket's own expiry, which knows nothing of pins (rule: leave-bucket-its-jobs).
-
-
 def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:
-    """Why a pinned snapshot may expire all the same; empty where nobody but Icekeeper expires snapshots.
+    """Why a pinned snapshot may expire nevertheless: a table bucket's own expiry ignores pins
+    (rule: leave-bucket-its-jobs).
 
-    Never raises: the pin is there, whatever the bucket answers.
+    Never raises, because the pin is recorded whatever the bucket's settings are.
     """
     built_in = catalog.built_in_maintenance
     if built_in is None:

@@ -1,4 +1,9 @@
-"""Settings kept with one table (rule: commit-on-newest-head), its safety bounds now, and withdrawn requests."""
+"""Settings of one table, its safety bounds now, and withdrawn requests.
+
+Settings are table properties ``icekeeper.<key>``.  A commit of properties alone changes them; it is prepared again on
+every new head, so that changes of other writers stay, and the checked policy is the one that will hold
+(rule: commit-on-newest-head).
+"""
 
 from __future__ import annotations
 
@@ -18,25 +23,19 @@ from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
 from icekeeper.report.outcome import MAX_INLINE_PATHS, ListingWriter
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory
-
-# Settings of one table, kept with it as table properties ``icekeeper.<key>`` (rule: commit-on-newest-head).
-#
-# One commit of properties alone changes them.  It is prepared anew on every head, so that changes of other writers
-# stay, and the policy that is checked is the one that will hold.
 
 ResolvePolicy = Callable[[LoadedTable], ResolvedPolicy]
 
 
 def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Set these settings on the table; returns the policy that holds afterwards.
+    """Set these settings on the table, and return the policy afterwards.
 
     Raises:
-        PolicyError: no such table, or the policy would be wrong, or a value would not count
+        PolicyError: no such table, the policy would be wrong, or a value would be ignored
             (rule: properties-never-loosen); nothing was changed.
-        TableUnsupported: a table that this version must not write.
+        TableUnsupported: this version must not write the table.
         StorageError: catalog or state store failed.
     """
     wanted = {f"{TABLE_PREFIX}{key}": value for key, value in settings.items()}
@@ -52,12 +51,12 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
 
 
 def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Remove these settings from the table, misspelt ones too; returns the policy that holds afterwards.
+    """Remove these settings from the table, misspelt ones too, and return the policy afterwards.
 
     Raises:
-        PolicyError: no such table, a key that neither exists nor is set on the table, or the policy would be wrong
-            without it; nothing was changed.
-        TableUnsupported: a table that this version must not write.
+        PolicyError: no such table, a key neither exists nor is set on the table, or the policy would be wrong; nothing
+            was changed.
+        TableUnsupported: this version must not write the table.
         StorageError: catalog or state store failed.
     """
 
@@ -74,11 +73,11 @@ def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: Res
 
 
 def reset_settings(handle: TableHandle, resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Remove every ``icekeeper.<key>`` from the table; returns the policy that holds then.  Other properties stay.
+    """Remove all properties ``icekeeper.<key>`` from the table, and return the policy afterwards.
 
     Raises:
-        PolicyError: no such table, or the policy would be wrong without them; nothing was changed.
-        TableUnsupported: a table that this version must not write.
+        PolicyError: no such table, or the policy would be wrong; nothing was changed.
+        TableUnsupported: this version must not write the table.
         StorageError: catalog or state store failed.
     """
 
@@ -94,9 +93,9 @@ def _change(
     resolve_policy: ResolvePolicy,
     check: Callable[[LoadedTable], object],
 ) -> ResolvedPolicy:
-    """Commit the changes of properties that make a difference; ``check`` may raise before each attempt.
+    """Commit changes of properties; ``check`` gets the table as it would be, and may raise.
 
-    ``changes`` gets the properties of the head and returns those to set and those to remove.
+    ``changes`` maps the properties of the head to those to set and those to remove.
     """
     loaded = handle.load()
 
@@ -135,14 +134,11 @@ def _shows(now: TableMetadata, changed: Mapping[str, str], gone: Iterable[str]) 
     return all(properties.get(name) == value for name, value in changed.items()) and properties.keys().isdisjoint(gone)
 
 
-# Requests for a pass that are pending: withdraw the one for a table, also when the table or its catalog is gone.
-
-
 def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
-    """Take back the request that is pending for a table: by its identity, or by the name under which it was filed.
+    """Withdraw the pending request for a table: by its identity, or by name if the table cannot be loaded.
 
     Raises:
-        PolicyError: none is pending, or a run has taken it just now.
+        PolicyError: none is pending, or a run has just claimed it.
         StorageError: the state does not answer.
     """
     pending = handle.state.requests.pending()
@@ -156,27 +152,21 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
 
 def _meant(handle: TableHandle, pending: Sequence[MaintenanceRequest]) -> list[MaintenanceRequest]:
     try:
-        identity: TableIdentity | None = identity_of(handle.catalog, handle.load())
-    except MaintenanceError:  # a table that is gone, or cannot be loaded, is known by its name alone
-        identity = None
-    if identity is not None:
-        return [request for request in pending if request.identity.is_same_copy(identity)]
-    name = handle.catalog.name, str(handle.table)
-    return [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
-
-
-# The safety bounds that hold for a table now, for another engine that carries a plan out.
-#
-# What a plan names was judged at one moment.  Until it is carried out readers may pin a snapshot and loads may stage
-# files; whoever deletes or expires asks for these bounds again, and honours them.
+        identity = identity_of(handle.catalog, handle.load())
+    except MaintenanceError:  # the table or its catalog is gone
+        name = handle.catalog.name, str(handle.table)
+        return [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
+    return [request for request in pending if request.identity.is_same_copy(identity)]
 
 
 def safety_bounds(
     loaded: LoadedTable, resolved: ResolvedPolicy, memory: TableMemory, now_ms: int, listing: ListingWriter
 ) -> dict[str, Any]:
-    """``bounds`` in ``plan --json``: what no deletion may touch; times are epoch milliseconds by the store's clock.
+    """``bounds`` in ``plan --json``: what no deletion may touch now; times are epoch milliseconds by the store's clock.
 
-    ``listing`` stores the staged files where they are too many for the document.
+    For an engine that executes a plan later: readers may pin a snapshot and loads may stage files after the plan was
+    made, so it reads the bounds again before it deletes or expires.  ``listing`` stores the staged files if they are
+    too many for the document.
 
     Raises:
         StorageError: the state store cannot be read, or the list cannot be written.

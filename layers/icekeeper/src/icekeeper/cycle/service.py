@@ -1,4 +1,8 @@
-"""The cycle and its worker process: every interval detects, then maintains the neediest tables first."""
+"""The cycle and its worker process: every interval a detection, then workers maintain the neediest tables first.
+
+A detection never waits for passes.  Leases exclude tables that are still maintained; proposals of an earlier detection
+that no worker has started are replaced.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,16 @@ from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.text import counted
 
-# Settings that a long process reads anew again and again: where that fails, the last good ones still hold.
+log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
 
 class LastGood(Generic[Value]):
-    """The value that was read last without an error; what goes wrong is told once, and again when it changes."""
+    """Settings that a long process reads repeatedly: after an error, the last good value holds.
+
+    An error is reported once, and again when it changes.
+    """
 
     def __init__(
         self,
@@ -56,16 +63,16 @@ class LastGood(Generic[Value]):
         tell: Callable[[str], object],
         errors: tuple[type[MaintenanceError], ...] = (MaintenanceError,),
     ) -> None:
-        """``errors`` are those of ``read`` for which the last good value holds on; others are raised."""
+        """``errors``: after these errors of ``read`` the last good value holds; others are raised."""
         self._read, self._tell, self._errors = read, tell, errors
         self._good: list[Value] = []
         self._told: str | None = None
 
     def current(self) -> Value:
-        """Read anew; of a value that cannot be read, the last good one.
+        """Read the value; after an error, return the last good one.
 
         Raises:
-            MaintenanceError: it cannot be read, and never was.
+            MaintenanceError: the value cannot be read, and never was.
         """
         try:
             value = self._read()
@@ -86,26 +93,23 @@ class LastGood(Generic[Value]):
             self._told = problem
 
 
-# What ``icekeeper run`` goes by: the deployment's settings for scheduling, read anew before each detection (pure).
-
-
 @dataclass(frozen=True, slots=True)
 class CycleSettings:
-    """How often tables are looked at, how many are maintained at once, and how long one may take."""
+    """The deployment's settings for scheduling, read before each detection."""
 
     interval_s: float
     workers: int
     """Tables that this process maintains at once."""
     slots: int
-    """Tables that all processes sharing the state maintain at once."""
+    """Tables that all processes with the same state maintain at once."""
     timeout_s: float
-    """A pass that has taken so long begins no further operation or round of file groups."""
+    """After this time a pass starts no further operation or round of file groups."""
     retries: int
-    """Further attempts at a pass that failed."""
+    """Further attempts after a pass failed."""
 
     @classmethod
     def of(cls, policy: Policy) -> CycleSettings:
-        """The settings that a deployment's policy holds; no process has more workers than there are slots."""
+        """The settings of a deployment's policy; no process has more workers than there are slots."""
         return cls(
             interval_s=policy.detection_interval_s,
             workers=min(policy.max_concurrent_jobs_per_worker, policy.max_concurrent_jobs),
@@ -115,37 +119,32 @@ class CycleSettings:
         )
 
 
-# The pass over one proposed table: its slot, its lease, one more attempt after a failure, and how it ended.
-
-log = logging.getLogger(__name__)
-
 COMMAND = "icekeeper run"
 _SLOT_PAUSE_S = 2.0
+# After ``job_timeout_s`` a pass ends with its current operation; after this many times that time it is killed.
 _HARD = 1.25
-"""After ``job_timeout_s`` a pass ends with what it is at, and is killed if that takes a quarter of the time more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One table that detection proposed, and what its pass needs."""
+    """A table that detection proposed, and what its pass needs."""
 
     proposal: FleetProposal
     detected_ms: int
-    """When the detection began that proposed it."""
+    """When the detection that proposed it began."""
     runtime: Runtime
     overrides: Mapping[str, str]
-    """Settings of the call; those of a request hold above them."""
+    """Settings of the call; the settings of a request override them."""
     settings: CycleSettings
     engine: Engine
     stop: Event
-    """Set when the process is to end: no further operation begins."""
+    """Set when the process must end: no further operation starts."""
     is_current: Callable[[], bool]
-    """False once a later detection has proposed anew; then this one is not begun any more."""
+    """False after a later detection: then this work is not started any more."""
     clock: Clock = system_clock
 
     @property
     def entry(self) -> Entry:
-        """The catalog's own names for the table."""
         return self.proposal.catalog, self.proposal.warehouse, self.identity.table.key
 
     @property
@@ -159,9 +158,9 @@ class Work:
 
 
 def maintain_proposal(work: Work) -> TableResult | None:
-    """Maintain the table; ``None`` when it was not begun, because the process ends or a later detection decides.
+    """Run the pass over a table; an error becomes the result.
 
-    Whatever goes wrong becomes the result.
+    ``None``: the pass was not started, because the process ends or there was a later detection.
     """
     started_s = time.monotonic()
     try:
@@ -185,7 +184,7 @@ def maintain_proposal(work: Work) -> TableResult | None:
 
 
 def _with_slot(work: Work) -> tuple[str, str] | None:
-    """Status and summary of the pass, once one of the slots is free; ``None`` when it was not begun."""
+    """Wait for a free slot; return status and summary of the pass, or ``None`` if it was not started."""
     holder = holder_name(COMMAND, uuid.uuid4().hex)
     leases = work.runtime.state.leases
     while not work.stop.is_set() and work.is_current():
@@ -233,29 +232,23 @@ def _told(outcome: PassOutcome, stopped: str | None) -> str:
     return what_was_done(outcome) + after
 
 
-# The cycle: every interval a detection, whose tables some workers maintain, the neediest first.
-#
-# A detection never waits for passes: tables that are still at work are left out by their leases, and what an earlier
-# detection proposed and no worker has begun is decided anew.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What ``icekeeper run`` was called with."""
+    """The arguments of ``icekeeper run``."""
 
     catalogs: Sequence[str]
     environment: Mapping[str, str]
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Settings for detection and for passes that nobody requested."""
+    """Settings for detection and for passes without a request."""
     schedule: Mapping[str, str] = field(default_factory=dict)
-    """Settings for this process alone: interval and workers."""
+    """Settings for this process only: interval and workers."""
     open_catalog: Callable[[str], Catalog] = open_catalog
     clock: Clock = system_clock
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What one cycle goes by: the policy file as it was read before its detection, for all its passes too."""
+    """The policies and settings of one cycle, read before its detection; its passes use them, too."""
 
     policies: TablePolicies
     settings: CycleSettings
@@ -272,7 +265,7 @@ class Service:
         tell: Callable[[str], object],
         stop: Event | None = None,
     ) -> None:
-        """``tell`` gets each line for people; who sets ``stop`` calls :meth:`stop`."""
+        """``tell`` writes a line for people; setting ``stop`` is the same as calling :meth:`stop`."""
         self._options, self._state, self._engine, self._tell = options, state, engine, tell
         self._stop = stop or Event()
         self._cursor: tuple[str, str] | None = None
@@ -282,17 +275,17 @@ class Service:
         self._warned: frozenset[str] = frozenset()
         self._rules = LastGood(self._read_rules, self._say)
         self._catalogs = {
-            # What does not answer is no change of its settings: it is told with every detection.
+            # Only wrong settings fall back: a catalog that does not answer is reported with every detection.
             name: LastGood(partial(options.open_catalog, name), self._say, (PolicyError,))
             for name in options.catalogs
         }
 
     def stop(self) -> None:
-        """Begin nothing more; what is at work ends with the operation that it is in."""
+        """Start nothing more; running passes end after their current operation."""
         self._stop.set()
 
     def run(self, *, once: bool = False) -> bool:
-        """Detect and maintain until stopped, or once; whether nothing went wrong, of which only ``once`` tells.
+        """Detect and maintain until stopped, or once; with ``once``, return whether nothing went wrong, else true.
 
         Raises:
             PolicyError: the settings or the name of a catalog are wrong.
@@ -312,11 +305,11 @@ class Service:
                     rules = self._rules.current() if not self._stop.is_set() else rules
                 done = wait(self._waiting).done
             finally:
-                self._stop.set()  # also after an interrupt: the pool waits for its threads
+                self._stop.set()  # also after an interrupt, because the pool waits for its threads
         return not once or (is_well and all(future.result() for future in done))
 
     def _require_known_catalogs(self) -> None:
-        """Raise PolicyError for a catalog that is not configured; one that does not answer may do so later."""
+        """Raise PolicyError for a catalog that is not configured; a catalog that does not answer is tried again."""
         for catalog in self._catalogs.values():
             with suppress(StorageError):
                 catalog.current()
@@ -327,7 +320,7 @@ class Service:
         return _Rules(policies, CycleSettings.of(policies.deployment(given).policy))
 
     def _detect(self, pool: ThreadPoolExecutor, rules: _Rules, *, once: bool) -> bool:
-        """Look at every table once, and hand those that need work to the workers."""
+        """Look at every table once, and submit those that need work; return whether there was no error."""
         opened: dict[str, Runtime] = {}
         started_ms = self._options.clock()
         run = uuid.uuid4().hex
@@ -350,7 +343,7 @@ class Service:
             self._say(f"nothing could be looked at: {error}")
             return False
         self._cursor = report.cursor
-        self._run.name = run  # also for passes that an earlier detection proposed: this look is newer
+        self._run.name = run  # also for passes of an earlier detection, because this look is newer
         self._note_detection(rules.settings, once=once)
         self._tell_detection(report)
         self._detections += 1
@@ -358,9 +351,9 @@ class Service:
         return report.errors == 0
 
     def _note_detection(self, settings: CycleSettings, *, once: bool) -> None:
-        """Let those who file requests know that somebody looks for them."""
+        """Record that requests are served."""
         interval_ms = 0 if once else int(settings.interval_s * 1000)
-        with suppress(StorageError):  # the next detection leaves it
+        with suppress(StorageError):  # the next detection records it
             note_detection(self._state.leases, now_ms=self._options.clock(), interval_ms=interval_ms)
 
     def _replace_waiting(
@@ -371,7 +364,7 @@ class Service:
         opened: Mapping[str, Runtime],
         started_ms: int,
     ) -> None:
-        """Let the workers go on with these proposals, instead of those that none of them has begun."""
+        """Submit these proposals, instead of those that no worker has started."""
         number = self._detections
         running = [future for future in self._waiting if not future.cancel() and not future.done()]
         work = partial(
@@ -411,7 +404,7 @@ class Service:
                 )
                 self._tell(result.line(self._options.clock()))
         for warning in report.warnings:
-            if warning not in self._warned:  # it is the same with every detection
+            if warning not in self._warned:  # detections repeat their warnings
                 self._say(warning)
         self._warned = frozenset(report.warnings)
         needy = len(report.proposals) + report.beyond_limit
@@ -424,21 +417,19 @@ class Service:
         self._tell(f"{iso_utc(self._options.clock())} {sentence}")
 
 
-# The worker of ``icekeeper run``: the cycle in a process that its supervisor may kill at any time.
-
 _BEAT_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
 def work() -> None:
-    """Do what the first line of standard input asks for, and tell the supervisor how it went; never returns.
+    """The worker process, which its supervisor may kill at any time: run the call in the first line of standard input.
 
-    A thread that hangs would keep the interpreter from ending, so the process ends without waiting for any.
+    Sends its messages to the supervisor and never returns: the process exits without waiting for threads that hang.
     """
     _die_with_the_supervisor()
     call: dict[str, Any] = json.loads(sys.stdin.readline())
     for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda number, frame: None)  # the supervisor says what becomes of it
+        signal.signal(one, lambda number, frame: None)  # only the supervisor stops the worker
     board = Board(Path(call["board"]))
     show_on(board)
     messages = os.fdopen(call["messages"], "w", buffering=1)
@@ -470,7 +461,7 @@ def work() -> None:
 
 
 def _die_with_the_supervisor() -> None:
-    """Have Linux kill this process with the one that started it, also where it runs no Python (prctl(2))."""
+    """Have Linux kill this process when its parent dies, also while it runs no Python code (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -482,7 +473,7 @@ def _beat(board: Board) -> None:
 
 
 def _obey(stop: Event) -> None:
-    """Stop when told so; end at once when the supervisor is gone."""
+    """Stop on request; exit at once when the supervisor is gone."""
     for line in sys.stdin:
         if line.strip() == STOP:
             stop.set()

@@ -1,5 +1,11 @@
-"""The process of ``icekeeper run`` that people start; it starts and may kill the worker
-(rule: cut-off-endless-tables)."""
+"""The process of ``icekeeper run`` that people start; it starts a worker process, and may kill it
+(rule: cut-off-endless-tables).
+
+Python cannot end a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows on its
+board (:class:`icekeeper.machine.clock.Board`) which tables it works on.  If a table exceeds its limit, the worker
+starts no further table, finishes the others, and is killed and started again.  If nothing hangs, a run starts one
+worker.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +30,6 @@ from icekeeper.state.open import open_state
 from icekeeper.storage.local_files import scratch_folder
 from icekeeper.text import masked
 
-# What became of one table, in one line for people.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResult:
@@ -39,7 +43,6 @@ class TableResult:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong with it."""
         return self.status in ("succeeded", "skipped")
 
     def line(self, now_ms: int) -> str:
@@ -50,37 +53,30 @@ class TableResult:
 
 
 def what_was_done(outcome: PassOutcome) -> str:
-    """The sentences of the operations that did something or failed; of a pass that had nothing to do, that."""
-    told = [part for part in outcome.operations if part.status is not Status.SKIPPED]
-    parts = [f"{part.operation.value}: {part.summary}" for part in told]
+    """The summaries of the operations that did something or failed, or ``nothing to do``."""
+    done = [part for part in outcome.operations if part.status is not Status.SKIPPED]
+    parts = [f"{part.operation.value}: {part.summary}" for part in done]
     if outcome.staged is not None:
         parts.append(outcome.staged.summary)
     return "; ".join(parts) or "nothing to do"
 
 
-# The process of ``icekeeper run`` that people start: it has the work done by one that it can kill
-# (rule: cut-off-endless-tables).
-#
-# No signal of Python ends a thread that hangs in C code.  So one long-lived worker process maintains tables, and shows
-# on a board which ones it is at.  Where one takes longer than it may, no further table begins, those that are at work
-# beside it end, and the worker is killed and begun anew; a run in which nothing hangs starts one process.
-
 WORKER = "run-worker"
 """The hidden command of the worker."""
 STOP = "stop"
-"""The line on its standard input by which the worker begins nothing more; it ends at once where that is closed."""
+"""A line on the worker's standard input: start nothing more.  If that input is closed, the worker exits at once."""
 _LOOK_S = 0.25
-# A process that runs no Python for so long hangs with all of its threads.
+# A process that runs no Python code for this long hangs with all of its threads.
 _SILENCE_S = 15.0
-# Ticks of a processor are hundredths of a second.
+# Long enough to see processor ticks, which are hundredths of a second.
 _SAMPLE_S = 0.5
-# Once everything is done the process has nothing to wait for, but a thread that hangs.
+# A worker that has reported its end and still runs after this time waits for a hanging thread.
 _LAST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCall:
-    """What ``icekeeper run`` was called with."""
+    """The arguments of ``icekeeper run``."""
 
     catalogs: Sequence[str]
     overrides: Mapping[str, str]
@@ -90,9 +86,9 @@ class WorkerCall:
 
     def to_json(self, board: Path, messages: int) -> str:
         """One line for the worker, with the path of its board and the file descriptor for its messages."""
-        fields = {name: getattr(self, name) for name in ("engine", "once")}
-        told = {"catalogs": [*self.catalogs], "overrides": {**self.overrides}, "schedule": {**self.schedule}}
-        return json.dumps({**fields, **told, "board": str(board), "messages": messages})
+        fields = {"engine": self.engine, "once": self.once, "board": str(board), "messages": messages}
+        given = {"catalogs": [*self.catalogs], "overrides": {**self.overrides}, "schedule": {**self.schedule}}
+        return json.dumps({**fields, **given})
 
 
 @dataclass(slots=True)
@@ -100,35 +96,35 @@ class _End:
     """How a worker ended."""
 
     is_well: bool | None = None
-    """Whether nothing went wrong; ``None``: it did not say."""
+    """Whether nothing went wrong; ``None``: the worker did not report it."""
     error: MaintenanceError | None = None
     cut: list[AtWork] = field(default_factory=list)
-    """What took too long."""
+    """The tables that took too long."""
     beside: tuple[AtWork, ...] = ()
-    """What it was at when it died by itself."""
+    """The tables that the worker worked on when it died by itself."""
     unheard: Exception | None = None
-    """Why people cannot be told anything any more."""
+    """Why lines for people cannot be written any more."""
 
 
 class Supervisor:
     """One call of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
 
     def __init__(self, call: WorkerCall, environment: Mapping[str, str], tell: Callable[[str], object]) -> None:
-        """``tell`` gets each line for people."""
+        """``tell`` writes a line for people."""
         self._call, self._environment, self._tell = call, environment, tell
         self._stop = Event()
 
     def stop(self) -> None:
-        """Begin nothing more; what is at work ends with the operation that it is in."""
+        """Start nothing more; running passes end after their current operation."""
         self._stop.set()
 
     def run(self) -> bool:
-        """Have tables maintained until stopped, or once; whether nothing went wrong, of which only ``once`` tells.
+        """Maintain tables until stopped, or once; with ``once``, return whether nothing went wrong, else true.
 
         Raises:
             PolicyError: the settings or the name of a catalog are wrong.
             StorageError: the worker cannot work, or the state cannot be used.
-            Exception: as ``tell`` raised; what was at work has ended with the operation that it was in.
+            Exception: ``tell`` raised it; running passes have ended after their current operation.
         """
         is_well = True
         with scratch_folder("icekeeper-run-") as folder:
@@ -147,9 +143,9 @@ class Supervisor:
 
     def _one_worker(self, board: Path) -> _End:
         ours, theirs = os.pipe()
-        # A session of its own: what a terminal or a group sends is for this process, which passes it on.
+        # A session of its own: signals of a terminal or group reach only this process, which tells the worker to stop.
         process = subprocess.Popen(
-            # -P: nothing is imported from the current folder (rule: no-imports-from-current-folder).
+            # -P: import nothing from the current folder (rule: no-imports-from-current-folder).
             [sys.executable, "-P", "-m", "icekeeper", WORKER],
             stdin=subprocess.PIPE,
             text=True,
@@ -170,12 +166,12 @@ class Supervisor:
         return end
 
     def _listen(self, messages: int, end: _End) -> None:
-        """Pass on what the worker tells people, until it ends; a message is a line of JSON."""
+        """Read the worker's messages, which are lines of JSON, until it ends."""
         with os.fdopen(messages) as lines:
             for text in lines:
                 try:
                     message: dict[str, Any] = json.loads(text)
-                except ValueError:  # cut off in the midst of it
+                except ValueError:  # the worker was killed while it wrote
                     continue
                 if "line" in message:
                     self._pass_on(message["line"], end)
@@ -186,17 +182,17 @@ class Supervisor:
                     end.is_well = bool(message["end"])
 
     def _pass_on(self, line: str, end: _End) -> None:
-        """Tell people a line; where that fails nothing more begins, and what else comes is read all the same: else the
-        worker would wait for ever for somebody to read it."""
+        """Write a line for people.  After an error the run stops, but messages are still read: else the worker would
+        wait forever for a reader."""
         if end.unheard is None:
             try:
                 self._tell(line)
-            except Exception as error:  # of whatever is behind standard output
+            except Exception as error:  # anything that standard output may raise
                 end.unheard = error
                 self._stop.set()
 
     def _watch(self, process: subprocess.Popen[str], board: Path, end: _End) -> None:
-        """Return once the worker has ended, or is to be killed."""
+        """Return when the worker has ended, or must be killed."""
         is_asked, ended_s = False, None
         while process.poll() is None:
             now_s = time.monotonic()
@@ -220,38 +216,37 @@ class Supervisor:
             end.beside = tables
 
     def _note(self, end: _End) -> None:
-        """Tell of the tables that were cut off, and record them; of several beside one crash each may be the cause."""
+        """Report and record the tables that were cut off; after a crash all running tables: each may be the cause."""
         died = [replace(one, why="the process that was at it died") for one in end.beside]
         for one in (*end.cut, *died):
             now_ms, seconds = system_clock(), time.monotonic() - one.begun_s
-            # A scan notes by itself what it gives up, by the time of its beginning.
+            # A scan records the looks that it gives up itself, so a record since the look began is of the same cut.
             since_s = seconds + (one.limit_s if one.work == CutWork.LOOK else 0)
             begun_ms = now_ms - int(since_s * 1000)
             entry = one.catalog, one.warehouse, one.table
             try:
                 cuts = open_state(self._environment).cut_offs
-                told = cut_again(cuts, entry, CutWork(one.work), one.why, now_ms=now_ms, begun_ms=begun_ms).sentence
+                why = cut_again(cuts, entry, CutWork(one.work), one.why, now_ms=now_ms, begun_ms=begun_ms).sentence
             except StorageError as error:
-                told = f"{one.why}; that cannot be recorded: {error}"
+                why = f"{one.why}; that cannot be recorded: {error}"
             result = TableResult(
-                catalog=one.catalog, table=one.table, status="failed", summary=f"cut off: {told}", seconds=seconds
+                catalog=one.catalog, table=one.table, status="failed", summary=f"cut off: {why}", seconds=seconds
             )
             self._tell(result.line(now_ms))
 
 
 def _culprits(tables: Sequence[AtWork], process: int) -> Sequence[AtWork]:
-    """The table whose thread computes, late or not, in a process that runs no Python: the others wait for it.
+    """The tables whose threads compute most, late or not, in a process that runs no Python code: all others wait.
 
-    None where no such thread does, or the system does not tell.
+    Empty if no thread computes, or the system does not show it.
     """
 
     def computed(one: AtWork) -> int:
-        """The clock ticks that the thread has had of a processor (proc(5): ``utime`` and ``stime``)."""
         try:
             stat = Path(f"/proc/{process}/task/{one.thread}/stat").read_text()
         except OSError:
             return 0
-        return sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+        return sum(map(int, stat.rpartition(")")[2].split()[11:13]))  # proc(5): utime and stime, in clock ticks
 
     before = [computed(one) for one in tables]
     time.sleep(_SAMPLE_S)
@@ -269,7 +264,7 @@ def _say(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End the worker and what it has started, if anything of them is left."""
+    """Kill the worker and all processes that it has started, if any still run."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,11 @@
-"""How a table looks: counters, warnings and settings in force; totals of a lake (pure)."""
+"""The health of a table: counters, warnings and changed settings; totals of a lake (pure).
+
+Counters in snapshot summaries are optional in the specification, and engines differ in writing them.  So a counter that
+is missing or not a number is unknown: it is left out, never 0.
+
+Warnings are for people, and are logged when they appear.  So their thresholds are higher than those of detection, which
+proposes a pass at the first sign of need: what a pass repairs within a day should not raise a warning each day.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +26,11 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, UnreadableFile
 from icekeeper.text import counted, size_text
 
-# Counters of a table's files, snapshots and manifests, from its metadata document (pure).
-#
-# Counters in snapshot summaries are optional in the specification, and every engine writes them in its own way.  So one
-# that is missing or no number is unknown: it is left out, never 0.
-
 AGE_COUNTER = "lake_oldest_snapshot_age_hours"
-"""The one counter that changes although the table does not."""
+"""The only counter that changes without a change of the table."""
 
 DEPTH_COUNTER = "lake_clustering_depth"
-"""Files that a lookup in the clustering columns opens on average, as the last pass that clustered files left it."""
+"""Files that a lookup by the clustering columns opens on average, measured by the last pass that clustered files."""
 
 _FROM_SUMMARY: Mapping[str, str] = {
     "lake_data_files": "total-data-files",
@@ -38,18 +40,18 @@ _FROM_SUMMARY: Mapping[str, str] = {
     "lake_records": "total-records",
     "lake_bytes": "total-files-size",
 }
-# A number with more digits is no long in Java.
+# A number with more digits does not fit a Java long.
 _MAX_DIGITS = 19
 
 
 def summary_counters(snapshot: Snapshot) -> Mapping[object, object]:
-    """The summary of a snapshot as it stands, empty where there is none."""
+    """The unparsed summary of a snapshot; empty if there is none."""
     summary = snapshot.raw.get("summary")
-    return summary if isinstance(summary, dict) else {}  # as JSON has it; any Mapping takes eight times as long
+    return summary if isinstance(summary, dict) else {}  # isinstance with Mapping takes eight times as long
 
 
 def summary_counter(counters: Mapping[Any, object], key: str) -> int | None:
-    """One counter of a summary; ``None`` when it is missing or no whole number."""
+    """One counter of a summary; ``None`` if it is missing or not a whole number."""
     return _whole_number(counters.get(key))
 
 
@@ -59,9 +61,9 @@ def _whole_number(value: object) -> int | None:
 
 
 def average_file_bytes(counters: Mapping[object, object]) -> float | None:
-    """The mean size of the files, delete files too, by a snapshot's summary; ``None``: it has none, or does not say.
+    """The mean size of data and delete files, from a snapshot's summary; ``None``: no files, or unknown.
 
-    Java counts delete files into ``total-files-size``, but not into ``total-data-files``.
+    In Java, ``total-files-size`` includes delete files, and ``total-data-files`` does not.
     """
     files, size = summary_counter(counters, "total-data-files"), summary_counter(counters, "total-files-size")
     deletes = summary_counter(counters, "total-delete-files") or 0
@@ -69,7 +71,7 @@ def average_file_bytes(counters: Mapping[object, object]) -> float | None:
 
 
 def listed_manifests(counters: Mapping[object, object]) -> int | None:
-    """How many manifests a snapshot has, by its summary; ``None``: it does not say."""
+    """The number of manifests of a snapshot, from its summary; ``None``: unknown."""
     created, kept = (summary_counter(counters, f"manifests-{name}") for name in ("created", "kept"))
     return None if created is None or kept is None else created + kept
 
@@ -81,7 +83,7 @@ def lake_counters(
     now_ms: int,
     manifests: Sequence[ManifestFile] | None = None,
 ) -> dict[str, int | float]:
-    """Counters by metric name; ``manifests`` are those of the head, where the caller has read its manifest list."""
+    """Counters by metric name; ``manifests`` are those of the head, if the caller has read its manifest list."""
     counters: dict[str, int | float] = {
         "lake_snapshots": len(metadata.snapshots),
         "lake_refs": len(metadata.refs),
@@ -102,9 +104,9 @@ def lake_counters(
 
 
 def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, float]:
-    """Only files say how deep they lie now, and manifests are not read here."""
+    """The depth that the newest summary records: the depth now would need all manifests."""
     if not any(DEPTH_KEY in summary_counters(one) for one in metadata.snapshots.values()):
-        return {}  # as in most tables, whose history need not be walked
+        return {}  # as for most tables, without a walk through the history
     for snapshot in metadata.ancestors(head.snapshot_id):
         text = summary_counters(snapshot).get(DEPTH_KEY)
         if text is not None and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", str(text)):
@@ -113,17 +115,17 @@ def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, floa
 
 
 def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
-    """The size of the data and delete files that other snapshots than the head hold alone; ``None``: it is not told.
+    """The size of the data and delete files that are referenced, but not by the head; ``None``: unknown.
 
-    What a snapshot removed, its parent still holds; of another branch, what its snapshots added.
+    These are the files that an ancestor's child removed, and the files that snapshots of other branches added.
     """
     size, own = 0, set[int]()
     removed: object = None
     for snapshot in metadata.ancestors(head.snapshot_id):
-        if removed is not None:  # by the snapshot before this one, its child
+        if removed is not None:  # by the child of this snapshot
             size += _whole_number(removed) or 0
         summary = summary_counters(snapshot)
-        removed = summary.get("removed-files-size")  # nearly always absent, and this runs for every table of a scan
+        removed = summary.get("removed-files-size")  # parsed above only if present: this runs for all tables of a scan
         own.add(snapshot.snapshot_id)
         if "total-files-size" not in summary:
             return None
@@ -135,7 +137,7 @@ def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
         if snapshot_id in own:
             continue
         if snapshot.parent_id not in metadata.snapshots:
-            return None  # which of its files were removed since, expired snapshots told
+            return None  # only expired snapshots recorded which of its files were removed since
         size += summary_counter(summary_counters(snapshot), "added-files-size") or 0
     return size
 
@@ -145,7 +147,7 @@ def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> di
     for name, key in _FROM_SUMMARY.items():
         if (value := summary_counter(summary, key)) is not None:
             counters[name] = value
-    if metadata.format_version == 1:  # which has no delete files
+    if metadata.format_version == 1:  # v1 has no delete files
         counters["lake_delete_files"] = 0
     if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
         counters["lake_average_file_bytes"] = round(average)
@@ -154,19 +156,16 @@ def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> di
     return counters
 
 
-# The totals of a lake, from the lake stats of its tables (pure).
-
 _AVERAGE = "lake_average_file_bytes"
 _GREATEST = frozenset({AGE_COUNTER, DEPTH_COUNTER})
 _OF_AVERAGE = ("lake_bytes", "lake_data_files", "lake_delete_files")
 
 
 def lake_totals(lake: Iterable[LakeStats]) -> dict[str, int | float]:
-    """Sums of the tables' counters, their number (``lake_tables``), and how many have a warning
-    (``lake_tables_warned``).
+    """Sums of the tables' counters, the number of tables, and the number of tables with a warning.
 
-    The age of the oldest snapshot and the clustering depth are the maximum over all tables; the average file size is
-    that over all files of those tables whose own average is known.  A counter that no table has is left out.
+    The age of the oldest snapshot and the clustering depth are maxima over all tables.  The average file size is over
+    all files of the tables whose own average is known.  A counter that no table has is left out.
     """
     totals: defaultdict[str, int | float] = defaultdict(int)
     of_average: Counter[str] = Counter()
@@ -189,27 +188,21 @@ def lake_totals(lake: Iterable[LakeStats]) -> dict[str, int | float]:
     return found
 
 
-# Warnings about a table's health, one sentence per kind (pure).
-#
-# Warnings are for people, and logged when they appear.  So their thresholds are higher than those of detection, which
-# proposes a pass at the first sign of need: a state that a pass repairs within a day should not raise a warning each
-# day.
-
 Counters = Mapping[str, int | float]
 
-# Java's commit.manifest.target-size-bytes is 8 MB, which holds some ten thousand entries: at a tenth of that, merging
-# manifests saves most of the requests of a planner.
+# Java's commit.manifest.target-size-bytes is 8 MB, about ten thousand entries: below a tenth of that, merging manifests
+# saves most of a planner's requests.
 SPARSE_MANIFEST_FILES = 1000
-# Every reader opens the delete files of the data that it reads: at one for ten data files that is slow (our estimate).
+# Readers open the delete files of the data that they read: one per ten data files makes them slow (our estimate).
 DATA_FILES_PER_DELETE_FILE = 10
-# Expiry runs hourly: if a snapshot is a day late, nothing expires it.
+# Expiry runs hourly: if a snapshot is a day late, expiry does not run.
 LATE_EXPIRY_MS = 24 * HOUR_MS
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 
 def lake_warnings(metadata: TableMetadata, counters: Counters, policy: Policy, *, now_ms: int) -> dict[str, str]:
-    """Kind → sentence; ``counters`` are those of :func:`icekeeper.health.examine.lake_counters`."""
+    """Warnings, kind → sentence; ``counters`` are those of :func:`lake_counters`."""
     return {
         kind: sentence
         for kind, sentences in (
@@ -224,7 +217,7 @@ def lake_warnings(metadata: TableMetadata, counters: Counters, policy: Policy, *
 
 
 def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
-    """What to tell people of files that passes could not read, and leave alone; ``None``: there are none."""
+    """The warning about files that passes could not read and skip; ``None``: there are none."""
     if not files:
         return None
     first = next(iter(files.values()))
@@ -290,16 +283,14 @@ def deletes_old_metadata(metadata: TableMetadata) -> bool:
 
 
 def metadata_log_limit(metadata: TableMetadata) -> int:
-    """How many former metadata files the log holds at most; the default where the property is no number."""
+    """The most former metadata files in the log; the default if the property is not a number."""
     text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, "")).strip()
     return int(text) if text.isascii() and text.isdigit() and int(text) else PREVIOUS_VERSIONS_MAX_DEFAULT
 
 
-# One table's health: its counters, its warnings, and the settings that hold for it (pure).
-
 _MOST_NAMED = 3
 _LONGEST = 500
-# Warning → the operations of which at least one would do something about it.
+# Warning → the operations that can remove its cause.
 _WORK_OF = {
     "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
     "manifest_sprawl": (Operation.REWRITE_MANIFESTS,),
@@ -308,7 +299,7 @@ _WORK_OF = {
 
 
 def health_head(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError) -> Snapshot | None:
-    """The head of the maintained branch; that of ``main`` if the table's settings are wrong or name no branch of it."""
+    """The head of the maintained branch; of ``main`` if the settings are wrong or the branch does not exist."""
     branch = resolved.policy.branch if isinstance(resolved, ResolvedPolicy) else MAIN
     return metadata.head(branch if branch in metadata.refs else MAIN)
 
@@ -328,15 +319,16 @@ def examine(
     twins: Sequence[str] = (),
     waits: str | None = None,
 ) -> LakeStats:
-    """The health of a table at ``now_ms`` (epoch milliseconds), whether or not it is maintained.
+    """The health of a table at ``now_ms`` (epoch milliseconds), maintained or not.
 
-    If its settings are wrong, ``resolved`` is the error: that becomes a warning too, and the other warnings go by the
-    default settings.  ``manifests`` are those of the head, if the caller has read them.  ``idle`` is called where files
-    look as if they needed work, and returns the operations that surely find none: then there is no warning.
-    ``deletes_elsewhere`` counts the deletes that stand under another spec or partition than the data file that they
-    name; ``unreadable`` files are those that passes could not read.  ``cut_off`` says that a pass over the table took
-    too long, ``twins`` are other tables with its UUID.
-    ``has_former_table``: whether the last sweep was left out for what a dropped table has left at the same location.
+    ``resolved``: if the settings are wrong, the error; it becomes a warning, and the others use the default settings.
+    ``manifests``: those of the head, if the caller has read them.
+    ``idle``: called if files seem to need work; returns the operations that find none, whose warnings are left out.
+    ``deletes_elsewhere``: the number of deletes with another spec or partition than the data file that they name.
+    ``unreadable``: the files that passes could not read.
+    ``has_former_table``: the last orphan sweep was skipped because a dropped table left metadata at the location.
+    ``cut_off``: set if a pass over the table took too long.
+    ``twins``: other tables with the same UUID.
     ``waits``: why deletions wait for a table that cannot be read.
     """
     head = health_head(metadata, resolved)
@@ -348,16 +340,14 @@ def examine(
             f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
             "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
-    if (told := unreadable_warning(unreadable or {})) is not None:
-        warnings["unreadable_files"] = told
+    if (sentence := unreadable_warning(unreadable or {})) is not None:
+        warnings["unreadable_files"] = sentence
     if has_former_table:
         warnings["former_table"] = (
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
-    warnings |= dict(_of_others(cut_off, twins))
-    if waits is not None:
-        warnings["deletions_wait"] = waits
+    warnings |= dict(_of_state(cut_off, twins, waits))
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings, **_of_settings(resolved)}
     else:
@@ -372,8 +362,7 @@ def examine(
     )
 
 
-def _of_others(cut_off: CutOff | None, twins: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Warnings that no metadata tell of."""
+def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -> Iterator[tuple[str, str]]:
     if cut_off is not None:
         yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
     if twins:
@@ -382,14 +371,16 @@ def _of_others(cut_off: CutOff | None, twins: Sequence[str]) -> Iterator[tuple[s
             f"the table's UUID is also that of {_some(twins)}: pins and staged loads of one hold for the other; "
             "drop the one that nobody needs, or create the copy anew",
         )
+    if waits is not None:
+        yield "deletions_wait", waits
 
 
 def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
-    """The warning of the table's settings that do not count, short enough to be kept for each table."""
+    """The warning about the table's settings that are ignored, short enough to be stored for each table."""
     if not resolved.ignored:
         return {}
-    told, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
-    cut = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+    first, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
+    cut = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
     return {"ignored_settings": cut + (f"; nor do {more} more: icekeeper policy show says why" if more else "")}
 
 
@@ -401,7 +392,7 @@ def _some(names: Sequence[str]) -> str:
 def _of_work(
     warnings: dict[str, str], resolved: ResolvedPolicy, idle: Callable[[ResolvedPolicy], Collection[Operation]]
 ) -> dict[str, str]:
-    """The warnings without those of what a pass has looked at, and leaves as it is."""
+    """The warnings without those for which all operations that run have nothing to do."""
     if _WORK_OF.keys().isdisjoint(warnings):
         return warnings
     found = frozenset(idle(resolved))

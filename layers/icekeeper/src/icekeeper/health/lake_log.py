@@ -1,7 +1,7 @@
-"""Keeps the lake stats of a catalog up to date, and logs once when a warning comes or goes.
+"""Updates the lake stats of a catalog, and logs once when a warning appears or disappears.
 
-The stats of a catalog are read once, in bulk; those of a table are written only when they changed.  When the state
-store fails, stats and log lines of this scan are lost, but the scan goes on.
+The stats of a catalog are read once, in bulk; those of a table are written only if they changed.  If the state store
+fails, stats and log lines of this scan are lost, but the scan continues.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore
 
 log = logging.getLogger(__name__)
 
-# An item of DynamoDB has at most 400 KB; one that does not fit would cost all others of its batch.
+# A DynamoDB item has at most 400 KB; a larger one would make its whole batch fail.
 _MOST_BYTES = 300_000
 
 _Entry: TypeAlias = tuple[str, str]
-"""Name and UUID of a table, which are unique within a catalog."""
+"""Name and UUID of a table, unique within a catalog."""
 
 
 class _Known(NamedTuple):
-    """The digest of a table's stats and its kinds of warnings, which need less memory than the stats."""
+    """What is kept of a table's recorded stats: the digest and the kinds of warnings need less memory."""
 
     digest: bytes
     kinds: frozenset[str]
@@ -40,7 +40,7 @@ class LakeLog:
     """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
 
     def __init__(self, store: LakeStatsStore, catalog: str, warehouse: str) -> None:
-        """Read the recorded stats; if that fails, the reason is logged and this scan writes nothing."""
+        """Read the recorded stats; on an error, log it and write nothing in this scan."""
         self._store: LakeStatsStore | None = store
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
@@ -53,11 +53,11 @@ class LakeLog:
 
     @property
     def tables(self) -> list[TableIdentity]:
-        """The tables of which stats were recorded before this scan."""
+        """The tables with stats recorded before this scan."""
         return [known.identity for known in self._known.values()]
 
     def observe(self, stats: LakeStats) -> None:
-        """Take the stats of a table; if they changed, they are recorded, sooner or later, until :meth:`finish`."""
+        """Record the stats of a table if they changed, at the latest in :meth:`finish`."""
         known = self._known.get(_entry(stats.identity))
         if self._store is None or (known is not None and known.digest == _digest(stats)):
             return
@@ -68,11 +68,10 @@ class LakeLog:
         self._news.add(stats)
 
     def finish(self) -> None:
-        """Record what is left; nothing is raised."""
+        """Record the remaining stats; never raises."""
         self._news.write_rest()
 
     def _record(self, news: Sequence[LakeStats]) -> None:
-        """Record the stats of some tables, and log new and gone warnings."""
         if self._store is None:
             return
         try:
@@ -82,10 +81,10 @@ class LakeLog:
             return
         for stats in news:
             known = self._known.get(_entry(stats.identity))
-            _tell(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
+            _log_changes(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
-        """Remove the stats of all tables but these, which are all that the catalog lists."""
+        """Remove the stats of all tables except these, which are all tables that the catalog lists."""
         if self._store is None:
             return
         listed = frozenset(tables)
@@ -105,19 +104,19 @@ class LakeLog:
 
 
 class Twins:
-    """The tables of all catalogs by UUID, to find one that is seen at two locations; threads may share it."""
+    """Finds UUIDs that tables at different locations share, in all catalogs; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_uuid: dict[str, dict[str, str]] = {}
 
     def know(self, tables: Iterable[TableIdentity]) -> None:
-        """Take tables that an earlier scan saw."""
+        """Add tables that an earlier scan saw."""
         for identity in tables:
             self.of(identity)
 
     def of(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The other tables that have the UUID of this one at another location, with it; this one is known then."""
+        """Add a table, and return the tables with the same UUID at other locations, as text."""
         if not identity.uuid or not identity.location:
             return ()
         with self._lock:
@@ -131,13 +130,13 @@ def _entry(identity: TableIdentity) -> _Entry:
 
 
 def _digest(stats: LakeStats) -> bytes:
-    """A digest that is equal for equal stats, whatever order of keys and type of numbers a store returns."""
+    """Equal for equal stats, in any order of keys and for int or float values."""
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()))
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-def _tell(identity: TableIdentity, warnings: Mapping[str, str], before: frozenset[str]) -> None:
+def _log_changes(identity: TableIdentity, warnings: Mapping[str, str], before: frozenset[str]) -> None:
     for kind in sorted(warnings.keys() - before):
         log.warning("%s: %s", identity.table, warnings[kind], extra=_fields(identity, kind))
     for kind in sorted(before - warnings.keys()):

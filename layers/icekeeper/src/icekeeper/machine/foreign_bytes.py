@@ -1,8 +1,8 @@
-"""Unpacks and parses what others wrote, within limits: a file of 2 MB may unfold to several GB
+"""Decompresses and parses files of other writers within limits: 2 MB may unpack to several GB
 (rule: bound-foreign-bytes).
 
-The limit holds for one file: its bytes after decompression, and four times as many for the objects that are made of
-them.  Compressed data and JSON enter here and nowhere else; what Arrow decodes itself is bounded by the process.
+The limits are for one file: its bytes after decompression, and four times as many for the objects made of them.  All
+compressed data and JSON are read here; only the memory of the process limits what Arrow itself decodes.
 """
 
 from __future__ import annotations
@@ -23,44 +23,43 @@ from icekeeper.errors import MetadataUnreadable, PolicyError
 from icekeeper.machine.resources import this_machine
 
 MAX_UNPACKED_MB = "ICEKEEPER_MAX_UNPACKED_MB"
-"""The variable with the most megabytes that one file may have after decompression."""
+"""The environment variable with the most megabytes that one file may have after decompression."""
 GZIP_MAGIC = b"\x1f\x8b"
 CODECS = frozenset({"null", "gzip", "deflate", "snappy", "zstd", "zstandard", "lz4", "bzip2", "xz", "zlib"})
-"""Codecs by the names that Avro and Puffin give them; zlib is that of our own state."""
+"""Codecs by their names in Avro and Puffin; Icekeeper's own state uses zlib."""
 
 _MB = 1024 * 1024
-# With objects of four times its size, a file may take five eighths of the process: in a function of 1 GB, 128 MB.
+# With objects of four times its size, a file takes at most five eighths of the memory: 128 MB in a function of 1 GB.
 _SHARE_OF_MEMORY = 8
 _LEAST_DEFAULT = 64 * _MB
 _OBJECTS_PER_BYTE = 4
-# Metadata compress to a tenth or a thirtieth, since ids and paths differ; deflate itself ends at 1,032.
+# Metadata compresses to a tenth or a thirtieth, because ids and paths differ; the largest ratio of deflate is 1,032.
 _RATIO_FROM = 64 * _MB
 _LARGEST_RATIO = 200
-# Several threads read tables: what is larger is unpacked one after the other, or seven bombs would take sevenfold.
+# Threads unpack larger files one after the other, so that several bombs at once do not add up.
 _UNPACKED_AT_ONCE = 16 * _MB
 _one_large_file = threading.Lock()
-# Each of many streams in one file would be copied with all that follow it.
+# Unpacking a stream copies all streams behind it.
 _MOST_STREAMS = 64
 _SNAPPY_CHECKSUM_BYTES = 4
-# What CPython 3.11 and 3.12 take for an item of a list or dict with a small value, and for a dict with its first key.
+# The memory of CPython 3.11 and 3.12 for an item of a list or dict with a small value, and for a dict with one key.
 _ITEM_BYTES = 72
 _DICT_BYTES = 200
 
 
 class FileLimits:
-    """What one file may still unfold to; one reader of the file uses it."""
+    """How much of one file may still be unpacked; each read of a file has its own."""
 
     __slots__ = ("_objects_left", "_ratio", "_unpacked_left", "path")
 
     def __init__(self, path: str, packed: int | None = None) -> None:
-        """``packed``: the file's size in bytes; ``None``: text of any ratio is honest, as in data files.
+        """``packed``: the file's size in bytes, which bounds the ratio; ``None`` for data files: they may have any.
 
         Raises:
             PolicyError: the setting is malformed.
         """
         most = most_unpacked()
         self.path = path
-        """The file, for people."""
         self._objects_left = _OBJECTS_PER_BYTE * most
         self._unpacked_left = most
         self._ratio = False
@@ -68,11 +67,11 @@ class FileLimits:
             self._unpacked_left, self._ratio = by_ratio, True
 
     def unpack(self, codec: str, data: bytes) -> bytes:
-        """The bytes of one compressed part of the file; those of ``null`` are the data themselves.
+        """Decompress one part of the file; codec ``null`` means uncompressed.
 
         Raises:
-            MetadataUnreadable: the file unfolds to more than it may.
-            ValueError: the data are damaged or cut off, or the codec is unknown.
+            MetadataUnreadable: the file unpacks to more than its limit.
+            ValueError: the data are damaged or truncated, or the codec is unknown.
         """
         if codec == "null":
             return data
@@ -92,16 +91,16 @@ class FileLimits:
         if self._unpacked_left > _UNPACKED_AT_ONCE:
             try:
                 return _unpacked(codec, data, _UNPACKED_AT_ONCE)
-            except _TooMuchError:  # begun anew, when it is the only one
+            except _TooMuchError:  # unpack again, alone
                 with _one_large_file:
                     return _unpacked(codec, data, self._unpacked_left)
         return _unpacked(codec, data, self._unpacked_left)
 
     def hold(self, size: int) -> None:
-        """Count objects that are made of the file, in bytes.
+        """Count ``size`` bytes of objects that are made of the file.
 
         Raises:
-            MetadataUnreadable: they are more than may be made of one file.
+            MetadataUnreadable: the objects of the file exceed its limit.
         """
         self._objects_left -= size
         if self._objects_left < 0:
@@ -109,10 +108,10 @@ class FileLimits:
 
 
 def most_unpacked() -> int:
-    """The most bytes that one file may have after decompression: as set, or an eighth of the process' memory.
+    """The most bytes that one file may have after decompression: as set, or an eighth of the process's memory.
 
     Raises:
-        PolicyError: the variable is no number of megabytes.
+        PolicyError: the variable is not a number of megabytes.
     """
     text = os.environ.get(MAX_UNPACKED_MB, "").strip()
     if not text:
@@ -134,10 +133,10 @@ def _default() -> int:
 
 
 def require_fitting(path: str, size: int) -> None:
-    """Check the size of a file before it is read whole, in bytes.
+    """Check the size of a file, in bytes, before it is read whole.
 
     Raises:
-        MetadataUnreadable: it is larger than one file may be after decompression.
+        MetadataUnreadable: it exceeds the limit for decompressed bytes.
         PolicyError: the setting is malformed.
     """
     if size > most_unpacked():
@@ -152,11 +151,11 @@ def _refusal(path: str, what: str) -> MetadataUnreadable:
 
 
 def parsed_json(data: bytes, limits: FileLimits) -> Any:
-    """A JSON document of at most 200 levels, in UTF-8 or another encoding of Unicode; of equal keys the last counts.
+    """Parse a JSON document of at most 200 levels, in any Unicode encoding; of equal keys the last counts.
 
     Raises:
-        MetadataUnreadable: it holds more values than may be made of one file.
-        ValueError: it is no JSON, is nested more deeply, or holds a lone surrogate, NaN, or a number of 4,300 digits.
+        MetadataUnreadable: it has too many values.
+        ValueError: it is not JSON, has more levels, or holds a lone surrogate, NaN, or a number of 4,300 digits.
     """
     hold_values(data, limits)
     encoding = json.detect_encoding(data)
@@ -166,10 +165,10 @@ def parsed_json(data: bytes, limits: FileLimits) -> Any:
 
 
 def hold_values(data: bytes, limits: FileLimits, each: int = 1) -> None:
-    """Count the values of a JSON document before they are made; ``each``: so many times what Python takes for them.
+    """Count the values of a JSON document before it is parsed, at ``each`` times the memory of plain Python values.
 
     Raises:
-        MetadataUnreadable: it holds more values than may be made of one file.
+        MetadataUnreadable: it has too many values.
     """
     if len(data) > _LEAST_DEFAULT // 8:
         items = data.count(b",") + data.count(b"[")
@@ -185,7 +184,7 @@ def _unpacked(codec: str, data: bytes, most: int) -> bytes:
         return _drained(_STREAMS[codec], data, most, trailing=codec == "deflate")
     if codec == "snappy":
         return _snappy(data, most)
-    import pyarrow as pa  # half a second, for codecs that metadata hardly ever have
+    import pyarrow as pa  # takes half a second, for codecs that metadata files rarely have
 
     with pa.CompressedInputStream(pa.BufferReader(data), "lz4" if codec == "lz4" else "zstd") as stream:
         plain: bytes = stream.read(most + 1)
@@ -204,7 +203,7 @@ _STREAMS: dict[str, Callable[[int], Any]] = {
 
 
 def _drained(begin: Callable[[int], Any], data: bytes, most: int, *, trailing: bool) -> bytes:
-    """All streams, one after the other; ``trailing``: what follows the first one is no stream, and passed over."""
+    """Decompress all streams in a row; with ``trailing``, ignore the bytes after the first one."""
     parts: list[bytes] = []
     size = 0
     for _ in range(_MOST_STREAMS):
@@ -223,8 +222,8 @@ def _drained(begin: Callable[[int], Any], data: bytes, most: int, *, trailing: b
 
 
 def _snappy(data: bytes, most: int) -> bytes:
-    """Raw Snappy with Avro's checksum; it begins with the decompressed length (its format description, "Preamble")."""
-    import pyarrow as pa  # as above
+    """Raw Snappy with Avro's checksum; starts with the decompressed length (format description, "Preamble")."""
+    import pyarrow as pa
 
     size = 0
     for position, byte in enumerate(data[:5]):

@@ -1,11 +1,11 @@
-"""A lease while its holder works: prolonged by a thread, and asked for again before whatever must not be done without.
+"""A lease while its holder works: a thread renews it, and the holder renews it before every change that needs it.
 
-It is short, so that a process that was killed bars nobody for more than minutes; the thread renews it several times
-before it runs out.  A holder that stood still for longer (a laptop that slept) may find that another one has taken it,
-and from then on does nothing more (rule: lost-lease-changes-nothing).
+A lease is short, so that a killed process delays others for minutes only; the thread renews it several times before it
+expires.  A holder that stood still for longer (a laptop that slept) may have lost its lease to another one, and then
+changes nothing more (rule: lost-lease-changes-nothing).
 
-A process that is killed gives nothing back.  Where it can be proven to be dead, its lease is gone for whoever looks;
-elsewhere the lease runs out (rule: dead-holders-bar-nobody).
+A killed process does not release its lease.  If the process is provably dead, others treat its lease as free; if not,
+the lease expires (rule: dead-holders-bar-nobody).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from icekeeper.state.leases import PROCESS_MARK, Lease, LeaseStore
 
 log = logging.getLogger(__name__)
 
-# So many renewals may fail in a row before the lease runs out.
+# As many renewals may fail in a row before the lease expires.
 _BEATS_PER_LEASE = 6
 _PROC = Path("/proc")
-# Fields of /proc/PID/stat behind the name of the program (proc(5)): the 22nd is when the process began.
+# Field 22 of /proc/PID/stat is the start time (proc(5)); here fields are counted behind the program's name.
 _START_FIELD = 22 - 3
 
 
 class HeldLease:
-    """One lease that this process holds; threads may share it."""
+    """A lease that this process holds; threads may share it."""
 
     def __init__(self, leases: LeaseStore, lease: Lease, ttl_ms: int, clock: Clock) -> None:
         self._leases, self._lease, self._ttl_ms, self._clock = leases, lease, ttl_ms, clock
@@ -42,7 +42,7 @@ class HeldLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another holder was seen to have it."""
+        """Whether a renewal found that another run has taken it."""
         return self._lost is not None
 
     @property
@@ -51,11 +51,11 @@ class HeldLease:
         return self._ttl_ms / 1000 / _BEATS_PER_LEASE
 
     def require(self) -> None:
-        """Prolong the lease, before something that only its holder may do.
+        """Renew the lease, before something that only its holder may do.
 
         Raises:
-            LeaseLost: another one has taken it; what is lost stays lost.
-            StorageError: it cannot be prolonged, so nobody knows whose it is.
+            LeaseLost: another run has taken it; a lost lease stays lost.
+            StorageError: it cannot be renewed, so its holder is unknown.
         """
         with self._lock:
             if self._lost is not None:
@@ -67,7 +67,7 @@ class HeldLease:
                 raise
 
     def give_back(self) -> None:
-        """Release the lease; what cannot be released runs out by itself."""
+        """Release the lease; a failure is only logged, because the lease expires."""
         try:
             self._leases.release(self._lease)
         except StorageError as error:
@@ -76,14 +76,14 @@ class HeldLease:
 
 @contextmanager
 def kept_alive(held: HeldLease) -> Iterator[HeldLease]:
-    """Prolong a lease from a thread of its own while the block runs, and give it back at the end."""
+    """Renew a lease from a thread while the block runs, and release it at the end."""
     is_done = Event()
 
     def beat() -> None:
         while not is_done.wait(held.beat_s) and not held.is_lost:
             try:
                 held.require()
-            except (LeaseLost, StorageError) as error:  # found out again by whoever needs the lease
+            except (LeaseLost, StorageError) as error:  # the next require() raises it again
                 log.warning("a lease could not be prolonged: %s", error)
 
     heart = Thread(target=beat, name="icekeeper-lease", daemon=True)
@@ -97,9 +97,9 @@ def kept_alive(held: HeldLease) -> Iterator[HeldLease]:
 
 
 def holder_name(command: str, run_id: str) -> str:
-    """Who holds a lease, unlike any other; where the system tells it, with what shows that this process is dead.
+    """A unique name of this process as a holder: ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``.
 
-    For people it begins ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``.
+    On Linux it ends with a mark by which :func:`has_died` recognises that the process is dead.
     """
     name = f"{command} on {platform.node() or 'this machine'} (process {os.getpid()}, run {run_id[:8]})"
     place, start = _place(), _start(os.getpid())
@@ -107,10 +107,10 @@ def holder_name(command: str, run_id: str) -> str:
 
 
 def has_died(holder: str) -> bool:
-    """Whether a holder is a process of this boot and PID namespace that is not there any more.
+    """Whether a holder is a process of this boot and PID namespace that no longer runs.
 
-    Its number may be another process' by now, which began at another time.  Containers share host names and numbers, so
-    that nothing is known of a process in another namespace, nor of one on another machine.
+    Another process that has its number by now started at a different time.  Of processes in other namespaces or on
+    other machines nothing is known, because containers share host names and process numbers.
     """
     found = PROCESS_MARK.search(holder)
     if found is None or found["place"] != _place():
@@ -120,35 +120,35 @@ def has_died(holder: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # it is there, and another user's
+    except (OSError, OverflowError):  # it runs as another user
         pass
     start = _start(pid)
     return start is not None and start != found["start"]
 
 
 def of_the_living(lease: Lease | None) -> Lease | None:
-    """The lease that a store has found, ``None`` where its holder has died."""
+    """The lease that a store has found; ``None`` if its holder has died."""
     return None if lease is None or has_died(lease.holder) else lease
 
 
 def _place() -> str | None:
-    """The boot of this machine, and the namespaces that numbers and times of processes are of; ``None``: not known."""
+    """A digest of this boot and of the process's PID and time namespaces; ``None``: unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         pids = os.readlink(_PROC / "self/ns/pid")
-        # Kernels before 5.6 have no other times than the machine's.
+        # Kernels before 5.6 have no time namespaces.
         times = os.readlink(_PROC / "self/ns/time") if os.path.lexists(_PROC / "self/ns/time") else ""
-        is_ours = os.readlink(_PROC / "self") == str(os.getpid())  # and not what another namespace has mounted there
+        is_ours = os.readlink(_PROC / "self") == str(os.getpid())  # else /proc is mounted from another namespace
     except OSError:
         return None
     return sha256(f"{boot} {pids} {times}".encode()).hexdigest()[:16] if boot and is_ours else None
 
 
 def _start(pid: int) -> str | None:
-    """When a process began, in ticks since the boot; ``None``: not known."""
+    """When a process started, in ticks since the boot; ``None``: unknown."""
     try:
-        told = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = told.rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
     return fields[_START_FIELD] if len(fields) > _START_FIELD else None

@@ -1,5 +1,11 @@
-"""Which table a record in the state is about (rule: table-identity-is-its-uuid), and the address of the state
-itself."""
+"""The identity of a table in the state (rule: table-identity-is-its-uuid), and the address of the state itself.
+
+A table is identified by its UUID.  Its names are only shown to people: records filed under a name would be lost, and
+with them what they protect, after a rename, in a second catalog, or with another case or another spelling of the
+warehouse.  But copies of a table share its UUID, and anybody who writes a table's metadata chooses its UUID.  So only
+records that keep files from deletion are filed under the UUID alone.  All others, leases among them, are filed under
+UUID and location.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +19,22 @@ from urllib.parse import parse_qsl, urlsplit
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 
-# Which table a record in the state is about (rule: table-identity-is-its-uuid).
-#
-# A table is identified by its UUID, whatever catalogs call it and wherever it has moved.  Names are only shown to
-# people: if records were filed under them, a rename, a second catalog, another case or another spelling of the
-# warehouse would lose what they protect.  Copies of a table share its UUID, and whoever writes a table's metadata
-# chooses its UUID.  So only records that spare files are filed under the UUID alone; all others, leases among them,
-# under UUID and location.
-
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """The lasting identity of a table: one that is dropped and created again under its name has another UUID.
+    """The lasting identity of a table; a table that is dropped and created again has another UUID.
 
-    Two unequal objects may be the same table: ask :meth:`is_same_table`.
+    Unequal objects may be the same table: compare with :meth:`is_same_table`.
     """
 
     catalog: str
-    """The catalog's name; only shown to people, like the two fields that follow."""
+    """The catalog's name; only shown to people, as are ``warehouse`` and ``table``."""
     warehouse: str
     table: TableName
     uuid: str
-    """In lower case; empty for v1 tables without one."""
+    """In lower case; empty for v1 tables without a UUID."""
     location: str = ""
-    """The table's location, normalised; empty where nobody has read the table."""
+    """The table's location, normalised; empty if the table was never read."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uuid", self.uuid.strip().lower())
@@ -48,34 +46,33 @@ class TableIdentity:
 
     @property
     def key(self) -> str:
-        """The key of pins and staged loads, which only spare files: the UUID, for a table without one its place."""
+        """The key of pins and staged loads, which keep files from deletion: the UUID, or ``place`` without a UUID."""
         return self.uuid or self.place
 
     @property
     def lease_key(self) -> str:
-        """The key of the table's lease: UUID and location (rule: copied-uuids-hold-up-nobody).
+        """The key of the table's lease: UUID and place (rule: copied-uuids-hold-up-nobody).
 
-        As JSON, so that no UUID reads like the name of a slot, and none runs into a location.
+        As JSON, so that no UUID equals the name of a slot, and the two parts cannot be confused.
         """
         return _text(self.uuid, self.place)
 
     @property
     def place(self) -> str:
-        """What tells this copy of the table from others: its location, and the names of a table that nobody read."""
+        """Distinguishes copies of a table: the location, or the names if the table was never read."""
         return self.location or self.spelling
 
     @property
     def copy(self) -> tuple[str, str]:
-        """UUID and location, which no other copy of the table shares."""
+        """UUID and location, unique per copy of a table."""
         return self.uuid, self.location
 
     def is_same_table(self, other: TableIdentity) -> bool:
-        """Whether both are the same table, or copies of one."""
+        """Whether both are the same table, or copies of it."""
         return self.key == other.key
 
     def is_same_copy(self, other: TableIdentity) -> bool:
-        """Whether both are the same copy of the same table, whatever catalogs call it
-        (rule: copied-uuids-hold-up-nobody)."""
+        """Whether both are the same copy of a table, under any name (rule: copied-uuids-hold-up-nobody)."""
         return self.lease_key == other.lease_key
 
 
@@ -83,9 +80,8 @@ def _text(*parts: str) -> str:
     return json.dumps(parts, ensure_ascii=False)
 
 
-# The address of the state in ``ICEKEEPER_STATE``: a path on this machine, or the DynamoDB table of a fleet.
-
 STATE_VARIABLE = "ICEKEEPER_STATE"
+"""The environment variable with the address of the state: a path, or the DynamoDB table of a fleet."""
 _SCHEME = "dynamodb"
 _HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 # Amazon DynamoDB Developer Guide, "Naming rules".
@@ -95,23 +91,23 @@ _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """A DynamoDB table; what is ``None`` comes from boto3's own settings."""
+    """A DynamoDB table; boto3's own settings apply to a field that is ``None``."""
 
     name: str
     region: str | None = None
     endpoint: str | None = None
     profile: str | None = None
-    """Of AWS's configuration."""
+    """A profile of the AWS configuration."""
 
 
 def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
-    """The DynamoDB table that the environment names, ``None`` when the state is a file.
+    """The DynamoDB table that the environment names; ``None`` if the state is a file.
 
     Raises:
         PolicyError: the address is malformed.
     """
     text = environment.get(STATE_VARIABLE, "")
-    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # as a path it would be a new, empty file
+    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # else a mistyped address would be a new, empty file
         return None
     try:
         parts = urlsplit(text)
@@ -135,10 +131,10 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
 
 
 def state_path(environment: Mapping[str, str]) -> Path:
-    """The file that the state lives in: ``ICEKEEPER_STATE``, else ``icekeeper/state.db`` in the user's state folder.
+    """The state file: ``ICEKEEPER_STATE``, else ``icekeeper/state.db`` in the user's state folder.
 
-    The state folder is ``$XDG_STATE_HOME`` or ``~/.local/state`` (XDG Base Directory Specification, by which a
-    relative ``XDG_STATE_HOME`` is invalid and ignored).
+    The state folder is ``$XDG_STATE_HOME`` or ``~/.local/state``; a relative ``XDG_STATE_HOME`` is ignored
+    (XDG Base Directory Specification).
     """
     if explicit := environment.get(STATE_VARIABLE):
         return Path(explicit).expanduser()

@@ -1,4 +1,14 @@
-"""Leases (rule: one-lease-holder), slots for passes at once, and the mark of a scheduled detection (pure)."""
+"""Leases, slots and the mark of a scheduled detection (pure).
+
+A lease says which run may maintain a table (rule: one-lease-holder).  It is a time stamp that is written conditionally:
+a run that finds it free or expired writes its own, and of several runs only one succeeds.  The store's expiry of items
+(DynamoDB's TTL, which may be days late) only removes old items; it never decides who holds a lease.
+
+A slot is a lease without a table; slots limit how many tables are maintained at once over all runs that share a state
+(``max_concurrent_jobs``).  Each pass of a scheduled run takes one, so the limit also holds for overlapping runs and
+processes (rule: overlapping-runs-share-slots).  The slot of a killed process expires.  A pass that a person starts
+takes no slot.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +19,11 @@ from typing import Protocol
 from icekeeper.errors import LeaseHeld, LeaseLost
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 
-# Leases: which run may maintain a table (rule: one-lease-holder); what a store of leases does, and the rules that every
-# one keeps.
-#
-# A lease is a time stamp that is written on a condition: a run that finds it free or expired writes its own, and of
-# several runs only one succeeds.  The store's own expiry of items (DynamoDB's TTL comes up to days late) only removes
-# old items and decides nothing.
-
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
-"""No lease lasts longer: one that seems to was taken by a clock that was ahead, and bars nobody
+"""A lease with more time left was taken by a clock that was ahead, and is ignored
 (rule: future-records-bar-nothing)."""
 PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
-"""Ends the name of a holder that is a process: where it runs, and when it began there."""
+"""The end of a process's name as a holder: where it runs, and when it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +40,24 @@ class Lease:
     """The table's name as its holder knows it, for messages."""
 
     def holds_at(self, now_ms: int) -> bool:
-        """Whether it bars others at ``now_ms``: it has not run out, and was not taken by a clock that was ahead."""
+        """Whether it keeps others out at ``now_ms``: it has not expired, and no clock that was ahead wrote it."""
         return now_ms < self.expires_ms <= now_ms + LONGEST_LEASE_MS
 
     @property
     def who(self) -> str:
-        """Its holder, for people."""
+        """The holder, for people."""
         found = PROCESS_MARK.search(self.holder)
         return self.holder if found is None else self.holder[: found.start("mark")]
 
 
 class LeaseStore(Protocol):
-    """Every method is atomic, across processes and machines; each raises StorageError when the store fails.
+    """Every method is atomic, also across machines; each raises StorageError when the store fails.
 
-    ``now_ms`` is the caller's time.  A store with a clock of its own corrects it by the difference, so that all its
-    users go by one clock.
+    ``now_ms`` is the caller's time.  A store with a clock of its own corrects it, so that all users share one clock.
     """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
-        """Take a lease that is free or expired; for its holder, prolong it (never shorten it).
+        """Take a lease that is free or expired; if ``holder`` has it already, prolong it (never shorten it).
 
         Raises:
             LeaseHeld: another holder has it; the message says who and until when.
@@ -63,7 +65,7 @@ class LeaseStore(Protocol):
         ...
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        """Prolong a lease that is still its holder's, also when it has expired and nobody took it.
+        """Prolong a lease, also one that has expired, unless another holder took it.
 
         Raises:
             LeaseLost: another holder has it, or it was released.
@@ -71,16 +73,16 @@ class LeaseStore(Protocol):
         ...
 
     def release(self, lease: Lease) -> bool:
-        """Give a lease up; false when its holder no longer had it."""
+        """Give a lease up; false if its holder no longer had it."""
         ...
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        """The lease that holds at ``now_ms``, ``None`` when there is none."""
+        """The lease that holds at ``now_ms``; ``None`` if there is none."""
         ...
 
 
 def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
-    """The lease to write when ``wanted`` is asked for and ``found`` is there; for its holder it is never shortened.
+    """The lease to write for :meth:`LeaseStore.acquire`; ``found`` is the stored one.
 
     Raises:
         LeaseHeld: another holder has it.
@@ -95,50 +97,37 @@ def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
 
 
 def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Lease:
-    """The lease to write when its holder renews it, also when it has expired and nobody took it.
+    """The lease to write for :meth:`LeaseStore.renew`; ``found`` is the stored one.
 
     Raises:
         LeaseLost: another holder has it, or it was released.
     """
     if found is None or found.holder != lease.holder:
-        raise _lease_lost(lease, None if found is None else found.who)
+        now = "it was released" if found is None else f"{found.who} took it"
+        raise LeaseLost(f"the lease of {lease.who} on {lease.name or lease.key} is lost: {now}")
     return _longer(replace(found, expires_ms=expires_ms), found)
 
 
-def _longer(one: Lease, other: Lease) -> Lease:
-    """``other`` is the one that is there, which a clock that was ahead may have written."""
-    if other.expires_ms > one.expires_ms + LONGEST_LEASE_MS:
-        return one
-    return max(one, other, key=lambda lease: lease.expires_ms)
+def _longer(wanted: Lease, stored: Lease) -> Lease:
+    if stored.expires_ms > wanted.expires_ms + LONGEST_LEASE_MS:  # a clock that was ahead wrote it
+        return wanted
+    return max(wanted, stored, key=lambda lease: lease.expires_ms)
 
 
 def lease_held(lease: Lease) -> LeaseHeld:
-    """The error for a run that wants a lease which another one has; it says who has it and until when."""
-    return LeaseHeld(f"{_what(lease)} is leased by {lease.who} until {iso_utc(lease.expires_ms)}")
+    """The error for a run that wants a lease of another holder."""
+    return LeaseHeld(f"{lease.name or lease.key} is leased by {lease.who} until {iso_utc(lease.expires_ms)}")
 
-
-def _lease_lost(lease: Lease, holder: str | None) -> LeaseLost:
-    """The error for the former holder of a lease, which ``holder`` has now, or nobody."""
-    now = "it was released" if holder is None else f"{holder} took it"
-    return LeaseLost(f"the lease of {lease.who} on {_what(lease)} is lost: {now}")
-
-
-def _what(lease: Lease) -> str:
-    """A table by its name, everything else by its key."""
-    return lease.name or lease.key
-
-
-# Whether anything looks for requests on a schedule: each scheduled detection leaves a mark that runs out by itself.
-#
-# The mark is a lease that all of them share, so it needs no store of its own.
 
 SEEN_FOR_HOURS = 25
-"""So long after a detection another one is expected; long enough for a schedule that runs once a day."""
+"""How long after a detection the next one is expected; enough for a schedule that runs once a day."""
 _KEY = "schedule"
 
 
 def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> None:
-    """Leave the mark; ``interval_ms`` is the time until the next detection, where that is known.
+    """Record that a scheduled detection ran: requests are served.  The mark is a lease that all detections share.
+
+    ``interval_ms`` is the time until the next detection, if known.
 
     Raises:
         StorageError: the state does not answer.
@@ -148,7 +137,7 @@ def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> 
 
 
 def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
-    """Whether a detection has left a mark that has not run out.
+    """Whether a detection has left a mark that has not expired.
 
     Raises:
         StorageError: the state does not answer.
@@ -156,20 +145,13 @@ def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
     return leases.current(_KEY, now_ms=now_ms) is not None
 
 
-# Slots: how many tables are maintained at once over all runs that share a state (``max_concurrent_jobs``).
-#
-# A slot is a lease without a table.  A pass of a scheduled run takes one of as many as the deployment allows, so the
-# limit holds also over runs and processes that overlap (rule: overlapping-runs-share-slots); the slot of one that was
-# killed runs out.  A pass that a person starts takes none.
-
-
 def slot_keys(limit: int) -> list[str]:
-    """The keys of the leases that stand for ``limit`` slots."""
+    """The lease keys of ``limit`` slots."""
     return [f"slot-{number}" for number in range(1, limit + 1)]
 
 
 def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
-    """The slot that a holder has, ``None`` when it has none.
+    """The slot of a holder; ``None`` if it has none.
 
     Raises:
         StorageError: the state does not answer.
@@ -179,7 +161,7 @@ def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Le
 
 
 def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
-    """How many of the slots are taken.
+    """How many slots are taken.
 
     Raises:
         StorageError: the state does not answer.
@@ -188,7 +170,7 @@ def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
 
 
 def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_ms: int) -> Lease:
-    """Take a free slot; for its holder, prolong the one that it has.
+    """Take a free slot; if the holder has one already, prolong it.
 
     Raises:
         LeaseHeld: all are taken.

@@ -1,4 +1,4 @@
-"""Opens the state store that the environment names: a file of this machine, or the table that a fleet shares."""
+"""Opens the state store that the environment names: a local file, or a DynamoDB table that a fleet shares."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from icekeeper.state.store import StateStore
 def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.
 
-    The first use creates a missing file, but never a missing DynamoDB table, nor the folder of a file that the variable
-    names: it may be a volume that is not mounted, with the pins that protect files
-    (rule: never-create-named-state-folders).
+    The first use creates a missing file.  A missing DynamoDB table is never created, nor is the folder of a file that
+    the variable names: it may be a volume that is not mounted, and hold pins (rule: never-create-named-state-folders).
 
     Raises:
         PolicyError: the variable is malformed, or no region is known.
@@ -23,7 +22,7 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
     """
     address = parse_address(environment)
     if address is None:
-        from icekeeper.state.sqlite.store import SqliteStateStore  # which a function never needs
+        from icekeeper.state.sqlite.store import SqliteStateStore  # functions never need it
 
         path = state_path(environment)
         if environment.get(STATE_VARIABLE) and not path.parent.exists():
@@ -33,13 +32,13 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
             )
         return SqliteStateStore(path)
     from icekeeper.state.dynamodb.store import DynamoStateStore
-    from icekeeper.state.dynamodb.table import open_table  # with boto3, which a file does not need
+    from icekeeper.state.dynamodb.table import open_table  # imports boto3, which a state file does not need
 
     return DynamoStateStore(open_table(address))
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """The folder of this machine for files beside the state, also when the state itself is a DynamoDB table.
+    """The local folder for files beside the state, also if the state itself is a DynamoDB table.
 
     Raises:
         PolicyError: the address of the state is malformed.

@@ -1,4 +1,9 @@
-"""What Icekeeper remembers between passes, record by record, and the interface of a state store."""
+"""The records that Icekeeper keeps between passes, and the interface of a state store.
+
+There are two stores: a SQLite file for one machine, and a DynamoDB table for a fleet.  One contract suite tests both.
+Every method of a store may be called from several threads and processes at once, and raises StorageError when the store
+cannot be read or written.  Times are epoch milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +23,28 @@ from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import LeaseStore
 
-# What a scan remembers of its tables, gathered and written many tables at a time (rule: protection-is-written-at-once).
-#
-# A write waits for the disk or for an answer, and one for each of ten thousand tables costs more than all that a scan
-# decides.  So this is for what a scan finds out again where it is lost, and for nothing that protects a table.
-
 Record = TypeVar("Record")
 
-# Eight requests to DynamoDB, or a commit to SQLite that takes no longer than one of a single row.
+# Eight requests to DynamoDB, or one SQLite transaction, which takes as long as one for a single row.
 _AT_ONCE = 200
 
 
 class Gathered(Generic[Record]):
-    """Records of several threads; those that no :meth:`write_rest` has followed are lost with the process."""
+    """Collects records of several threads and writes many at a time.
+
+    One write for each of ten thousand tables would cost more than the rest of a scan.  Records that are not written yet
+    are lost with the process.  So this is only for what the next scan finds again, never for what protects a table
+    (rule: protection-is-written-at-once).
+    """
 
     def __init__(self, write: Callable[[Sequence[Record]], None]) -> None:
-        """``write`` is called with some records at a time, by whoever adds the last of them."""
+        """The thread that completes a batch calls ``write`` with it."""
         self._write = write
         self._lock = Lock()
         self._waiting: list[Record] = []
 
     def add(self, record: Record) -> None:
-        """Keep a record, and write those that have gathered if they are enough; raises what ``write`` raises."""
+        """Add a record, and write the batch if it is complete; raises what ``write`` raises."""
         with self._lock:
             self._waiting.append(record)
             is_enough = len(self._waiting) >= _AT_ONCE
@@ -47,31 +52,25 @@ class Gathered(Generic[Record]):
             self.write_rest()
 
     def write_rest(self) -> None:
-        """Write what has gathered; raises what ``write`` raises, and then these records are lost."""
+        """Write the records that are left; raises what ``write`` raises, and then they are lost."""
         with self._lock:
             taken, self._waiting = self._waiting, []
         if taken:
             self._write(taken)
 
 
-# The record of an operation that has nothing more to do at a snapshot.
-#
-# Detection counts what came since (:mod:`icekeeper.detection.look_again`).  The record is kept as JSON; one that cannot
-# be read counts as none, so that a pass looks once more.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSince:
-    """When and where an operation had nothing more to do."""
+    """When and at which snapshot an operation had nothing to do; detection counts what came since."""
 
     snapshot_id: int
-    """The head that was planned on, or the one that the operation left."""
+    """The head that was planned on, or the head after the operation."""
     table_digest: str
-    """That of the table then (:mod:`icekeeper.metadata.document`)."""
+    """The table's digest then (:mod:`icekeeper.metadata.document`)."""
     looked_ms: int
-    """When it was planned, in epoch milliseconds."""
+    """When the operation was planned."""
     run_id: str | None = None
-    """A run whose own rewrites after that snapshot bring nothing new."""
+    """Rewrites of this run after that snapshot do not count as changes."""
 
 
 def idle_since_text(records: Mapping[str, IdleSince]) -> str:
@@ -80,7 +79,7 @@ def idle_since_text(records: Mapping[str, IdleSince]) -> str:
 
 
 def read_idle_since(text: str | None) -> dict[str, IdleSince]:
-    """What :func:`idle_since_text` wrote, without what cannot be read."""
+    """Parse the text of :func:`idle_since_text`; a malformed record counts as none, so that a pass looks again."""
     try:
         found = json.loads(text or "{}")
         records = {str(name): _record(one) for name, one in found.items()}
@@ -101,12 +100,9 @@ def _record(values: Any) -> IdleSince | None:
         return None
 
 
-# Lake stats: how every table looked when last seen, maintained or not.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeStats:
-    """One table's health: counters by metric name (``lake_data_files``, …) and warnings by kind, in words."""
+    """The health of a table when last seen: counters by metric name (``lake_data_files``, …), and warnings."""
 
     identity: TableIdentity
     observed_ms: int
@@ -115,64 +111,53 @@ class LakeStats:
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Kind (``delete_debt``, ``manifest_sprawl``, …) → the sentence for people."""
     policy: Mapping[str, object] = field(default_factory=dict)
-    """The settings in force that are not the defaults: key → ``{"source": …, "value": …}``, as JSON."""
+    """The settings that differ from the defaults: key → ``{"source": …, "value": …}``, as JSON."""
 
 
 class LakeStatsStore(Protocol):
-    """Each method raises StorageError when the store fails."""
+    """The health of every table that was ever seen, maintained or not."""
 
     def record(self, *stats: LakeStats) -> None:
-        """Replace the stats of these tables; when that fails, those of some may be replaced."""
+        """Replace the stats of these tables; on an error, some may be replaced."""
         ...
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None: ...
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
-        """The stats of every table of a catalog that was ever seen, ordered by name; read in few requests."""
+        """The stats of all tables of a catalog, ordered by name; uses few requests."""
         ...
 
-    def forget(self, identity: TableIdentity) -> None:
-        """Remove the stats of a table that is gone."""
-        ...
-
-
-# Lists of files that a run is going to delete, so that a later run can finish after a crash.
-#
-# A list is written before the commit that unreferences its files.  It is a hint and no permission: the run that
-# finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes
-# (rule: record-deletions-before-commit).
+    def forget(self, identity: TableIdentity) -> None: ...
 
 
 class PendingDeletionStore(Protocol):
-    """The part of a state store for unfinished deletions; :class:`StateStore` says how its methods fail."""
+    """Lists of files that a run is going to delete, so that a later run can finish after a crash.
+
+    A list is written before the commit that unreferences its files.  It does not allow a deletion: the run that
+    finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes
+    (rule: record-deletions-before-commit).
+    """
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        """Record the files of one list, replacing what was recorded under its name.
-
-        When the call fails, part of the files may be recorded.
-        """
+        """Record the files of a list, replacing the list of this name; on an error, some may be recorded."""
         ...
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The names of the lists that are not forgotten, in order."""
+        """The names of the lists, in order."""
         ...
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        """The files of one list, some at a time, in the order of their recording."""
+        """The files of a list in batches, in the order in which they were recorded."""
         ...
 
     def forget(self, identity: TableIdentity, name: str) -> None:
-        """Remove a list, if it is there."""
+        """Remove a list, if there is one."""
         ...
-
-
-# The quarantine ledger: how often passes over a table saw each orphan (``orphan_min_sightings``)
-# (rule: limit-orphans-per-sweep).
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """How often an orphan was seen, since when (epoch milliseconds), and by which run last."""
+    """How often an orphan was seen, since when, and by which run last."""
 
     path: str
     count: int
@@ -181,47 +166,44 @@ class Sighting:
 
 
 class QuarantineLedger(Protocol):
-    """Entries by table and path; each method raises StorageError when the store cannot be used.
+    """How often passes over a table saw each orphan (``orphan_min_sightings``) (rule: limit-orphans-per-sweep).
 
-    Paths come in millions: they are streamed, and a store writes them in batches.
+    There may be millions of paths: they are streamed, and a store writes them in batches.
     """
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        """Count one sighting of each path; a run that sees a path again is not counted twice."""
+        """Count one sighting of each path; repeated sightings of one run count once."""
         ...
 
     def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
-        """In how many other runs than this one each path was seen; paths never seen are left out."""
+        """In how many runs other than this one each path was seen, without paths that were never seen."""
         ...
 
     def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        """Drop every entry that this run did not see: the file is no orphan any more, or gone."""
+        """Remove all entries that this run did not see: the file is not an orphan any more, or is gone."""
         ...
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        """Drop the entries of paths, which were deleted."""
+        """Remove the entries of deleted paths."""
         ...
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        """Every entry of a table, by path."""
+        """All entries of a table, by path."""
         ...
 
 
-# Requests for a pass outside the schedule: at most one per copy of a table, a new one replaces it
-# (rule: one-request-one-claim).
-
 MAX_SETTINGS = 16 * 1024
-"""Bytes of a request's settings as JSON text; failures take most of a payload when there are any
+"""Bytes of a request's settings as JSON text: failures need most of a payload
 (platform: step-functions-payload-limit)."""
-# Names in Glue and S3 Tables have at most 255 characters a level, of which Iceberg knows many.
+# A level of a name has at most 255 characters in Glue and S3 Tables; Iceberg allows many levels.
 _LONGEST_NAME = 4096
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, in epoch milliseconds: no later time can be shown."""
+"""The end of the year 9999 in epoch milliseconds; Python cannot show a later time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceRequest:
-    """Somebody wants a pass over a table; ``settings`` hold for that pass only (``operations`` among them)."""
+    """A request for a pass outside the schedule; ``settings`` (``operations`` among them) are for that pass only."""
 
     identity: TableIdentity
     requested_ms: int
@@ -229,30 +211,29 @@ class MaintenanceRequest:
 
 
 class RequestStore(Protocol):
-    """Every method is atomic; each raises StorageError when the store fails."""
+    """At most one pending request per copy of a table (rule: one-request-one-claim); every method is atomic."""
 
     def file(self, request: MaintenanceRequest) -> None:
-        """Record a request, replacing the one that is pending for the table."""
+        """Record a request, replacing the table's pending one."""
         ...
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        """The requests of all catalogs that no pass has claimed, oldest first.
+        """The unclaimed requests of all catalogs, oldest first.
 
-        A record that :func:`stored_request` does not understand is passed over, with a line in the log
-        (rule: skip-malformed-requests).
+        A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
         """
         ...
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        """Remove this very request; false when it was claimed already, or replaced by a newer one, which stays."""
+        """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
         ...
 
 
 def requested_table(text: str) -> TableName:
-    """The name of a table as a request gives it.
+    """Parse the table name of a request.
 
     Raises:
-        ValueError: it is no table name, longer than 4,096 characters, or has characters that do not print.
+        ValueError: it is not a table name, is longer than 4,096 characters, or has characters that do not print.
     """
     if len(text) > _LONGEST_NAME:
         raise ValueError(f"a table name of {len(text)} characters is longer than {_LONGEST_NAME}")
@@ -262,10 +243,10 @@ def requested_table(text: str) -> TableName:
 
 
 def stored_request(record: Mapping[str, object], is_filed_under: Callable[[str], bool]) -> MaintenanceRequest:
-    """The request of a record: its fields by the names of the state table's attributes.
+    """The request of a record, whose fields are named as the attributes in the state table.
 
-    Whoever may ask for a pass can write any record.  So each value is checked, and the record must be filed under a key
-    of its table: a request that its claim does not find would be served for ever.
+    Anybody who may request a pass can write any record.  So each value is checked, and the record must be filed under
+    the key of its table: a request that ``claim`` does not find would be served forever.
 
     Raises:
         ValueError: the record is not as :meth:`RequestStore.file` writes it; the message says how.
@@ -288,7 +269,7 @@ def _text(record: Mapping[str, object], name: str) -> str:
         raise ValueError(f"its {name} is no text")
     if name != "settings" and len(value) > _LONGEST_NAME:
         raise ValueError(f"its {name} is longer than {_LONGEST_NAME} characters")
-    value.encode()  # a lone surrogate fits no key and no file
+    value.encode()  # raises for a lone surrogate, which no key or file can hold
     return value
 
 
@@ -308,38 +289,34 @@ def _settings(text: str) -> dict[str, str]:
     return found
 
 
-# When each named schedule of a table last ran: one record per copy of the table and schedule
-# (rule: table-identity-is-its-uuid).
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRun:
-    """The last turn of a schedule in which no operation failed; times in epoch milliseconds."""
+    """The last run of a schedule in which no operation failed."""
 
     schedule: str
-    """A name that begins with ``#`` is none of a policy: the last sweep for orphans, for example."""
+    """A name that starts with ``#`` is not from a policy: for example, the last sweep for orphans."""
     counted_ms: int
-    """From when the next turn is counted: it is due one interval later."""
+    """The next run is due one interval after this time."""
     finished_ms: int
     snapshot_id: int | None
-    """The head before the turn."""
+    """The head before the run."""
     fingerprint: str
-    """Digest of the settings that held for it."""
+    """Digest of its settings."""
     idle: bool
     """Whether it found nothing to do."""
 
 
 class ScheduleStore(Protocol):
-    """Each method raises StorageError when the store fails."""
+    """When each schedule of a copy of a table last ran (rule: table-identity-is-its-uuid)."""
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        """Replace the schedule's record, also one that a clock which was ahead has left."""
+        """Replace the schedule's record, also one with a later time: a clock that was ahead has written it."""
         ...
 
     def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
-        """As :meth:`record`, of many tables; of two for one table and schedule the last stays.
+        """As :meth:`record`, for many tables; of several for one table and schedule the last is kept.
 
-        When that fails, some may be recorded.
+        On an error, some may be recorded.
         """
         ...
 
@@ -348,21 +325,15 @@ class ScheduleStore(Protocol):
         ...
 
 
-# Staged loads: files that a writer puts into a table's location before a commit names them, and how the load ended.
-#
-# As in Modak, staged files awaiting adoption must never be deleted (rule: staged-files-stay).  Files of failed loads
-# are deleted as the record names them, never by listing (rule: clean-failed-loads-from-record).
-
-
 class LoadOrigin(StrEnum):
-    """Who wrote the files: a user's load, or a rewrite of Icekeeper's."""
+    """Who wrote the files: a user's load, or a rewrite of Icekeeper."""
 
     USER = "user"
     JOB = "job"
 
 
 class LoadState(StrEnum):
-    """``pending``: a commit may name the files any time; ``adopted``: one has; ``failed``: none will."""
+    """``pending``: a commit may still add the files; ``adopted``: one has; ``failed``: none will."""
 
     PENDING = "pending"
     ADOPTED = "adopted"
@@ -371,12 +342,12 @@ class LoadState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedLoad:
-    """The record of one load; its files, which may be very many, are asked for separately.
+    """The record of one load: files that a writer puts into a table's location before a commit adds them.
 
-    A job's files are recorded before they are written: an entry is a path, or stands for the files of all attempts at a
-    task (``icekeeper.storage.paths``).
+    The files are read separately, because there may be very many.  A job's files are recorded before they are written:
+    an entry is a path, or stands for the files of all attempts of a task (``icekeeper.storage.paths``).
 
-    ``name`` is unique per table.  Times are epoch milliseconds; ``changed_ms`` is when state or files last changed.
+    ``name`` is unique per table; ``changed_ms`` is when state or files last changed.
     """
 
     identity: TableIdentity
@@ -384,10 +355,10 @@ class StagedLoad:
     origin: LoadOrigin = LoadOrigin.USER
     state: LoadState = LoadState.PENDING
     prefixes: tuple[str, ...] = ()
-    """Folders whose files are all of this load."""
+    """Folders whose files all belong to this load."""
     changed_ms: int
     expires_ms: int | None = None
-    """Of a rewrite: it counts as dead unless it prolongs its record before this moment; ``None`` for users' loads."""
+    """When a rewrite counts as dead unless it prolongs its record; ``None`` for users' loads."""
     file_count: int = 0
 
     def is_protected(self, now_ms: int) -> bool:
@@ -399,136 +370,128 @@ class StagedLoad:
         return self.state is LoadState.PENDING and self.expires_ms is not None and now_ms >= self.expires_ms
 
     def can_be_cleaned(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether it failed at least ``grace_ms`` ago; a clock that was set back makes it younger, which is safe."""
+        """Whether it failed at least ``grace_ms`` ago; after a clock was set back it seems younger, which is safe."""
         since = self.failed_since(now_ms)
         return since is not None and now_ms - since >= grace_ms
 
     def failed_since(self, now_ms: int) -> int | None:
-        """The epoch millisecond at which it failed, or a dead job expired; ``None`` when neither is so."""
+        """When it failed, or expired as a dead job; ``None`` if neither."""
         if self.state is LoadState.FAILED:
             return self.changed_ms
         return self.expires_ms if self.is_dead(now_ms) else None
 
 
 class StagingStore(Protocol):
-    """The part of a state store for staged loads; :class:`StateStore` says how its methods fail."""
+    """As in Modak, staged files that await adoption must never be deleted (rule: staged-files-stay).
+
+    Files of failed loads are deleted by their record, never by listing (rule: clean-failed-loads-from-record).
+    """
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        """Record a load, or add to the one of its name: everything but its files is replaced, files are added.
+        """Record a load, or change the one of its name: files are added, everything else is replaced.
 
-        Returns the record as it is now.  When the call fails, part of the files may be recorded: they are protected.
+        Returns the record as it is now.  On an error, some files may be recorded: they are protected.
         """
         ...
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        """Every load of a table that is not forgotten, ordered by name."""
+        """All loads of a table, ordered by name."""
         ...
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        """The files of one load, some at a time, in the order of their recording."""
+        """The files of a load in batches, in the order in which they were recorded."""
         ...
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
-        """Replace state and times of a record, if it is still as in ``before``; else return false."""
+        """Replace state and times of a record if it still equals ``before``; else return false."""
         ...
 
     def forget(self, load: StagedLoad) -> bool:
-        """Remove a record and its list of files, if it is still as in ``load``; else return false."""
+        """Remove a record and its files if it still equals ``load``; else return false."""
         ...
 
 
-# Data and delete files that a pass could not read, so that the next ones leave them alone for a while
-# (rule: retry-unreadable-files-weekly).
-
 RETRY_MS = 7 * 24 * HOUR_MS
-"""After so long a file is tried again: somebody may have restored it."""
+"""After this time an unreadable file is tried again: somebody may have restored it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableFile:
-    """A file that was not found, or could not be read as rows of the table.  Never one whose store failed."""
+    """A data or delete file that was not found or could not be read as rows; never one whose store failed."""
 
     path: str
     why: str
     """A sentence that names the file."""
     schema_digest: str
-    """That of the schema and name mapping it was read by (:func:`icekeeper.metadata.document.schema_digest`)."""
+    """Digest of the schema and name mapping (:func:`icekeeper.metadata.document.schema_digest`) of the attempt."""
     tried_ms: int
-    """When, in epoch milliseconds."""
 
     def waits(self, schema_digest: str, now_ms: int) -> bool:
-        """Whether it is not yet to be tried again: not within a week, unless it would be read otherwise now."""
+        """Whether it must not be tried again yet: for a week, unless schema or name mapping changed."""
         return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
 
 
 class UnreadableFileStore(Protocol):
-    """Files by copy of a table and path; each method raises StorageError when the store fails."""
+    """Files that passes could not read and skip for a week, by table copy (rule: retry-unreadable-files-weekly)."""
 
     def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
-        """Add these files, which have different paths, replacing those known by the same paths."""
+        """Add files, whose paths must differ, replacing records of the same paths."""
         ...
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        """The files of one copy of a table, by path, in the order of the paths."""
+        """The files of one copy of a table by path, ordered by path."""
         ...
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        """Remove files, as far as they are known."""
+        """Remove the records of these paths that exist."""
         ...
-
-
-# What the deployment used that AWS bills, hour by hour; ``icekeeper cost`` makes a month's bill of it.
 
 
 @dataclass(frozen=True, slots=True)
 class HourOfUse:
-    """What was used within one hour, by all functions and jobs."""
+    """What all functions and jobs used within one hour."""
 
     hour: str
-    """Its beginning in UTC: ``2026-11-22T15``."""
+    """Its start in UTC: ``2026-11-22T15``."""
     amounts: Mapping[str, int]
     """By the values of :class:`icekeeper.machine.metering.Amount`."""
     metrics: frozenset[str] = frozenset()
-    """The names of CloudWatch's metrics without a table that were written; each is billed once an hour."""
+    """The names of the CloudWatch metrics without a table that were written; each is billed once an hour."""
 
 
 class UsageStore(Protocol):
-    """Each method raises StorageError when the store fails."""
+    """What the deployment used that AWS bills, hour by hour, for ``icekeeper cost``."""
 
     def add(self, used: HourOfUse) -> None:
-        """Add to what is recorded of the hour; several processes may do so at once."""
+        """Add to the record of the hour; several processes may do so at once."""
         ...
 
     def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
-        """The hours from ``first`` to ``last``, both included, in which something was used; in order."""
+        """The recorded hours from ``first`` to ``last``, both included, in order."""
         ...
 
 
 def hour_of(time_ms: int) -> str:
-    """The hour that a time (epoch milliseconds) lies in."""
+    """The hour of a time, as in :attr:`HourOfUse.hour`."""
     return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H")
 
 
 def hours_between(first: str, last: str) -> int:
-    """How many hours after one hour another one begins."""
+    """How many hours ``last`` is after ``first``."""
     begin, end = (datetime.strptime(f"{hour}+0000", "%Y-%m-%dT%H%z") for hour in (first, last))
     return int((end - begin).total_seconds()) // 3600
 
 
-# What Icekeeper remembers between passes: the journal, pins, staged loads, and what the last pass found.
-#
-# There are two stores: a SQLite file on a laptop, a shared DynamoDB table in a fleet; one contract suite tests both.
-
 UNTIL_REMOVED_MS = 253_402_300_799_000
-"""The end of a pin that only a person removes: the last second of the year 9999."""
+"""The expiry of a pin that only a person removes: the last second of the year 9999."""
 OVERLAP_MS = 24 * HOUR_MS
-"""Passes whose reports cross end within this time; one recorded later still is of a clock that was ahead
-(rule: future-records-bar-nothing)."""
+"""Concurrent passes may report in another order than they ended, within this time.  A record that is later by more is
+from a clock that was ahead (rule: future-records-bar-nothing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """One pass in the journal; times in epoch milliseconds, ``status`` and ``summary`` as the pass reported them."""
+    """One pass in the journal, with ``status`` and ``summary`` as the pass reported them."""
 
     identity: TableIdentity
     run_id: str
@@ -541,8 +504,8 @@ class PassRecord:
 
 
 class PinKind(StrEnum):
-    """Who holds a pin: a reader who asked for it, a rewrite while it runs, or a branch or tag that a catalog dropped
-    together with its snapshot."""
+    """Why a pin exists: a reader requested it, a rewrite runs, or a catalog dropped a branch or tag together with its
+    snapshot."""
 
     READER = "reader"
     JOB = "job"
@@ -551,10 +514,7 @@ class PinKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Keeps a snapshot, all newer ones, and a metadata file from being removed for a while.
-
-    ``name`` is unique per table; ``expires_ms`` is the first epoch millisecond at which the pin no longer holds.
-    """
+    """Keeps a snapshot, all newer ones, and a metadata file until ``expires_ms``; ``name`` is unique per table."""
 
     identity: TableIdentity
     name: str
@@ -563,37 +523,36 @@ class Pin:
     expires_ms: int
     kind: PinKind = PinKind.READER
     tag: str | None = None
-    """The Iceberg tag that was written for it, for engines that do not know Icekeeper's pins."""
+    """The Iceberg tag that was written for it, for engines that do not read Icekeeper's pins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """What the last pass over a table saw: its head, the policy's fingerprint, and whether it had nothing to do."""
+    """What the last pass over a table saw: the head, the policy's fingerprint, and whether it had nothing to do."""
 
     snapshot_id: int | None
     fingerprint: str
     finished_ms: int
     idle: bool
     idle_since: Mapping[str, IdleSince] = field(default_factory=dict)
-    """By operation: where it had nothing more to do."""
+    """By operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """All that detection needs to know of one table, read in one request."""
+    """All state of one table that detection needs, read in one request."""
 
     pins: tuple[Pin, ...]
     last_seen: LastSeen | None
     loads: tuple[StagedLoad, ...]
     schedules: Mapping[str, ScheduleRun] = field(default_factory=dict)
-    """The last turn of each schedule, by its name."""
+    """By the schedule's name."""
     unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
-    """Files that passes could not read, by path."""
+    """By path."""
 
 
 class StateStore(Protocol):
-    """Every method may be called from several threads and processes at once; each raises StorageError when the
-    store cannot be read or written."""
+    """All records: the journal of passes, pins, what the last pass saw, and the stores above."""
 
     @property
     def quarantine(self) -> QuarantineLedger: ...
@@ -629,20 +588,19 @@ class StateStore(Protocol):
     def usage(self) -> UsageStore: ...
 
     def kept_open(self) -> AbstractContextManager[None]:
-        """Within the block, calls of this thread share what it costs to open the store; they mean the same."""
+        """Inside the block, calls of this thread open the store only once."""
         ...
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        """The pins that hold at ``now_ms``, the last pass, staged loads, schedules' turns and unreadable files of a
-        table."""
+        """Read the state of a table for detection, with the pins that hold at ``now_ms``."""
         ...
 
     def require_writable(self) -> None:
-        """Raise StorageError if nothing can be recorded; called before a table is changed, and records nothing."""
+        """Raise StorageError if nothing can be recorded; called before a table is changed."""
         ...
 
     def record_pass(self, record: PassRecord) -> None:
-        """Append a pass to the journal; the same run over the same table replaces its record."""
+        """Add a pass to the journal, replacing a record of the same run and table."""
         ...
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
@@ -650,7 +608,7 @@ class StateStore(Protocol):
         ...
 
     def add_pin(self, pin: Pin) -> None:
-        """Add a pin, or replace (prolong) the one of the same name."""
+        """Add a pin, or replace the one of the same name."""
         ...
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
@@ -658,15 +616,15 @@ class StateStore(Protocol):
         ...
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
-        """Remove a pin; false when there was none of that name."""
+        """Remove a pin; false if there is none of that name."""
         ...
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
-        """Record what a pass saw, unless one is recorded already that finished later, by at most ``OVERLAP_MS``."""
+        """Record what a pass saw, unless the stored pass finished later by at most ``OVERLAP_MS``."""
         ...
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
-        """Record that all files which a snapshot added are clustered by a recipe (order or z-order, as text)."""
+        """Record that all files that a snapshot added are clustered by a recipe (order or z-order, as text)."""
         ...
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
@@ -674,5 +632,5 @@ class StateStore(Protocol):
         ...
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        """What the last pass saw, ``None`` when none is known."""
+        """What the last pass saw; ``None`` if none is known."""
         ...

@@ -1,4 +1,4 @@
-"""What the state store remembers about one table, as operations ask for it."""
+"""The state of one table, as operations read and write it."""
 
 from __future__ import annotations
 
@@ -15,82 +15,50 @@ from icekeeper.state.store import Pin, StagedLoad, StateStore, UnreadableFile
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 10_000
-"""Of files that a pass could not read."""
+"""At most so many unreadable files of a pass are recorded."""
 _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class TableMemory:
-    """The state store, seen from one table."""
+    """The state of one table; each method raises StorageError when the store fails, unless it says otherwise."""
 
     store: StateStore
     identity: TableIdentity
     clock: Clock
 
     def pins(self) -> Sequence[Pin]:
-        """The pins that hold now, read anew with each call.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The pins that hold now, read again with each call."""
         return self.store.pins(self.identity, now_ms=self.clock())
 
     def pinned_metadata(self) -> Iterator[str]:
-        """The metadata files that pins hold now.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The metadata files that pins keep now."""
         return (pin.metadata_location for pin in self.pins())
 
     def staged_loads(self) -> tuple[StagedLoad, ...]:
-        """Every load that is not forgotten, in whatever state.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """All loads on record, in any state."""
         return self.store.staging.loads(self.identity)
 
     def staged_paths(self) -> tuple[str, ...]:
-        """Files and prefixes of loads that are pending or adopted: never to be deleted.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """Files and prefixes of loads that are pending or adopted: never to be deleted."""
         return self.staged_paths_of(self.staged_loads())
 
     def staged_paths_of(self, loads: Iterable[StagedLoad]) -> tuple[str, ...]:
-        """As :meth:`staged_paths`, for loads that were read before.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """As :meth:`staged_paths`, for loads that were read already."""
         now_ms = self.clock()
         protected = [load for load in loads if load.is_protected(now_ms)]
         return tuple(chain.from_iterable((*load.prefixes, *self.staged_files(load)) for load in protected))
 
     def staged_files(self, load: StagedLoad) -> Iterator[str]:
-        """The files that one load recorded.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The files of one load."""
         return chain.from_iterable(self.store.staging.files(self.identity, load.name))
 
     def orphan_sightings(self, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
-        """In how many earlier passes each path was seen as an orphan; those never seen are left out.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """In how many earlier passes each path was seen as an orphan, without paths that were never seen."""
         return self.store.quarantine.counts(self.identity, run_id, paths)
 
     def remember_orphans(self, run_id: str, paths: Iterable[str]) -> None:
-        """Record the orphans that this pass saw, and forget those that it did not see.
-
-        Raises:
-            StorageError: the store cannot be written.
-        """
+        """Record the orphans that this pass saw, and forget all others."""
         self.store.quarantine.see(self.identity, run_id, paths, now_ms=self.clock())
         self.store.quarantine.forget_unseen(self.identity, run_id)
 
@@ -102,27 +70,15 @@ class TableMemory:
             log.warning("deleted orphans are still in the quarantine ledger: %s", error)
 
     def unfinished_deletions(self) -> tuple[str, ...]:
-        """The names of the lists of files that runs were going to delete, and have not finished.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The names of the lists of files that runs have not finished deleting."""
         return self.store.pending_deletions.lists(self.identity)
 
     def files_to_delete(self, name: str) -> Iterator[str]:
-        """The files of one such list.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The files of one such list."""
         return chain.from_iterable(self.store.pending_deletions.paths(self.identity, name))
 
     def expect_deletions(self, name: str, paths: Iterable[str]) -> None:
-        """Record the files that are about to be deleted, replacing the list of this name.
-
-        Raises:
-            StorageError: the store cannot be written.
-        """
+        """Record files that are about to be deleted, replacing the list of this name."""
         self.store.pending_deletions.expect(self.identity, name, paths)
 
     def forget_deletions(self, name: str) -> None:
@@ -133,31 +89,23 @@ class TableMemory:
             log.warning("the finished list of deletions %s could not be removed: %s", name, error)
 
     def unreadable_files(self) -> Mapping[str, UnreadableFile]:
-        """The files that passes could not read, by path.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The files that passes could not read, by path."""
         return self.store.unreadable_files.of_table(self.identity)
 
     def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
-        """Those of them that are not yet to be tried again: path → a sentence that names it
-        (rule: retry-unreadable-files-weekly).
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """Unreadable files that must not be tried yet: path → a sentence that names it
+        (rule: retry-unreadable-files-weekly)."""
         return self.waiting_of(self.unreadable_files(), schema_digest)
 
     def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:
-        """As :meth:`waiting_unreadable`, of files that were read before."""
+        """As :meth:`waiting_unreadable`, for records that were read already."""
         now_ms = self.clock() if known else 0
         return {path: one.why for path, one in known.items() if one.waits(schema_digest, now_ms)}
 
     def remember_unreadable(self, files: Mapping[str, str], schema_digest: str) -> None:
-        """Record files that cannot be read, path → why; a failure is only logged, because the next pass finds them.
+        """Record files that cannot be read (path → why), at most :data:`MOST_REMEMBERED`.
 
-        Of more than :data:`MOST_REMEMBERED` the others are found again, too.
+        A failure is only logged, because the next pass finds the files again.
         """
         now_ms = self.clock()
         some = (
@@ -170,28 +118,24 @@ class TableMemory:
             log.warning("files that cannot be read could not be recorded: %s", error)
 
     def forget_unreadable(self, paths: Iterable[str]) -> None:
-        """Remove files that are read again, or gone from the table; a failure is only logged."""
+        """Remove files that were read, or are no longer in the table; a failure is only logged."""
         try:
             self.store.unreadable_files.forget(self.identity, paths)
         except StorageError as error:
             log.warning("files that could not be read are still recorded: %s", error)
 
     def forget_read(self, paths: Iterable[str]) -> None:
-        """Remove those of these files that could not be read before: now they were; a failure is only logged."""
+        """Remove the records of files that were read now; a failure is only logged."""
         try:
             known = self.unreadable_files()
         except StorageError as error:
-            log.warning("whether files could not be read before is not known: %s", error)
+            log.warning("cannot read which files could not be read before: %s", error)
             return
         if found := sorted(known.keys() & set(paths)):
             self.forget_unreadable(found)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
-        """The snapshots whose added files are clustered by a recipe, which is given as text.
-
-        Raises:
-            StorageError: the store cannot be read.
-        """
+        """The snapshots whose added files are clustered by a recipe (order or z-order, as text)."""
         return self.store.clustered_snapshots(self.identity, recipe)
 
     def remember_clustering(self, snapshot_id: int, recipe: str) -> None:
@@ -199,5 +143,5 @@ class TableMemory:
         try:
             self.store.record_clustering(self.identity, snapshot_id, recipe)
         except StorageError as error:
-            # As long as its snapshot lives, its summary names the recipe.
+            # Until the snapshot expires, its summary names the recipe.
             log.warning("snapshot %s was clustered, which could not be recorded: %s", snapshot_id, error)

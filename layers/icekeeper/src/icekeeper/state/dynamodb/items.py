@@ -1,4 +1,7 @@
-"""Items of the state table: keys, attribute values, schema, and writes on a condition."""
+"""Items of the state table: schema, attribute values, keys that fit DynamoDB's limits, and conditional writes.
+
+Numbers are ints (DynamoDB keeps 38 digits); values with fractions are stored as JSON text.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,6 @@ from botocore.exceptions import ClientError
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.identity import TableIdentity
 
-# Items of the state table: plain values in, DynamoDB's attribute values out, and keys that fit its limits.
-#
-# Numbers are ints (DynamoDB keeps 38 digits); what holds fractions is stored as JSON text and comes back equal.
-
 Item: TypeAlias = dict[str, Any]
 
 # Service quotas of Amazon DynamoDB, in bytes of UTF-8.
@@ -25,7 +24,7 @@ _LONGEST_PARTITION_KEY = 2048
 _LONGEST_SORT_KEY = 1024
 
 _TYPE_NAMES = {"N": "whole number", "S": "text", "BOOL": "boolean", "B": "binary"}
-# The types of what is computed with, parsed or compared; what else is in an item is told of or unknown.
+# The types of attributes that code computes with, parses or compares.  Others are only shown, or are not ours.
 _TYPES = {
     name: kind
     for kind, names in {
@@ -42,16 +41,15 @@ _TYPES = {
 
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """DynamoDB's attribute values for text, whole numbers, booleans, bytes and sets of text; ``None`` is left out."""
+    """The DynamoDB attribute values for text, whole numbers, booleans, bytes and sets of text, without ``None``."""
     return {name: _encoded(value) for name, value in item.items() if value is not None}
 
 
 def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    """The values of an item that :func:`encoded` made, which tell what the item lacks
-    (rule: bad-state-items-stop-readers).
+    """The values of an item of :func:`encoded` (rule: bad-state-items-stop-readers).
 
     Raises:
-        StorageError: an attribute that this package writes is of another type, also when a missing one is looked up.
+        StorageError: an attribute that Icekeeper writes has a wrong type; later: a missing attribute is looked up.
     """
     item = _FoundItem()
     for name, attribute in attributes.items():
@@ -63,7 +61,7 @@ def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
 
 
 def damaged(item: Mapping[str, Any], what: str) -> StorageError:
-    """What to raise about an item of the state table that cannot be understood: its key, and what to do."""
+    """The error for a malformed item: it names the item's key and what to do."""
     return StorageError(
         f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of the state table is damaged ({what}); "
         "restore it from a backup, or delete it, and make again the pin or staged load that it held before anything "
@@ -73,8 +71,7 @@ def damaged(item: Mapping[str, Any], what: str) -> StorageError:
 
 @contextmanager
 def understood(item: Mapping[str, Any]) -> Iterator[None]:
-    """Within the block, values of the item that cannot be made sense of are told as damage
-    (rule: bad-state-items-stop-readers).
+    """Report an error about a value inside the block as damage of the item (rule: bad-state-items-stop-readers).
 
     Raises:
         StorageError: the block raised an error about a value.
@@ -86,53 +83,53 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
 
 
 class _FoundItem(Item):
-    """An item as it was read: looking up what it lacks tells its key."""
+    """An item that was read: the error about a missing attribute names the item's key."""
 
     def __missing__(self, name: str) -> Any:
         raise damaged(self, f"it has no {name}")
 
 
 REQUESTS = "requests#all"
-"""The partition of requests.  People may be allowed to write it, and no other one (docs/requests.md)."""
+"""The partition of requests, the only one that people may be allowed to write (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:
-    """The partition that holds one kind of thing under a name."""
+    """The partition of one kind of record under a name."""
     return _fitted(f"{kind}#{name}", _LONGEST_PARTITION_KEY)
 
 
 def table_key(identity: TableIdentity) -> str:
-    """The partition with a table's pins and staged loads, and with what else detection reads in the same query."""
+    """The partition of everything that detection reads about a table in one query, such as pins and staged loads."""
     return named_key("table", identity.key)
 
 
 def copy_key(kind: str, identity: TableIdentity) -> str:
-    """The partition that holds one kind of thing about one copy of a table."""
+    """The partition of one kind of record about one copy of a table."""
     return named_key(kind, json.dumps([identity.key, identity.place], ensure_ascii=False))
 
 
 def seen_key(identity: TableIdentity) -> tuple[str, str]:
-    """Partition and sort key of what the last pass over one copy saw; in the partition of :func:`table_key`."""
+    """Partition and sort key of what the last pass over one copy of a table saw."""
     return table_key(identity), f"now#seen#{hashlib.sha256(identity.place.encode()).hexdigest()}"
 
 
 def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
-    """The partition that holds one kind of thing about all tables of a catalog."""
+    """The partition of one kind of record about all tables of a catalog."""
     return named_key(kind, json.dumps([catalog, warehouse], ensure_ascii=False))
 
 
 def sort_key(prefix: str, text: str) -> str:
-    """A sort key of prefix and text; keys are in the order of their texts, if these differ in the first 900 bytes."""
+    """A sort key; keys are ordered as their texts, if these differ in the first 900 bytes."""
     return _fitted(f"{prefix}{text}", _LONGEST_SORT_KEY)
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """The mapping as JSON with sorted keys: equal mappings have equal text."""
+    """The mapping as JSON; equal mappings have equal text."""
     return json.dumps(dict(values), sort_keys=True)
 
 
 def _fitted(key: str, limit: int) -> str:
-    """The key, at most ``limit`` bytes long: a longer one is cut and ends with a digest of the whole."""
+    """A key above ``limit`` bytes is cut, and ends with a digest of the whole key."""
     try:
         full = key.encode()
     except UnicodeEncodeError as error:
@@ -160,7 +157,7 @@ def _encoded(value: Any) -> dict[str, Any]:
 def _decoded(kind: str, value: Any) -> Any:
     match kind:
         case "N":
-            return int(value) if _is_whole(value) else value  # an attribute that is not ours
+            return int(value) if _is_whole(value) else value  # Icekeeper writes only whole numbers
         case "SS":
             return frozenset(value)
         case _:
@@ -175,29 +172,27 @@ def _key_of(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
     return {name: next(iter(attributes[name].values())) for name in ("pk", "sk") if name in attributes}
 
 
-# Writes of single items on a condition, in a state table.
-#
-# When boto3 repeats a request whose answer was lost, the repetition must not be told that its condition failed because
-# the first one had landed; and one that lands late, behind its repetition, must do nothing
-# (rule: repeated-writes-count-once).  Items that are written carry a version of their own, and DynamoDB tells with a
-# failed condition what is there (platform: dynamodb-condition-returns-item): that is enough where an item replaces
-# another one.  Where one is made or removed nothing is left that could tell: these are transactions of one item, whose
-# token has repetitions answered like the first one (TransactWriteItems, "ClientRequestToken"), and which cost twice as
-# much.
-
 CONDITION_FAILED = "ConditionalCheckFailedException"
 _ATTEMPTS = 30
-# A transaction that met another one, or a throttle; see CancellationReasons in the API reference.
+# A transaction that met another one, or was throttled (API reference, TransactWriteItems, "CancellationReasons").
 _COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 _STILL_RUNNING = frozenset({"TransactionInProgressException"})
-# The same of a single write (API reference, PutItem, "Errors").
+# The same for a single write (API reference, PutItem, "Errors").
 _MET_OTHERS = frozenset(
     {"TransactionConflictException", "ThrottlingException", "ProvisionedThroughputExceededException"}
 )
 
 
 class ConditionalWrites:
-    """Of one table; each method raises StorageError when the table cannot be used."""
+    """Conditional writes of single items; each method raises StorageError when the table cannot be used.
+
+    boto3 repeats a request whose response was lost.  The repetition must not report a failed condition because the
+    first request succeeded, and a request that arrives after its repetition must have no effect
+    (rule: repeated-writes-count-once).  A replaced item has a new version, and DynamoDB returns the stored item with a
+    failed condition (platform: dynamodb-condition-returns-item), so the version shows which request wrote it.  After an
+    item was created or removed, nothing could show that.  So these are transactions of one item, at twice the price:
+    their token makes repetitions return the first result (TransactWriteItems, "ClientRequestToken").
+    """
 
     def __init__(
         self,
@@ -206,13 +201,13 @@ class ConditionalWrites:
         translated: Callable[[], AbstractContextManager[None]],
         pause: Callable[[int], None],
     ) -> None:
-        """``translated`` makes StorageError of what boto3 raises; ``pause`` waits before a repetition."""
+        """``translated`` turns boto3's errors into StorageError; ``pause`` waits before a repetition."""
         self._client, self._name, self._translated, self._pause = client, name, translated, pause
 
     def put(self, item: Item, found: Item | None) -> bool:
-        """Write ``item``, with a new version, if the stored one is still ``found``; return whether it was written.
+        """Write ``item``, which has a new version, if the stored item is still ``found``; return whether it was.
 
-        ``found`` is ``None`` where no item may be stored yet.
+        ``found`` is ``None`` if no item may be stored yet.
         """
         request = {"TableName": self._name, "Item": encoded(item), **_unless_changed(found)}
         if found is None:
@@ -221,7 +216,7 @@ class ConditionalWrites:
         return is_written or (there is not None and there["version"] == item["version"])
 
     def delete(self, pk: str, sk: str, found: Item | None) -> bool:
-        """Remove an item if it is still as it was found; whether it was."""
+        """Remove an item if it is still ``found``; return whether it was."""
         key = encoded({"pk": pk, "sk": sk})
         return self._transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
 
@@ -239,8 +234,8 @@ class ConditionalWrites:
         return self._sent(self._client.update_item, request)
 
     def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
-        """Carry all actions out, or none when a condition does not hold; returns which."""
-        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises one that succeeded unseen
+        """Apply all actions, or none if a condition fails; return which."""
+        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises an earlier success
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translated():
@@ -256,7 +251,7 @@ class ConditionalWrites:
         raise StorageError(f"the state table {self._name} does not keep up: a write met others each time")
 
     def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
-        """Send a conditional write of one item, again where it met others; whether it was written, and the item now."""
+        """Send a conditional write, again after a collision; return whether it was written, and the item now."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translated():
@@ -274,7 +269,7 @@ class ConditionalWrites:
 
 
 def _unless_changed(found: Item | None) -> dict[str, Any]:
-    """The condition that an item is as it was found."""
+    """The condition that an item is still ``found``."""
     if found is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     version = encoded({":version": found["version"]})
@@ -282,12 +277,12 @@ def _unless_changed(found: Item | None) -> dict[str, Any]:
 
 
 def versioned(item: Item) -> Item:
-    """The item with a unique version, by which a change between reading and writing is noticed."""
+    """The item with a new unique version, which shows a change between reading and writing."""
     return {**item, "version": uuid.uuid4().hex}
 
 
 def error_code(error: BaseException | None) -> str:
-    """DynamoDB's name of an error; empty where it is none of its own."""
+    """The code of an error of DynamoDB; empty for other errors."""
     return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
 
 
@@ -297,10 +292,8 @@ def _reasons(error: BaseException | None) -> set[str]:
     return {str(reason.get("Code")) for reason in reasons}
 
 
-# The schema of the DynamoDB table that a fleet's state lives in.
-
 JOURNAL_INDEX = "newest"
-"""Local secondary index: the passes over one table by ``finished_ms``."""
+"""Local secondary index: the passes over a table, ordered by ``finished_ms``."""
 
 TABLE_SCHEMA: Mapping[str, Any] = {
     "BillingMode": "PAY_PER_REQUEST",
@@ -321,11 +314,11 @@ TABLE_SCHEMA: Mapping[str, Any] = {
         }
     ],
 }
-"""Arguments of CreateTable; the stack's template must say the same."""
+"""Arguments of CreateTable; the stack's template must have the same."""
 
 
 def create_table(client: Any, name: str) -> None:
-    """Create the table as the stack's template does: for tests and a local stack.  In AWS the stack owns it."""
+    """Create the table for tests and a local stack; in AWS, the stack's template creates it."""
     client.create_table(TableName=name, **TABLE_SCHEMA)
     client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
     client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})

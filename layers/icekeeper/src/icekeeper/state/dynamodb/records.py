@@ -1,4 +1,8 @@
-"""What is remembered, as items of the state table: leases, requests, loads, statistics and others."""
+"""Records as items of the DynamoDB table: lake statistics, leases, pending deletions, orphans, requests, schedules,
+loads, unreadable files and usage.
+
+Each class implements a Protocol of ``state/store`` or ``state/leases``, which documents its methods.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from icekeeper.state.dynamodb.items import (
 )
 from icekeeper.state.dynamodb.table import (
     REMOVED,
-    DynamoTable,
+    Records,
     delete_all,
     delete_paths,
     get_all,
@@ -52,21 +56,19 @@ from icekeeper.state.store import (
     stored_request,
 )
 
-# Lake stats in the state table: those of a catalog lie in one partition, of which a request reads a megabyte.
+log = logging.getLogger(__name__)
 
-# Stats expire when their table was not seen for this long.
-_STATS_KEPT_MS = 400 * 24 * HOUR_MS
+# Records of tables that are gone expire after this time.  Pending deletions and orphans are then found again by
+# listing, and unreadable files by the next pass.
+_KEPT_MS = 400 * 24 * HOUR_MS
 
 
-class DynamoLakeStats:
-    """A :class:`icekeeper.state.store.LakeStatsStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoLakeStats(Records):
+    """A :class:`.LakeStatsStore`: the stats of a catalog are in one partition, of which a request reads a megabyte."""
 
     def record(self, *stats: LakeStats) -> None:
         items = {_stats_key(one.identity): self._item(one) for one in stats}
-        put_all(self._table, items.values())  # which bear no key twice
+        put_all(self.table, items.values())  # has no key twice
 
     def _item(self, stats: LakeStats) -> Item:
         pk, sk = _stats_key(stats.identity)
@@ -81,22 +83,22 @@ class DynamoLakeStats:
             "counters": json_text(stats.counters),
             "warnings": json_text(stats.warnings),
             "policy": json_text(stats.policy),
-            "expires_s": self._table.expires_s(_STATS_KEPT_MS, at_least_ms=stats.observed_ms),
+            "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=stats.observed_ms),
         }
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
-        item = self._table.get(*_stats_key(identity))
+        item = self.table.get(*_stats_key(identity))
         return None if item is None else _stats(identity, item)
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
-        for item in self._table.query(catalog_key("lake", catalog, warehouse)):
+        for item in self.table.query(catalog_key("lake", catalog, warehouse)):
             with understood(item):
                 table, location = TableName.recorded(item["table_name"]), item["location"]
             identity = TableIdentity(catalog, warehouse, table, item["uuid"], location)
             yield _stats(identity, item)
 
     def forget(self, identity: TableIdentity) -> None:
-        self._table.delete(*_stats_key(identity))
+        self.table.delete(*_stats_key(identity))
 
 
 def _stats_key(identity: TableIdentity) -> tuple[str, str]:
@@ -117,40 +119,36 @@ def _stats(identity: TableIdentity, item: Item) -> LakeStats:
         )
 
 
-# Leases in the state table: an item each, replaced on condition that it is as it was read.
-#
-# They expire by the clock of DynamoDB (the date of the answer that showed the item): by its own clock, a machine that
-# is ahead would take the leases of others too early.
-
-# For at least this long after its end, a lease that nobody took can still be renewed.
+# A lease that expired and was not taken can be renewed for at least this long.
 _LEASES_KEPT_MS = 24 * HOUR_MS
 _SORT_KEY = "lease"
 
 
-class DynamoLeases:
-    """A :class:`icekeeper.state.leases.LeaseStore`."""
+class DynamoLeases(Records):
+    """A :class:`.LeaseStore`: an item per lease, which is replaced if it is still as it was read.
 
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+    Leases expire by DynamoDB's clock (the date of the response with the item): a machine whose clock is ahead would
+    take leases of others too early.
+    """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
         taken = Lease(key=key, holder=holder, expires_ms=0, name=name)
 
         def decide(item: Item | None) -> Item:
             nonlocal taken
-            its_now_ms = self._table.to_table_clock(now_ms)
+            its_now_ms = self.table.to_table_clock(now_ms)
             wanted = Lease(key=key, holder=holder, expires_ms=its_now_ms + ttl_ms, name=name)
             taken = taken_lease(_lease(key, item), wanted, now_ms=its_now_ms)
             return self._item(taken)
 
-        self._table.change(_pk(key), _SORT_KEY, decide)
+        self.table.change(_pk(key), _SORT_KEY, decide)
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        # One request, without a look beforehand: DynamoDB's time is that of its answer to whoever took the lease.
-        expires_ms = self._table.to_table_clock(now_ms) + ttl_ms
+        # One request, without a read: the response to ``acquire`` has shown DynamoDB's time already.
+        expires_ms = self.table.to_table_clock(now_ms) + ttl_ms
         wanted = self._item(replace(lease, expires_ms=expires_ms))
-        _, there = self._table.set_where(
+        _, there = self.table.set_where(
             _pk(lease.key),
             _SORT_KEY,
             {name: wanted[name] for name in ("until_ms", "expires_s")},
@@ -161,23 +159,21 @@ class DynamoLeases:
         return renewed_lease(found, lease, expires_ms=0 if found is None else found.expires_ms)
 
     def release(self, lease: Lease) -> bool:
-
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
 
-        return self._table.change(_pk(lease.key), _SORT_KEY, decide)
+        return self.table.change(_pk(lease.key), _SORT_KEY, decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        found = _lease(key, self._table.get(_pk(key), _SORT_KEY))
-        return found if found is not None and found.holds_at(self._table.to_table_clock(now_ms)) else None
+        found = _lease(key, self.table.get(_pk(key), _SORT_KEY))
+        return found if found is not None and found.holds_at(self.table.to_table_clock(now_ms)) else None
 
     def _item(self, lease: Lease) -> Item:
-        expires_s = self._table.expires_s(_LEASES_KEPT_MS, at_least_ms=lease.expires_ms)
         return {
             "holder": lease.holder,
             "until_ms": lease.expires_ms,
             "name": lease.name or None,
-            "expires_s": expires_s,
+            "expires_s": self.table.expires_s(_LEASES_KEPT_MS, at_least_ms=lease.expires_ms),
         }
 
 
@@ -191,33 +187,26 @@ def _pk(key: str) -> str:
     return named_key("lease", key)
 
 
-# Unfinished deletions in the state table: one item per list, with the id of its paths (``path_lists``).
-
 _DELETIONS_PREFIX = "deletions#"
-# A list that no run finished for this long expires; orphan removal finds its files by listing.
-_DELETIONS_KEPT_MS = 400 * 24 * HOUR_MS
 
 
-class DynamoPendingDeletions:
-    """A :class:`icekeeper.state.store.PendingDeletionStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoPendingDeletions(Records):
+    """A :class:`.PendingDeletionStore`: an item per list, with the id of its list of paths."""
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        list_id, expires_s = new_list_id(), self._table.expires_s(_DELETIONS_KEPT_MS)
-        # The paths are written first, so that a list that is named is complete.
-        count = write_paths(self._table, list_id, paths, expires_s=expires_s)
+        list_id, expires_s = new_list_id(), self.table.expires_s(_KEPT_MS)
+        # The paths first, so that a list with an item is complete.
+        count = write_paths(self.table, list_id, paths, expires_s=expires_s)
         named: Item = {"name": name, "list_id": list_id, "expires_s": expires_s}
         self._replace(identity, name, named if count else REMOVED)
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
-        names = (item["name"] for item in self._table.query(copy_key("copy", identity), _DELETIONS_PREFIX))
+        names = (item["name"] for item in self.table.query(copy_key("copy", identity), _DELETIONS_PREFIX))
         return tuple(sorted(names, key=str.encode))
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        found = self._table.get(*_key(identity, name))
-        return iter(()) if found is None else read_paths(self._table, found["list_id"])
+        found = self.table.get(*_key(identity, name))
+        return iter(()) if found is None else read_paths(self.table, found["list_id"])
 
     def forget(self, identity: TableIdentity, name: str) -> None:
         self._replace(identity, name, REMOVED)
@@ -230,38 +219,32 @@ class DynamoPendingDeletions:
             before = found
             return wanted if wanted or found else None
 
-        self._table.change(*_key(identity, name), decide)
+        self.table.change(*_key(identity, name), decide)
         if before is not None:
-            delete_paths(self._table, before["list_id"])
+            delete_paths(self.table, before["list_id"])
 
 
 def _key(identity: TableIdentity, name: str) -> tuple[str, str]:
     return copy_key("copy", identity), sort_key(_DELETIONS_PREFIX, name)
 
 
-# The quarantine ledger in the state table: an item for each path.
-#
-# Sightings are counted by reading and writing items, without a condition: DynamoDB has none for many items at once.
-# The lease lets one run at a time count for a table; if two counted together, a sighting would be lost, and the orphan
-# deleted a pass later.
-
 _BATCH = 100
-# Counts expire when no pass has seen the path for this long; a forgotten path is deleted later, not earlier.
-_QUARANTINE_KEPT_MS = 400 * 24 * HOUR_MS
 
 
-class DynamoQuarantine:
-    """See :class:`icekeeper.state.store.QuarantineLedger`."""
+class DynamoQuarantine(Records):
+    """A :class:`.QuarantineLedger`: an item per path.
 
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+    Counting reads and writes items without a condition, because DynamoDB has none for many items at once.  The lease
+    lets only one run at a time count for a table; if two did, a sighting would be lost, and the orphan deleted a pass
+    later.
+    """
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        pk, expires_s = copy_key("quarantine", identity), self._table.expires_s(_QUARANTINE_KEPT_MS)
+        pk, expires_s = copy_key("quarantine", identity), self.table.expires_s(_KEPT_MS)
         for batch in _batches(pk, paths):
-            known = {item["path"]: _sighting(item) for item in get_all(self._table, batch.values())}
+            known = {item["path"]: _sighting(item) for item in get_all(self.table, batch.values())}
             put_all(
-                self._table,
+                self.table,
                 (
                     {
                         "pk": pk,
@@ -281,19 +264,19 @@ class DynamoQuarantine:
         return {
             entry.path: entry.count - (entry.run_id == run_id)
             for batch in _batches(copy_key("quarantine", identity), paths)
-            for entry in map(_sighting, get_all(self._table, batch.values()))
+            for entry in map(_sighting, get_all(self.table, batch.values()))
         }
 
     def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        entries = self._table.query(copy_key("quarantine", identity), attributes=("pk", "sk", "run_id"))
-        delete_all(self._table, ((entry["pk"], entry["sk"]) for entry in entries if entry["run_id"] != run_id))
+        entries = self.table.query(copy_key("quarantine", identity), attributes=("pk", "sk", "run_id"))
+        delete_all(self.table, ((entry["pk"], entry["sk"]) for entry in entries if entry["run_id"] != run_id))
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         for batch in _batches(copy_key("quarantine", identity), paths):
-            delete_all(self._table, batch.values())
+            delete_all(self.table, batch.values())
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        return map(_sighting, self._table.query(copy_key("quarantine", identity)))
+        return map(_sighting, self.table.query(copy_key("quarantine", identity)))
 
 
 def _batches(pk: str, paths: Iterable[str]) -> Iterator[dict[str, tuple[str, str]]]:
@@ -312,28 +295,19 @@ def _sighting(item: Mapping[str, object]) -> Sighting:
     )
 
 
-# Requests for a pass in the state table: all of them lie in one partition.
-
-log = logging.getLogger(__name__)
-
-
-class DynamoRequests:
-    """A :class:`icekeeper.state.store.RequestStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoRequests(Records):
+    """A :class:`.RequestStore`: all requests are in one partition."""
 
     def file(self, request: MaintenanceRequest) -> None:
         pk, sk = _request_key(request.identity)
-        self._table.put({"pk": pk, "sk": sk, **_request_item(request)})
+        self.table.put({"pk": pk, "sk": sk, **_request_item(request)})
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
         return tuple(sorted(self._understood(), key=_in_turn))
 
     def _understood(self) -> Iterator[MaintenanceRequest]:
-        """The requests, without what else lies among them (rule: skip-malformed-requests): to leave one out deletes
-        less."""
-        for item in self._table.query(REQUESTS, passed_over=_tell):
+        """The well-formed requests; to skip one deletes less, never more (rule: skip-malformed-requests)."""
+        for item in self.table.query(REQUESTS, passed_over=_tell):
             try:
                 yield stored_request(item, partial(_is_filed_under, item))
             except ValueError as error:
@@ -345,7 +319,7 @@ class DynamoRequests:
         def decide(found: Item | None) -> Item | None:
             return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
 
-        return self._table.change(*_request_key(request.identity), decide)
+        return self.table.change(*_request_key(request.identity), decide)
 
 
 def _is_filed_under(item: Item, key: str) -> bool:
@@ -376,24 +350,18 @@ def _request_item(request: MaintenanceRequest) -> Item:
     }
 
 
-# Schedules' last turns in the state table: in a table's own partition, which detection reads with one query.
-
-
-class DynamoSchedules:
-    """A :class:`icekeeper.state.store.ScheduleStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoSchedules(Records):
+    """A :class:`.ScheduleStore`, in the partition of the table."""
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        self._table.put(_schedule_item(identity, run))
+        self.table.put(_schedule_item(identity, run))
 
     def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
         items = {(item["pk"], item["sk"]): item for item in (_schedule_item(*one) for one in runs)}
-        put_all(self._table, items.values())  # which bear no key twice
+        put_all(self.table, items.values())  # has no key twice
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
-        return schedules_of(identity, self._table.query(table_key(identity), _prefix(identity)))
+        return schedules_of(identity, self.table.query(table_key(identity), _prefix(identity)))
 
 
 def _schedule_item(identity: TableIdentity, run: ScheduleRun) -> Item:
@@ -410,7 +378,7 @@ def _schedule_item(identity: TableIdentity, run: ScheduleRun) -> Item:
 
 
 def schedules_of(identity: TableIdentity, items: Iterable[Item]) -> dict[str, ScheduleRun]:
-    """The records of one copy of a table among the items of its partition, by schedule."""
+    """The records of one copy of a table, from the items of its partition, by schedule."""
     return {
         item["schedule"]: ScheduleRun(
             schedule=item["schedule"],
@@ -429,20 +397,16 @@ def _prefix(identity: TableIdentity) -> str:
     return f"now#schedule#{sha256(identity.place.encode()).hexdigest()}#"
 
 
-# Staged loads in the state table: an item for each record, its paths apart.
-#
-# A record and its paths cannot be written at once, because paths may be very many.  So whoever stages first writes the
-# record, which from then on protects its prefixes and whatever is recorded, then the paths, and last their number.
-
 LOADS = "now#load#"
-"""The prefix of the sort keys of staged loads; detection reads all keys that begin with ``now#`` in one query."""
+"""The prefix of the sort keys of staged loads; detection reads all keys that start with ``now#`` in one query."""
 
 
-class DynamoStaging:
-    """A :class:`icekeeper.state.store.StagingStore`."""
+class DynamoStaging(Records):
+    """A :class:`.StagingStore`: an item per record, and its paths as a list.
 
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+    There may be too many paths to write them together with the record.  So the record is written first, and from then
+    on protects its prefixes and all recorded paths; then come the paths, and at last their number.
+    """
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
         key = _key_of_staging(load.identity, load.name)
@@ -455,44 +419,44 @@ class DynamoStaging:
                 **_fields(load),
                 "file_count": before["file_count"],
                 "list_id": before["list_id"],
-                # Numbers this call, so that calls at the same time write different parts.
+                # Numbers this call, so that concurrent calls write different parts.
                 "turn": before["turn"] + 1,
             }
             return record
 
-        self._table.change(*key, begin)
+        self.table.change(*key, begin)
         list_id = record["list_id"]
-        count = write_paths(self._table, list_id, files, call=record["turn"])
+        count = write_paths(self.table, list_id, files, call=record["turn"])
         if not count:
             return load_of(load.identity, record)
 
         def add_count(found: Item | None) -> Item:
             nonlocal record
             if found is None or found["list_id"] != list_id:
-                delete_paths(self._table, list_id)
+                delete_paths(self.table, list_id)
                 raise StorageError(f"the record {load.name} was removed while its files were recorded: stage it again")
             record = {**found, "file_count": found["file_count"] + count}
             return record
 
-        self._table.change(*key, add_count)
+        self.table.change(*key, add_count)
         return load_of(load.identity, record)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        items = self._table.query(table_key(identity), LOADS)
+        items = self.table.query(table_key(identity), LOADS)
         return tuple(sorted((load_of(identity, item) for item in items), key=lambda load: load.name.encode()))
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        found = self._table.get(*_key_of_staging(identity, name))
-        return iter(()) if found is None else read_paths(self._table, found["list_id"])
+        found = self.table.get(*_key_of_staging(identity, name))
+        return iter(()) if found is None else read_paths(self.table, found["list_id"])
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         def decide(found: Item | None) -> Item | None:
             if found is None or not _is_unchanged(found, before):
                 return None
-            times = {"changed_ms": after.changed_ms, "run_out_ms": after.expires_ms}
-            return {**found, "state": after.state.value, **times}
+            now = {"state": after.state.value, "changed_ms": after.changed_ms, "run_out_ms": after.expires_ms}
+            return {**found, **now}
 
-        return self._table.change(*_key_of_staging(before.identity, before.name), decide)
+        return self.table.change(*_key_of_staging(before.identity, before.name), decide)
 
     def forget(self, load: StagedLoad) -> bool:
         list_id = ""
@@ -504,14 +468,14 @@ class DynamoStaging:
             list_id = found["list_id"]
             return REMOVED
 
-        gone = self._table.change(*_key_of_staging(load.identity, load.name), decide)
-        if gone:  # last: paths without a record belong to no load, since the next record has another list
-            delete_paths(self._table, list_id)
+        gone = self.table.change(*_key_of_staging(load.identity, load.name), decide)
+        if gone:  # the paths last: without a record they belong to no load, and the next record has a new list
+            delete_paths(self.table, list_id)
         return gone
 
 
 def load_of(identity: TableIdentity, item: Item) -> StagedLoad:
-    """The record that an item holds."""
+    """The load of an item."""
     with understood(item):
         return StagedLoad(
             identity=identity,
@@ -550,22 +514,12 @@ def _is_unchanged(item: Item, load: StagedLoad) -> bool:
     )
 
 
-# Files that a pass could not read, in the state table: in a table's own partition, which detection reads with one
-# query.
-
-# Of tables that are gone; a file that is still there is found again.
-_UNREADABLE_KEPT_MS = 400 * 24 * HOUR_MS
-
-
-class DynamoUnreadableFiles:
-    """A :class:`icekeeper.state.store.UnreadableFileStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoUnreadableFiles(Records):
+    """A :class:`.UnreadableFileStore`, in the partition of the table."""
 
     def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
         put_all(
-            self._table,
+            self.table,
             (
                 {
                     "pk": table_key(identity),
@@ -574,21 +528,21 @@ class DynamoUnreadableFiles:
                     "why": one.why,
                     "schema_digest": one.schema_digest,
                     "tried_ms": one.tried_ms,
-                    "expires_s": self._table.expires_s(_UNREADABLE_KEPT_MS, at_least_ms=one.tried_ms),
+                    "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=one.tried_ms),
                 }
                 for one in files
             ),
         )
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        return unreadable_files_of(identity, self._table.query(table_key(identity), _unreadable_prefix(identity)))
+        return unreadable_files_of(identity, self.table.query(table_key(identity), _unreadable_prefix(identity)))
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        delete_all(self._table, ((table_key(identity), sort_key(_unreadable_prefix(identity), path)) for path in paths))
+        delete_all(self.table, ((table_key(identity), sort_key(_unreadable_prefix(identity), path)) for path in paths))
 
 
 def unreadable_files_of(identity: TableIdentity, items: Iterable[Item]) -> dict[str, UnreadableFile]:
-    """The files of one copy of a table among the items of its partition, by path."""
+    """The files of one copy of a table, from the items of its partition, by path."""
     return {
         item["path"]: UnreadableFile(
             path=item["path"], why=item["why"], schema_digest=item["schema_digest"], tried_ms=item["tried_ms"]
@@ -602,26 +556,20 @@ def _unreadable_prefix(identity: TableIdentity) -> str:
     return f"now#unreadable#{sha256(identity.place.encode()).hexdigest()}#"
 
 
-# What was used, in the state table: an item an hour, to which everyone adds; a partition holds a month.
-
-_USAGE_KEPT_MS = 400 * 24 * HOUR_MS
 _PARTITION = "usage#"
 _AMOUNT = "used_"
 _METRICS = "metric_names"
 
 
-class DynamoUsage:
-    """A :class:`icekeeper.state.store.UsageStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoUsage(Records):
+    """A :class:`.UsageStore`: an item per hour, to which all processes add, and a partition per month."""
 
     def add(self, used: HourOfUse) -> None:
         more: dict[str, int | frozenset[str]] = {f"{_AMOUNT}{name}": value for name, value in used.amounts.items()}
         if used.metrics:
             more[_METRICS] = used.metrics
         if more:
-            self._table.add(_partition(used.hour), used.hour, more, keep_ms=_USAGE_KEPT_MS)
+            self.table.add(_partition(used.hour), used.hour, more, keep_ms=_KEPT_MS)
 
     def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
         found = [
@@ -631,7 +579,7 @@ class DynamoUsage:
                 frozenset(item.get(_METRICS, ())),
             )
             for month in _months(first, last)
-            for item in self._table.query(month)
+            for item in self.table.query(month)
         ]
         return tuple(one for one in found if first <= one.hour <= last)
 
@@ -641,6 +589,6 @@ def _partition(hour: str) -> str:
 
 
 def _months(first: str, last: str) -> list[str]:
-    """The partitions of all months from that of one hour to that of another."""
+    """The partitions of all months between two hours."""
     begin, end = (int(hour[:4]) * 12 + int(hour[5:7]) - 1 for hour in (first, last))
     return [f"{_PARTITION}{month // 12:04}-{month % 12 + 1:02}" for month in range(begin, end + 1)]

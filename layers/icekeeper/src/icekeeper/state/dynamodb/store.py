@@ -1,4 +1,11 @@
-"""The state store of a fleet: one DynamoDB table, with claims and what was cut off."""
+"""The state store of a fleet, in a DynamoDB table that functions, jobs and laptops share; claims and cut-offs in it.
+
+The Protocols in ``state/store`` and ``state/claims`` document the methods.
+
+The pins and staged loads of a table are in one partition, by its UUID, together with what the last pass saw: detection
+reads them with one query.  Records of one copy of a table, paths and orphans have partitions of their own: there may be
+very many, and in a table with a local secondary index a partition holds at most 10 GB.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +46,7 @@ from icekeeper.state.dynamodb.records import (
     schedules_of,
     unreadable_files_of,
 )
-from icekeeper.state.dynamodb.table import REMOVED, DynamoTable, put_all
+from icekeeper.state.dynamodb.table import REMOVED, DynamoTable, Records, put_all
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import (
     OVERLAP_MS,
@@ -53,23 +60,19 @@ from icekeeper.state.store import (
     read_idle_since,
 )
 
-# Claims in the state table: an item per catalog entry, and an item per folder by which entries are found.
-#
-# The folders of one bucket or host lie in one partition.  So all folders below a folder are one range of sort keys, and
-# each folder that contains it is one further range.
-
 _LOOKS = "looks#all"
-# Orders before every character of a name, so that a folder comes before whatever else begins with its name.
+# Sorts before every character of a name, so that a folder comes before longer names that start with its name.
 _END = "\x1f"
-# A sort key holds 1,024 bytes; a query uses only this many characters of a folder, and the rest is compared afterwards.
+# A sort key has at most 1,024 bytes: a query uses this many characters of a folder; the rest is compared afterwards.
 _SEARCHED = 200
 
 
-class DynamoClaims:
-    """A :class:`icekeeper.state.claims.ClaimStore`."""
+class DynamoClaims(Records):
+    """A :class:`.ClaimStore`: an item per catalog entry, and an item per claimed folder to find entries by.
 
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+    The folders of one bucket or host are in one partition: all folders inside a folder are one range of sort keys, and
+    each folder that contains it is a further range.
+    """
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         before = self.of_entry(claims.entry) if replaces is None else replaces
@@ -77,46 +80,46 @@ class DynamoClaims:
             return
         known = set() if before is None else {before.location, *before.folders}
         now = {claims.location, *claims.folders}
-        # New folders are written first: a search at this moment finds too many entries, never too few.
+        # New folders are written first: a concurrent search finds too many entries, never too few.
         for folder in now if before is None or before.uuid != claims.uuid else now - known:
-            self._table.put(_folder_item(folder, claims.entry))
-        self._table.put(_entry_item(claims))
+            self.table.put(_folder_item(folder, claims.entry))
+        self.table.put(_entry_item(claims))
         for folder in known - now:
-            self._table.delete(*_folder_key(folder, claims.entry))
+            self.table.delete(*_folder_key(folder, claims.entry))
         if before is None:
             self._know_catalogs([claims])
 
     def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
-        # In this order, as above; a folder that such an entry has left is found in vain.
+        # In the same order as above; folders that an entry no longer claims stay, and searches find them needlessly.
         folders = (_folder_item(folder, one.entry) for one in claims for folder in {one.location, *one.folders})
-        put_all(self._table, folders)
-        put_all(self._table, map(_entry_item, claims))
+        put_all(self.table, folders)
+        put_all(self.table, map(_entry_item, claims))
         self._know_catalogs(claims)
 
     def looks(self) -> Sequence[CatalogLook]:
-        return [*map(_look, self._table.query(_LOOKS))]
+        return [*map(_look, self.table.query(_LOOKS))]
 
     def record_look(self, look: CatalogLook) -> None:
-        self._table.put(_look_item(look))
+        self.table.put(_look_item(look))
 
     def _know_catalogs(self, claims: Sequence[TableClaims]) -> None:
         for catalog, warehouse in {(one.catalog, one.warehouse) for one in claims}:
             item = _look_item(CatalogLook(catalog=catalog, warehouse=warehouse))
-            self._table.change(item["pk"], item["sk"], partial(_unless_found, item))
+            self.table.change(item["pk"], item["sk"], partial(_unless_found, item))
 
     def of_entry(self, entry: Entry) -> TableClaims | None:
-        item = self._table.get(*_entry_key(entry))
+        item = self.table.get(*_entry_key(entry))
         return None if item is None else _claims(item)
 
     def touching(self, folder: str) -> Iterator[TableClaims]:
         pk = named_key("claimed", store_of(folder))
         below = folder if folder.endswith("/") else f"{folder}/"
         entries: dict[Entry, None] = {}
-        for item in self._table.query(pk, below[:_SEARCHED]):
+        for item in self.table.query(pk, below[:_SEARCHED]):
             if item["folder"].startswith(below):
                 entries.setdefault(_entry(item))
         for around in folders_around(folder):
-            for item in self._table.query(pk, f"{around}{_END}"[:_SEARCHED]):
+            for item in self.table.query(pk, f"{around}{_END}"[:_SEARCHED]):
                 if item["folder"] == around:
                     entries.setdefault(_entry(item))
         for entry in sorted(entries):
@@ -125,14 +128,14 @@ class DynamoClaims:
                 yield claims
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
-        yield from map(_claims, self._table.query(catalog_key("claims", catalog, warehouse)))
+        yield from map(_claims, self.table.query(catalog_key("claims", catalog, warehouse)))
 
     def forget(self, entry: Entry) -> None:
         claims = self.of_entry(entry)
-        self._table.delete(*_entry_key(entry))
+        self.table.delete(*_entry_key(entry))
         if claims is not None:
             for folder in (claims.location, *claims.folders):
-                self._table.delete(*_folder_key(folder, entry))
+                self.table.delete(*_folder_key(folder, entry))
 
 
 def _entry_item(claims: TableClaims) -> Item:
@@ -205,21 +208,16 @@ def _claims(item: Item) -> TableClaims:
         )
 
 
-# What was cut off, in the state table: the records of a catalog lie in one partition.
-
-# Of tables that are gone.
+# Records of tables that are gone expire after this time.
 _KEPT_MS = 400 * 24 * HOUR_MS
 
 
-class DynamoCutOffs:
-    """A :class:`icekeeper.state.claims.CutOffStore`."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self._table = table
+class DynamoCutOffs(Records):
+    """A :class:`.CutOffStore`: the records of a catalog are in one partition."""
 
     def record(self, cut: CutOff) -> None:
         pk, sk = _key(cut.entry, cut.work)
-        self._table.put(
+        self.table.put(
             {
                 "pk": pk,
                 "sk": sk,
@@ -228,16 +226,16 @@ class DynamoCutOffs:
                 "times": cut.times,
                 "cut_ms": cut.cut_ms,
                 "why": cut.why,
-                "expires_s": self._table.expires_s(_KEPT_MS, at_least_ms=cut.cut_ms),
+                "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=cut.cut_ms),
             }
         )
 
     def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
-        found = [_cut(catalog, warehouse, item) for item in self._table.query(catalog_key("cut", catalog, warehouse))]
+        found = [_cut(catalog, warehouse, item) for item in self.table.query(catalog_key("cut", catalog, warehouse))]
         return sorted(found, key=lambda cut: (cut.entry[2].encode(), cut.work.value))
 
     def forget(self, entry: Entry, work: CutWork) -> None:
-        self._table.delete(*_key(entry, work))
+        self.table.delete(*_key(entry, work))
 
 
 def _key(entry: Entry, work: CutWork) -> tuple[str, str]:
@@ -251,16 +249,8 @@ def _cut(catalog: str, warehouse: str, item: Item) -> CutOff:
     return CutOff(entry=entry, work=work, times=item["times"], cut_ms=item["cut_ms"], why=item["why"])
 
 
-# The state store of a fleet: one DynamoDB table, shared by functions, jobs and laptops.
-#
-# The pins and staged loads of a table lie in one partition, by its UUID, together with what the last pass saw, so that
-# detection reads them with one query.  Records of one copy of a table, and paths and orphans, which may be very many,
-# lie in partitions of their own: in a table with a local secondary index, a partition holds at most 10 GB.
-
-_DAY_MS = 24 * HOUR_MS
-_PASSES_KEPT_MS = 400 * _DAY_MS
-_PINS_KEPT_MS = 7 * _DAY_MS
-# An item may have 400 KB, and a character four bytes: a longer summary would keep the pass out of the journal.
+_PINS_KEPT_MS = 7 * 24 * HOUR_MS
+# An item has at most 400 KB, and a character up to four bytes: a pass with a longer summary could not be recorded.
 _LONGEST_SUMMARY = 50_000
 _PASSES = "pass#"
 _NOW = "now#"
@@ -269,7 +259,7 @@ Named = TypeVar("Named", Pin, StagedLoad)
 
 
 class DynamoStateStore:
-    """A :class:`icekeeper.state.store.StateStore`; the table must exist."""
+    """A :class:`.StateStore`; the table must exist."""
 
     def __init__(self, table: DynamoTable) -> None:
         self._table = table
@@ -286,7 +276,7 @@ class DynamoStateStore:
         self.usage = DynamoUsage(table)
 
     def kept_open(self) -> AbstractContextManager[None]:
-        return nullcontext()  # the client keeps its connections as it is
+        return nullcontext()  # the client keeps its connections open anyway
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         items = list(self._table.query(table_key(identity), _NOW))
@@ -317,7 +307,7 @@ class DynamoStateStore:
                 "summary": record.summary[:_LONGEST_SUMMARY],
                 "metrics": json_text(record.metrics),
                 "engine": record.engine,
-                "expires_s": self._table.expires_s(_PASSES_KEPT_MS, at_least_ms=record.finished_ms),
+                "expires_s": self._table.expires_s(_KEPT_MS, at_least_ms=record.finished_ms),
             }
         )
 
@@ -386,12 +376,12 @@ class DynamoStateStore:
 
 
 def _clusterings(recipe: str) -> str:
-    """The prefix of the sort keys of one recipe: its digest, because recipes may be long or begin alike."""
+    """The prefix of the sort keys of one recipe, with its digest, because recipes may be long or start alike."""
     return f"clustering#{sha256(recipe.encode()).hexdigest()}#"
 
 
 def _in_order(named: Iterable[Named]) -> tuple[Named, ...]:
-    """Ordered by name, in UTF-8 bytes, as DynamoDB orders text."""
+    """Ordered by name as UTF-8 bytes, as DynamoDB orders text."""
     return tuple(sorted(named, key=lambda one: one.name.encode()))
 
 

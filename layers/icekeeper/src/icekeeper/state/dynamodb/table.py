@@ -1,4 +1,8 @@
-"""The DynamoDB table of a fleet's state: its client, and the requests that are sent to it."""
+"""The DynamoDB table of a fleet's state: its client, and the requests to it.
+
+The table's expiry of items (TTL, ``expires_s``) only removes old items, and may do so days late.  It never decides
+anything, and is never set before the end that an item itself names.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +41,22 @@ from icekeeper.state.dynamodb.items import (
 )
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
 
-# The DynamoDB table that a fleet's state lives in: the requests that are sent to it.
-#
-# The table's own expiry of items (TTL, ``expires_s``) only removes old items and decides nothing: it may come days
-# late, and is never set before the end that an item itself names.
-
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
 
 REMOVED: Item = {}
-"""What a decision returns to have the item removed."""
+"""A decision returns this to remove the item."""
 
 Decision: TypeAlias = Callable[[Item | None], Item | None]
-"""Gets an item as it is (``None``: there is none) and returns its replacement, ``REMOVED``, or ``None`` to keep it."""
+"""Maps the stored item (``None``: there is none) to its replacement, ``REMOVED``, or ``None`` to change nothing."""
 
 
 class DynamoTable:
-    """One table; may be shared by threads.  Every method raises StorageError when the table cannot be used.
+    """A table; threads may share it.  Every method raises StorageError when the table cannot be used.
 
-    Reads are strongly consistent: what one function wrote, the next one sees.
+    Reads are strongly consistent.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class DynamoTable:
         server_clock: ServerClock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``server_clock`` tells DynamoDB's time; unless given, the one that the dates of the client's answers tell."""
+        """``server_clock`` has DynamoDB's time; by default it reads the ``Date`` of the client's responses."""
         self.client = client
         self.name = name
         self._clock = clock
@@ -93,9 +92,9 @@ class DynamoTable:
         attributes: tuple[str, ...] = (),
         passed_over: Callable[[StorageError], None] | None = None,
     ) -> Iterator[Item]:
-        """The items of a partition whose sort keys begin with ``prefix``, in their order (of UTF-8 bytes).
+        """The items of a partition whose sort keys start with ``prefix``, ordered by sort key (as UTF-8 bytes).
 
-        ``passed_over`` is called for each item with values of a wrong type, which is left out; without it that raises.
+        If ``passed_over`` is given, items with values of a wrong type are skipped, and it is called with the error.
         """
         asked: dict[str, Any] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": pk}}
         if prefix:
@@ -107,7 +106,7 @@ class DynamoTable:
         return self._pages(asked, passed_over)
 
     def newest(self, pk: str, limit: int) -> Iterator[Item]:
-        """The passes of a partition that finished last, newest first."""
+        """The passes of a partition, newest first, ``limit`` per request."""
         asked = {
             "KeyConditionExpression": "pk = :pk",
             "ExpressionAttributeValues": {":pk": pk},
@@ -118,14 +117,15 @@ class DynamoTable:
         return self._pages(asked)
 
     def put(self, item: Item) -> None:
-        """Write an item, replacing one under its key."""
+        """Write an item, replacing one of the same key."""
         with self.translated():
             self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
-        """Add numbers and members of sets to the attributes of an item, which is made if it is not there.
+        """Add numbers and set members to the attributes of an item, which is created if it does not exist.
 
-        A request whose answer was lost may be repeated by boto3 and count twice: for figures, not for decisions.
+        boto3 may repeat a request whose response was lost, so that it counts twice: use this for figures only, never
+        for decisions.
         """
         names = {f"#{number}": name for number, name in enumerate(more)}
         values = {f":{number}": value for number, value in enumerate(more.values())}
@@ -140,14 +140,14 @@ class DynamoTable:
             )
 
     def delete(self, pk: str, sk: str) -> None:
-        """Remove an item, if it is there."""
+        """Remove an item, if there is one."""
         with self.translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        """Replace an item by what ``decide`` makes of it; ``decide`` is called again when another writer was faster.
+        """Replace or remove an item as ``decide`` returns, and return whether that was done.
 
-        Returns whether the item was replaced or removed.  If ``decide`` raises, nothing was changed.
+        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
         """
         for attempt in range(_ATTEMPTS):
             found = self.get(pk, sk)
@@ -164,14 +164,14 @@ class DynamoTable:
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
 
     def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
-        """Set attributes of an item that fulfils a condition on ``compared``; whether it did, and the item now.
+        """Set attributes of an item if a condition on ``compared`` holds; return whether it did, and the item now.
 
-        A repetition of a request that had landed may be told that the condition failed: the item says what is there.
+        If boto3 repeats a request that had succeeded, the result may be a failed condition: compare the item.
         """
         return self._writes.set_where(pk, sk, values, condition, compared)
 
     def require_writable(self) -> None:
-        """Raise StorageError if writing is not allowed, by a write whose condition never holds."""
+        """Raise StorageError if writing is not allowed; tests it with a write whose condition never holds."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
             with self.translated():
@@ -185,13 +185,13 @@ class DynamoTable:
         return self._clock()
 
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
-        """The TTL (epoch seconds) of an item to keep for ``keep_ms`` after now and after ``at_least_ms``."""
+        """The TTL (epoch seconds) that keeps an item for ``keep_ms`` after now and after ``at_least_ms``."""
         return (max(self._clock(), at_least_ms) + keep_ms) // 1000
 
     def to_table_clock(self, now_ms: int) -> int:
-        """Convert a time of this machine's clock to DynamoDB's clock, which its newest answer tells.
+        """Convert a time of this machine's clock to DynamoDB's clock, as its newest response shows it.
 
-        So all who share the table agree on when a lease expires, whatever their own clocks say.
+        So all users of the table agree on when a lease expires.
         """
         ahead = ahead_ms(self._clock(), self._server_clock.now_ms())
         if abs(ahead) > TOLD_SKEW_MS and not self._has_told_skew:
@@ -206,12 +206,12 @@ class DynamoTable:
         return now_ms - ahead
 
     def pause(self, attempt: int) -> None:
-        """Wait before a request is repeated: from 10 ms to a second, with jitter."""
+        """Wait before a repetition: from 10 ms to a second, with jitter."""
         self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Whatever boto3 raises becomes a StorageError that names the table."""
+        """Turn boto3's errors into a StorageError that names the table."""
         try:
             yield
         except (BotoCoreError, ClientError, ResponseParserError) as error:
@@ -251,26 +251,30 @@ def _sentence(table: str, meta: Any, error: Exception) -> str:
     return f"the state table {table} cannot be used: {error}"
 
 
-# Many items per request: up to 25 are written or 100 read, and items that DynamoDB left unprocessed are sent again.
-#
-# The numbers are DynamoDB's (API reference, BatchWriteItem and BatchGetItem).
+class Records:
+    """Records of one kind in a state table."""
 
+    def __init__(self, table: DynamoTable) -> None:
+        self.table = table
+
+
+# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
 _WRITES = 25
 _READS = 100
 
 
 def put_all(table: DynamoTable, items: Iterable[Item]) -> None:
-    """Write items with different keys, replacing those there; when the call fails, some of them may be written."""
+    """Write items, whose keys must differ, replacing those of the same keys; on an error, some may be written."""
     _write(table, ({"PutRequest": {"Item": encoded(item)}} for item in items))
 
 
 def delete_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the items of different keys, if they are there."""
+    """Remove the items of these keys, which must differ, if they exist."""
     _write(table, ({"DeleteRequest": {"Key": encoded({"pk": pk, "sk": sk})}} for pk, sk in keys))
 
 
 def get_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> Iterator[Item]:
-    """The items under different keys, as far as there are any, in no particular order."""
+    """The items of these keys, which must differ, if they exist, in no particular order."""
     pending = iter(keys)
     while some := [encoded({"pk": pk, "sk": sk}) for pk, sk in islice(pending, _READS)]:
         asked: dict[str, Any] = {table.name: {"Keys": some, "ConsistentRead": True}}
@@ -300,10 +304,7 @@ def _write(table: DynamoTable, requests: Iterator[dict[str, Any]]) -> None:
             raise StorageError(f"the state table {table.name} does not keep up: items were left unwritten")
 
 
-# Counts the request units that DynamoDB bills: each answer tells its own, where it was asked to.
-#
-# Sources: Amazon DynamoDB API reference, "ReturnConsumedCapacity"; developer guide, "Read and write request units".
-
+# The request units that DynamoDB bills, by operation (developer guide, "Read and write request units").
 _UNITS: Mapping[str, Amount] = {
     **dict.fromkeys(("GetItem", "BatchGetItem", "Query"), Amount.STATE_READ_UNITS),
     **dict.fromkeys(
@@ -313,9 +314,9 @@ _UNITS: Mapping[str, Amount] = {
 
 
 def count_consumed(client: Any, meter: Meter = process_meter) -> None:
-    """Have every request of a client count its units.
+    """Count the units of every request of a client (API reference, "ReturnConsumedCapacity").
 
-    An answer that tells none, or fewer than any write takes (moto's), counts for the least that there is.
+    A response without units, or with fewer than a write costs (moto's), counts as the minimum.
     """
 
     def ask(params: dict[str, Any], model: Any, **_: object) -> None:
@@ -326,8 +327,8 @@ def count_consumed(client: Any, meter: Meter = process_meter) -> None:
         amount = _UNITS.get(model.name)
         if amount is not None and "Error" not in parsed:
             least = 2000 if model.name.startswith("Transact") else 1000
-            told = _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least / 1000})
-            meter.add(amount, max(told, least) if amount is Amount.STATE_WRITE_UNITS else told)
+            units = _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least / 1000})
+            meter.add(amount, max(units, least) if amount is Amount.STATE_WRITE_UNITS else units)
 
     client.meta.events.register("before-parameter-build.dynamodb", ask)
     client.meta.events.register("after-call.dynamodb", note)
@@ -338,17 +339,15 @@ def _thousandths(consumed: Any) -> int:
     return sum(round(1000 * float(table["CapacityUnits"])) for table in tables)
 
 
-# A client for the table that a fleet's state lives in.
-
-# The requests are small; a function must learn early that its network does not lead there.
+# Requests are small, so timeouts are short: a function must notice early that its network cannot reach DynamoDB.
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
 _EMPTY = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem")
-# What each answer has (API reference, "Response Syntax").
+# The required members of each response (API reference, "Response Syntax").
 _MEMBERS = {**dict.fromkeys(_EMPTY, ""), "BatchGetItem": "Responses", "Query": "Items"}
 
 
 def open_table(address: TableAddress) -> DynamoTable:
-    """A client for a table; sends nothing yet but questions for credentials.
+    """A client for a table; sends no requests except for credentials.
 
     Raises:
         PolicyError: no region is known.
@@ -368,28 +367,21 @@ def open_table(address: TableAddress) -> DynamoTable:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error
 
 
-# Lists of paths in the state table, which may be very long: each has compressed parts in a partition of its own.
-#
-# A list has an id that is used only once.  So parts that a slow writer adds to a list that was replaced meanwhile never
-# become part of the new list.
-
-# An item may have 400 KB; the parts stay below it even where nothing can be compressed.
+# A list of paths may be very long, so it is stored in compressed parts in its own partition.  An item has at most
+# 400 KB; a part stays below that even uncompressed.
 _BYTES_PER_PART = 300_000
 _PATHS_PER_PART = 1000
 
 
 def new_list_id() -> str:
-    """An id that no list has had."""
+    """A new id for a list; if a slow writer adds to a list that was replaced, the new list is not affected."""
     return uuid.uuid4().hex
 
 
 def write_paths(
     table: DynamoTable, list_id: str, paths: Iterable[str], *, call: int = 0, expires_s: int | None = None
 ) -> int:
-    """Add paths to a list and return how many.
-
-    ``call`` numbers the calls that add to one list: parts of different calls have different keys, in their order.
-    """
+    """Add paths to a list and return their number; ``call`` numbers the calls that add to one list."""
     count = 0
 
     def items() -> Iterator[Item]:
@@ -404,7 +396,7 @@ def write_paths(
 
 
 def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
-    """The paths of a list, at most a thousand at a time, in the order of their recording."""
+    """The paths of a list, at most a thousand at a time, in the order in which they were recorded."""
     for part in table.query(_key(list_id)):
         limits = FileLimits(f"the item {part['pk']} / {part['sk']} of the state table")
         with understood(part):
@@ -413,7 +405,7 @@ def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
 
 
 def delete_paths(table: DynamoTable, list_id: str) -> None:
-    """Remove the parts of a list."""
+    """Remove a list."""
     delete_all(table, ((part["pk"], part["sk"]) for part in table.query(_key(list_id), attributes=("pk", "sk"))))
 
 

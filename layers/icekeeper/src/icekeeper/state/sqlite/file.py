@@ -1,4 +1,11 @@
-"""The SQLite file that holds the state of one machine: how it is opened, and its tables."""
+"""The SQLite file that holds the state of one machine: its tables, and how it is opened.
+
+Each call opens a connection, so threads share nothing and a fork inherits nothing.  That costs a quarter of a
+millisecond, and as much again after a write, because the last connection to close removes the write-ahead log.  A pass
+makes dozens of calls, so it keeps one connection for its thread (:meth:`SqliteFile.kept_open`).
+
+In the tables, ``table_key`` is :attr:`TableIdentity.key` and ``place`` is :attr:`TableIdentity.place`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +22,8 @@ from typing import Any, Protocol
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
 
-# The tables of the SQLite state file.
-#
-# ``table_key`` is :attr:`TableIdentity.key` and ``place`` is :attr:`TableIdentity.place`.
-
 SCHEMA_VERSION = 15
-"""The ``user_version`` of a state file; a file with another one is refused."""
+"""The ``user_version`` of a state file; a file with any other is refused."""
 _TABLE = "table_key TEXT NOT NULL"
 _COPY = f"{_TABLE}, place TEXT NOT NULL"
 _ENTRY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL"
@@ -78,21 +81,15 @@ def create_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-# The SQLite file that holds the state of one machine, and how it is opened.
-#
-# A connection is opened per call, which leaves nothing to share between threads or to inherit over a fork.  It costs a
-# quarter of a millisecond, and one after a call that changed something: the last connection that closes empties and
-# removes the write-ahead log.  A pass makes dozens of calls, so it keeps one connection for its own thread.
-
 BUSY_TIMEOUT_S = 30.0
-# What SQLite says of bytes that are no text, and of pages that are none.
+# In SQLite's errors about bytes that are not text and about damaged pages.
 _SIGNS_OF_DAMAGE = ("Could not decode", "malformed")
 _AFTER_DAMAGE = (
     "put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must be "
     "made again before anything is deleted"
 )
 _ELSEWHERE = "or name another file with ICEKEEPER_STATE"
-# What to do, by what SQLite says.
+# What to do, by the text of SQLite's error.
 _ADVICE = {
     "disk is full": f"; free space there, {_ELSEWHERE}",
     "disk I/O error": f"; if its disk is full, free space there, {_ELSEWHERE}",
@@ -101,26 +98,26 @@ _ADVICE = {
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
 }
 THIS_TABLE = "table_key = ?"
-"""The condition that :attr:`.TableIdentity.key` fills."""
+"""A condition with :attr:`.TableIdentity.key` as its value."""
 THIS_COPY = f"{THIS_TABLE} AND place = ?"
-"""The condition that :func:`copy_columns` fills."""
+"""A condition with :func:`copy_columns` as its values."""
 
 
 class Read(Protocol):
-    """Runs one query on the file and returns its rows."""
+    """Runs a query and returns its rows."""
 
     def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The connection of one thread, while a block of :meth:`SqliteFile.kept_open` lasts."""
+    """The connection of one thread inside :meth:`SqliteFile.kept_open`."""
 
     process: int
-    """A child that was forked meanwhile opens its own (https://www.sqlite.org/howtocorrupt.html, section 2.6)."""
+    """A forked child must open its own (https://www.sqlite.org/howtocorrupt.html, section 2.6)."""
     connection: sqlite3.Connection | None = None
     file: tuple[int, int] | None = None
-    """Device and inode of the file that it was opened on; another one may lie in its place by now."""
+    """Device and inode of the opened file, which may have been replaced since."""
     is_in_use: bool = False
 
     def close(self) -> None:
@@ -130,7 +127,7 @@ class _Kept:
 
 
 class SqliteFile:
-    """One state file, which the first call creates; every method raises StorageError when it cannot be used."""
+    """A state file, which the first call creates; every method raises StorageError when it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -138,7 +135,7 @@ class SqliteFile:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Within the block all calls of this thread use one connection; blocks may be nested."""
+        """Inside the block, all calls of this thread use one connection; blocks may be nested."""
         if self._kept() is not None:
             yield
             return
@@ -160,10 +157,10 @@ class SqliteFile:
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        """Queries that see the file as it is at one moment; what the block cannot make of their rows is damage.
+        """Queries that all see one state of the file.
 
-        So whoever makes more of rows than rows does it within the block, where an error about values is told as the
-        file's: SQLite keeps a value of any type in any column, and JSON may be nested beyond what Python reads.
+        Convert rows inside the block: there, an error about a value is reported as damage of the file.  SQLite stores a
+        value of any type in any column, and JSON may be nested more deeply than Python can read.
         """
         with self.connection() as connection:
             connection.execute("BEGIN")
@@ -181,13 +178,13 @@ class SqliteFile:
             return connection.execute(statement, values).rowcount
 
     def write_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """The same statement with each of these values, in one transaction."""
+        """Execute a statement with each row, in one transaction."""
         with self.transaction() as connection:
             connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Several statements in one transaction, which is rolled back when the block raises."""
+        """Run statements in one transaction, which is rolled back if the block raises."""
         with self.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection  # an error closes the connection, which rolls back
@@ -195,14 +192,14 @@ class SqliteFile:
 
     def require_writable(self) -> None:
         with self.connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")  # takes the lock for writing, which a read-only file refuses
+            connection.execute("BEGIN IMMEDIATE")  # takes the write lock, which fails for a read-only file
             connection.execute("ROLLBACK")
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         kept = self._kept()
         try:
-            if kept is None or kept.is_in_use:  # a call within a call sees the file as others do
+            if kept is None or kept.is_in_use:  # a call inside a call gets its own connection
                 with closing(self._open()) as connection:
                     self._prepare(connection)
                     yield connection
@@ -215,14 +212,14 @@ class SqliteFile:
             raise StorageError(f"the state file {self.path} cannot be used: {error}{self._advice(error)}") from error
 
     def _advice(self, error: Exception) -> str:
-        """What to do about an error, for the end of its sentence; empty where the error says enough."""
+        """What to do about an error, as the end of its sentence; may be empty."""
         if self.path.is_dir():
             return "; it is a folder, so name a file in it with ICEKEEPER_STATE"
         return next((advice for sign, advice in _ADVICE.items() if sign in str(error)), "")
 
     @contextmanager
     def _using(self, kept: _Kept) -> Iterator[sqlite3.Connection]:
-        """The connection that is kept, opened when it is not; whatever is raised closes it, which rolls back."""
+        """The kept connection, opened if necessary; any error closes it, which rolls back."""
         kept.is_in_use = True
         try:
             if kept.connection is not None and kept.file != self._identity():
@@ -248,13 +245,13 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     def _open(self) -> sqlite3.Connection:
-        # 0700 and 0600: the journal names tables and files that others on the machine need not know
-        # (rule: state-is-private).  SQLite's files beside it get its mode.
+        # 0700 and 0600: other users must not see the names of tables and files (rule: state-is-private).  SQLite
+        # gives its other files the same mode.
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(OSError):  # it is there, or SQLite says what is wrong with the place
-            # Only a new one: whoever closes a file loses all locks of its process on it.
+        with suppress(OSError):  # the file exists, or SQLite reports what is wrong
+            # O_EXCL: closing an existing file would drop all locks of this process on it.
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        # Autocommit: a statement is a transaction, unless one was begun.
+        # Autocommit: each statement is a transaction, unless one was begun.
         return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -269,9 +266,9 @@ class SqliteFile:
             )
 
     def _create(self, connection: sqlite3.Connection) -> int:
-        """Create the tables of an empty file, and return the version that the file has then."""
+        """Create the tables of an empty file, and return the file's version."""
         connection.execute("BEGIN IMMEDIATE")
-        # Read again under the lock: another process may have been faster.
+        # Read again under the lock: another process may have created the tables.
         version = _schema_version(connection)
         if version == 0:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -281,6 +278,13 @@ class SqliteFile:
         if version == 0:
             _use_write_ahead_log(connection)
         return version or SCHEMA_VERSION
+
+
+class Records:
+    """Records of one kind in a state file."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self.state_file = file
 
 
 def copy_columns(identity: TableIdentity) -> tuple[str, str]:
@@ -293,8 +297,8 @@ def _schema_version(connection: sqlite3.Connection) -> int:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    # Changing the journal mode needs the file alone and, unlike a transaction, does not wait for the others.  The
-    # mode stays with the file; where it cannot be had, the rollback journal is as safe and only less concurrent.
+    # Changing the journal mode needs exclusive access and, unlike a transaction, does not wait for it.  The mode is
+    # stored in the file; if it cannot be set, the rollback journal is as safe, but less concurrent.
     for _ in range(100):
         with suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA journal_mode = WAL")

@@ -1,10 +1,13 @@
-"""What is remembered, as rows of the SQLite file: leases, requests, loads, statistics and others."""
+"""Records as rows of the SQLite file: lake statistics, leases, pending deletions, orphans, requests, schedules, loads,
+unreadable files and usage.
+
+Each class implements a Protocol of ``state/store`` or ``state/leases``, which documents its methods.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
@@ -16,7 +19,7 @@ from icekeeper.model import TableName
 from icekeeper.state.held_lease import of_the_living
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease, renewed_lease, taken_lease
-from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns
+from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, Records, SqliteFile, copy_columns
 from icekeeper.state.store import (
     HourOfUse,
     LakeStats,
@@ -30,18 +33,15 @@ from icekeeper.state.store import (
     stored_request,
 )
 
-# Lake stats in the SQLite state file.
+log = logging.getLogger(__name__)
 
 _TABLES_PER_READ = 1000
 _THIS_ENTRY = "catalog = ? AND warehouse = ? AND table_name = ? AND uuid = ?"
 _STATS_COLUMNS = "observed_ms, snapshot_id, counters, warnings, policy"
 
 
-class SqliteLakeStats:
-    """A :class:`icekeeper.state.store.LakeStatsStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteLakeStats(Records):
+    """A :class:`.LakeStatsStore`."""
 
     def record(self, *stats: LakeStats) -> None:
         rows = (
@@ -54,17 +54,17 @@ class SqliteLakeStats:
             )
             for one in stats
         )
-        self._file.write_all("INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self.state_file.write_all("INSERT OR REPLACE INTO lake_stats VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             rows = read(f"SELECT {_STATS_COLUMNS} FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
             return _stats(identity, rows[0]) if rows else None
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         after = ("", "")
         while True:
-            with self._file.reading() as read:
+            with self.state_file.reading() as read:
                 rows = read(
                     f"SELECT table_name, uuid, location, {_STATS_COLUMNS} FROM lake_stats WHERE catalog = ? "
                     "AND warehouse = ? AND (table_name, uuid) > (?, ?) ORDER BY table_name, uuid LIMIT ?",
@@ -83,11 +83,11 @@ class SqliteLakeStats:
             after = rows[-1][:2]
 
     def forget(self, identity: TableIdentity) -> None:
-        self._file.write(f"DELETE FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
+        self.state_file.write(f"DELETE FROM lake_stats WHERE {_THIS_ENTRY}", *_entry(identity))
 
 
 def _entry(identity: TableIdentity) -> tuple[str, str, str, str]:
-    """The key of a row: the catalog's own names for the table, because stats are kept per catalog."""
+    """The key of a row: stats are kept per catalog, so it has the catalog's names of the table."""
     return identity.catalog, identity.warehouse, identity.table.key, identity.uuid
 
 
@@ -103,33 +103,29 @@ def _stats(identity: TableIdentity, row: Sequence[Any]) -> LakeStats:
     )
 
 
-# Leases in the SQLite state file: its lock for writing makes reading and writing a lease atomic.
-
-
-class SqliteLeases:
-    """A :class:`icekeeper.state.leases.LeaseStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteLeases(Records):
+    """A :class:`.LeaseStore`; the file's write lock makes reading and writing a lease atomic."""
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
         wanted = Lease(key=key, holder=holder, expires_ms=now_ms + ttl_ms, name=name)
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             taken = taken_lease(_lease(connection, key), wanted, now_ms=now_ms)
             _write(connection, taken)
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             renewed = renewed_lease(_lease(connection, lease.key), lease, expires_ms=now_ms + ttl_ms)
             _write(connection, renewed)
         return renewed
 
     def release(self, lease: Lease) -> bool:
-        return self._file.write("DELETE FROM leases WHERE lease_key = ? AND holder = ?", lease.key, lease.holder) > 0
+        return (
+            self.state_file.write("DELETE FROM leases WHERE lease_key = ? AND holder = ?", lease.key, lease.holder) > 0
+        )
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
-        with self._file.connection() as connection:
+        with self.state_file.connection() as connection:
             found = _lease(connection, key)
         return found if found is not None and found.holds_at(now_ms) else None
 
@@ -149,15 +145,14 @@ def _write(connection: Connection, lease: Lease) -> None:
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", row)
 
 
-# Lists of paths in the SQLite state file, in rows of a thousand: key, the number of the row, the paths as JSON.
-
+# A list of paths is stored in rows of a thousand: key, number of the row, paths as JSON.
 _PATHS_PER_ROW = 1000
 
 
-def write_paths(
-    connection: sqlite3.Connection, table: str, key: Sequence[str], paths: Iterable[str], first_part: int = 0
+def _write_paths(
+    connection: Connection, table: str, key: Sequence[str], paths: Iterable[str], first_part: int = 0
 ) -> int:
-    """Write paths as rows of ``table`` from number ``first_part`` on; returns how many paths there were."""
+    """Write paths as rows of ``table``, numbered from ``first_part``; return the number of paths."""
     part, count, rest = first_part, 0, iter(paths)
     while some := list(islice(rest, _PATHS_PER_ROW)):
         row = (*key, part, json.dumps(some))
@@ -166,12 +161,8 @@ def write_paths(
     return count
 
 
-def read_paths(file: SqliteFile, table: str, condition: str, *values: Any) -> Iterator[Sequence[str]]:
-    """The paths of the rows of ``table`` that fulfil the condition with these values, one row in memory at a time.
-
-    Raises:
-        StorageError: the file is damaged, or cannot be used.
-    """
+def _read_paths(file: SqliteFile, table: str, condition: str, *values: Any) -> Iterator[Sequence[str]]:
+    """The paths of all rows that fulfil a condition, with one row in memory at a time."""
     part = -1
     while True:
         with file.reading() as read:
@@ -185,53 +176,43 @@ def read_paths(file: SqliteFile, table: str, condition: str, *values: Any) -> It
         yield some
 
 
-# Unfinished deletions in the SQLite state file; the paths of a list lie in rows of a thousand.
-
 _THIS_LIST = f"{THIS_COPY} AND name = ?"
 
 
-class SqlitePendingDeletions:
-    """A :class:`icekeeper.state.store.PendingDeletionStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqlitePendingDeletions(Records):
+    """A :class:`.PendingDeletionStore`."""
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             connection.execute(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", (*copy_columns(identity), name))
-            write_paths(connection, "pending_deletions", (identity.key, identity.place, name), paths)
+            _write_paths(connection, "pending_deletions", (*copy_columns(identity), name), paths)
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
-        rows = self._file.read(
+        rows = self.state_file.read(
             f"SELECT DISTINCT name FROM pending_deletions WHERE {THIS_COPY} ORDER BY name", *copy_columns(identity)
         )
         return tuple(name for (name,) in rows)
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        return read_paths(self._file, "pending_deletions", _THIS_LIST, *copy_columns(identity), name)
+        return _read_paths(self.state_file, "pending_deletions", _THIS_LIST, *copy_columns(identity), name)
 
     def forget(self, identity: TableIdentity, name: str) -> None:
-        self._file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *copy_columns(identity), name)
+        self.state_file.write(f"DELETE FROM pending_deletions WHERE {_THIS_LIST}", *copy_columns(identity), name)
 
 
-# The quarantine ledger in the SQLite state file.
-
-# Rows per transaction: others may write in between.
+# Rows per transaction; other processes can write between two transactions.
 _BATCH = 10_000
-# Below SQLITE_MAX_VARIABLE_NUMBER of every SQLite (999 before 3.32).
+# Paths per query: below SQLITE_MAX_VARIABLE_NUMBER of every SQLite (999 before 3.32).
 _QUESTION = 900
 
 
-class SqliteQuarantine:
-    """See :class:`icekeeper.state.store.QuarantineLedger`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteQuarantine(Records):
+    """A :class:`.QuarantineLedger`."""
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
         columns = copy_columns(identity)
         for batch in _batches(paths, _BATCH):
-            with self._file.transaction() as connection:
+            with self.state_file.transaction() as connection:
                 connection.executemany(
                     "INSERT INTO quarantine VALUES (?, ?, ?, 1, ?, ?) ON CONFLICT (table_key, place, path) DO UPDATE "
                     "SET sightings = sightings + (run_id <> excluded.run_id), run_id = excluded.run_id",
@@ -240,7 +221,7 @@ class SqliteQuarantine:
 
     def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
         found: dict[str, int] = {}
-        with self._file.connection() as connection:
+        with self.state_file.connection() as connection:
             for batch in _batches(paths, _QUESTION):
                 marks = ", ".join("?" * len(batch))
                 rows = connection.execute(
@@ -251,18 +232,20 @@ class SqliteQuarantine:
         return found
 
     def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        self._file.write(f"DELETE FROM quarantine WHERE {THIS_COPY} AND run_id <> ?", *copy_columns(identity), run_id)
+        self.state_file.write(
+            f"DELETE FROM quarantine WHERE {THIS_COPY} AND run_id <> ?", *copy_columns(identity), run_id
+        )
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         columns = copy_columns(identity)
         for batch in _batches(paths, _BATCH):
-            with self._file.transaction() as connection:
+            with self.state_file.transaction() as connection:
                 connection.executemany(
                     f"DELETE FROM quarantine WHERE {THIS_COPY} AND path = ?", ((*columns, path) for path in batch)
                 )
 
     def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        rows = self._file.read(
+        rows = self.state_file.read(
             f"SELECT path, sightings, first_seen_ms, run_id FROM quarantine WHERE {THIS_COPY} ORDER BY path",
             *copy_columns(identity),
         )
@@ -275,30 +258,20 @@ def _batches(paths: Iterable[str], size: int) -> Iterator[list[str]]:
         yield batch
 
 
-# Requests for a pass in the SQLite state file.
-
-log = logging.getLogger(__name__)
-
 _FIELDS = ("catalog", "warehouse", "table_name", "uuid", "location", "requested_ms", "settings")
 
 
-class SqliteRequests:
-    """A :class:`icekeeper.state.store.RequestStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteRequests(Records):
+    """A :class:`.RequestStore`."""
 
     def file(self, request: MaintenanceRequest) -> None:
         identity = request.identity
-        told = (identity.catalog, identity.warehouse, str(identity.table), identity.uuid, identity.location)
-        with self._file.transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (identity.lease_key, *told, request.requested_ms, _text(request)),
-            )
+        names = (identity.catalog, identity.warehouse, str(identity.table), identity.uuid, identity.location)
+        row = (identity.lease_key, *names, request.requested_ms, _text(request))
+        self.state_file.write("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             rows = read(
                 f"SELECT table_key, {', '.join(_FIELDS)} FROM requests ORDER BY requested_ms, table_name, table_key"
             )
@@ -306,11 +279,11 @@ class SqliteRequests:
 
     def claim(self, request: MaintenanceRequest) -> bool:
         statement = "DELETE FROM requests WHERE table_key = ? AND requested_ms = ? AND settings = ?"
-        return self._file.write(statement, request.identity.lease_key, request.requested_ms, _text(request)) > 0
+        return self.state_file.write(statement, request.identity.lease_key, request.requested_ms, _text(request)) > 0
 
 
 def _understood(rows: Sequence[Sequence[Any]]) -> Iterator[MaintenanceRequest]:
-    """The requests, without what else lies among them (rule: skip-malformed-requests)."""
+    """The well-formed requests (rule: skip-malformed-requests)."""
     for key, *values in rows:
         try:
             yield stored_request(dict(zip(_FIELDS, values, strict=True)), partial(eq, key))
@@ -324,14 +297,8 @@ def _text(request: MaintenanceRequest) -> str:
     return json.dumps(dict(request.settings), sort_keys=True)
 
 
-# Schedules' last turns in the SQLite state file.
-
-
-class SqliteSchedules:
-    """A :class:`icekeeper.state.store.ScheduleStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteSchedules(Records):
+    """A :class:`.ScheduleStore`."""
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
         self.record_all([(identity, run)])
@@ -339,8 +306,7 @@ class SqliteSchedules:
     def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
         rows = (
             (
-                identity.key,
-                identity.place,
+                *copy_columns(identity),
                 run.schedule,
                 run.counted_ms,
                 run.finished_ms,
@@ -350,14 +316,14 @@ class SqliteSchedules:
             )
             for identity, run in runs
         )
-        self._file.write_all("INSERT OR REPLACE INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self.state_file.write_all("INSERT OR REPLACE INTO schedule_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
-        return read_schedules(self._file.read, identity)
+        return read_schedules(self.state_file.read, identity)
 
 
 def read_schedules(read: Read, identity: TableIdentity) -> dict[str, ScheduleRun]:
-    """The records of one copy of a table, by schedule."""
+    """As :meth:`.ScheduleStore.of_table`."""
     rows = read(
         "SELECT schedule, counted_ms, finished_ms, snapshot_id, fingerprint, idle FROM schedule_runs "
         f"WHERE {THIS_COPY}",
@@ -376,25 +342,20 @@ def read_schedules(read: Read, identity: TableIdentity) -> dict[str, ScheduleRun
     }
 
 
-# Staged loads in the SQLite state file; the paths of a load lie in rows of a thousand.
-
 _STAGING_COLUMNS = "name, origin, state, prefixes, changed_ms, expires_ms, file_count"
 _THIS_LOAD = f"{THIS_TABLE} AND name = ?"
 # "IS" compares null with null.
 _UNCHANGED = f"{_THIS_LOAD} AND state = ? AND changed_ms = ? AND expires_ms IS ? AND file_count = ?"
 
 
-class SqliteStaging:
-    """A :class:`icekeeper.state.store.StagingStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteStaging(Records):
+    """A :class:`.StagingStore`."""
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
         key = load.identity.key, load.name
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             last = connection.execute(f"SELECT max(part) FROM staged_files WHERE {_THIS_LOAD}", key).fetchone()[0]
-            count = write_paths(connection, "staged_files", key, files, 0 if last is None else last + 1)
+            count = _write_paths(connection, "staged_files", key, files, 0 if last is None else last + 1)
             connection.execute(
                 "INSERT INTO staged_loads VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (table_key, name) DO UPDATE SET origin = excluded.origin, "
@@ -414,19 +375,19 @@ class SqliteStaging:
             return _load(load.identity, row)
 
     def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             return read_loads(read, identity)
 
     def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        return read_paths(self._file, "staged_files", _THIS_LOAD, identity.key, name)
+        return _read_paths(self.state_file, "staged_files", _THIS_LOAD, identity.key, name)
 
     def change(self, before: StagedLoad, after: StagedLoad) -> bool:
         statement = f"UPDATE staged_loads SET state = ?, changed_ms = ?, expires_ms = ? WHERE {_UNCHANGED}"
         now = (after.state.value, after.changed_ms, after.expires_ms)
-        return self._file.write(statement, *now, *_unchanged(before)) > 0
+        return self.state_file.write(statement, *now, *_unchanged(before)) > 0
 
     def forget(self, load: StagedLoad) -> bool:
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             gone = connection.execute(f"DELETE FROM staged_loads WHERE {_UNCHANGED}", _unchanged(load)).rowcount > 0
             if gone:
                 key = load.identity.key, load.name
@@ -435,7 +396,7 @@ class SqliteStaging:
 
 
 def read_loads(read: Read, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-    """Every load of a table that is not forgotten, by name."""
+    """As :meth:`.StagingStore.loads`."""
     rows = read(f"SELECT {_STAGING_COLUMNS} FROM staged_loads WHERE {THIS_TABLE} ORDER BY name", identity.key)
     return tuple(_load(identity, row) for row in rows)
 
@@ -455,42 +416,30 @@ def _load(identity: TableIdentity, row: Sequence[Any]) -> StagedLoad:
 
 
 def _unchanged(load: StagedLoad) -> tuple[Any, ...]:
-    """The values for :data:`_UNCHANGED`: a record as it was read."""
-    return (
-        load.identity.key,
-        load.name,
-        load.state.value,
-        load.changed_ms,
-        load.expires_ms,
-        load.file_count,
-    )
+    """The values for :data:`_UNCHANGED`."""
+    return load.identity.key, load.name, load.state.value, load.changed_ms, load.expires_ms, load.file_count
 
 
-# Files that a pass could not read, in the SQLite state file.
-
-
-class SqliteUnreadableFiles:
-    """A :class:`icekeeper.state.store.UnreadableFileStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteUnreadableFiles(Records):
+    """A :class:`.UnreadableFileStore`."""
 
     def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
-        rows = ((identity.key, identity.place, one.path, one.why, one.schema_digest, one.tried_ms) for one in files)
-        self._file.write_all("INSERT OR REPLACE INTO unreadable_files VALUES (?, ?, ?, ?, ?, ?)", rows)
+        columns = copy_columns(identity)
+        rows = ((*columns, one.path, one.why, one.schema_digest, one.tried_ms) for one in files)
+        self.state_file.write_all("INSERT OR REPLACE INTO unreadable_files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        return read_unreadable_files(self._file.read, identity)
+        return read_unreadable_files(self.state_file.read, identity)
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         columns = copy_columns(identity)
-        self._file.write_all(
+        self.state_file.write_all(
             f"DELETE FROM unreadable_files WHERE {THIS_COPY} AND path = ?", ((*columns, path) for path in paths)
         )
 
 
 def read_unreadable_files(read: Read, identity: TableIdentity) -> dict[str, UnreadableFile]:
-    """The files of one copy of a table, by path."""
+    """As :meth:`.UnreadableFileStore.of_table`."""
     rows = read(
         f"SELECT path, why, schema_digest, tried_ms FROM unreadable_files WHERE {THIS_COPY} ORDER BY path",
         *copy_columns(identity),
@@ -501,27 +450,22 @@ def read_unreadable_files(read: Read, identity: TableIdentity) -> dict[str, Unre
     }
 
 
-# What was used, in the SQLite state file.
-
 _METRIC = "metric:"
 
 
-class SqliteUsage:
-    """A :class:`icekeeper.state.store.UsageStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteUsage(Records):
+    """A :class:`.UsageStore`."""
 
     def add(self, used: HourOfUse) -> None:
         named = {**used.amounts, **dict.fromkeys((f"{_METRIC}{name}" for name in used.metrics), 0)}
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             connection.executemany(
                 "INSERT INTO used VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount",
                 [(used.hour, name, amount) for name, amount in sorted(named.items())],
             )
 
     def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
-        rows = self._file.read(
+        rows = self.state_file.read(
             "SELECT hour, name, amount FROM used WHERE hour BETWEEN ? AND ? ORDER BY hour, name", first, last
         )
         return tuple(

@@ -1,4 +1,7 @@
-"""The state store of one machine: a SQLite file, with claims and what was cut off."""
+"""The state store of one machine, in a SQLite file that all processes of a user share; claims and cut-offs in it.
+
+The Protocols in ``state/store`` and ``state/claims`` document the methods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, CutOff, CutWork, Entry, TableClaims, folders_around
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, SqliteFile, copy_columns
+from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, Records, SqliteFile, copy_columns
 from icekeeper.state.sqlite.records import (
     SqliteLakeStats,
     SqliteLeases,
@@ -37,8 +40,6 @@ from icekeeper.state.store import (
     read_idle_since,
 )
 
-# Claims in the SQLite state file: a row per catalog entry, and a row per folder by which entries are found.
-
 _NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": "", "hidden": []}'
 """The look of a catalog that no run has looked at yet."""
 
@@ -46,17 +47,14 @@ _CLAIM_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_
 _ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
 
 
-class SqliteClaims:
-    """A :class:`icekeeper.state.claims.ClaimStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteClaims(Records):
+    """A :class:`.ClaimStore`: a row per catalog entry, and a row per claimed folder to find entries by."""
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         self.record_first_looks([claims])
 
     def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, claims)
             )
@@ -71,12 +69,14 @@ class SqliteClaims:
             )
 
     def looks(self) -> Sequence[CatalogLook]:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             rows = read("SELECT catalog, warehouse, look FROM catalog_looks ORDER BY catalog, warehouse")
             return [CatalogLook.from_json(catalog, warehouse, json.loads(look)) for catalog, warehouse, look in rows]
 
     def record_look(self, look: CatalogLook) -> None:
-        self._file.write("INSERT OR REPLACE INTO catalog_looks VALUES (?, ?, ?)", *look.key, json.dumps(look.to_json()))
+        self.state_file.write(
+            "INSERT OR REPLACE INTO catalog_looks VALUES (?, ?, ?)", *look.key, json.dumps(look.to_json())
+        )
 
     def of_entry(self, entry: Entry) -> TableClaims | None:
         return next(self._found(f"SELECT {_CLAIM_COLUMNS} FROM claims WHERE {_ENTRY}", *entry), None)
@@ -84,7 +84,7 @@ class SqliteClaims:
     def touching(self, folder: str) -> Iterator[TableClaims]:
         around = folders_around(folder)
         below = folder if folder.endswith("/") else f"{folder}/"
-        # "0" is the character after "/": everything that begins with the folder and a slash lies between the two.
+        # "0" is the character after "/": all paths inside the folder are between these two bounds.
         return self._found(
             f"SELECT DISTINCT {_CLAIM_COLUMNS} FROM claims JOIN claimed_folders USING (catalog, warehouse, table_name) "
             f"WHERE folder IN ({', '.join('?' * len(around))}) OR (folder >= ? AND folder < ?) "
@@ -102,12 +102,12 @@ class SqliteClaims:
         )
 
     def forget(self, entry: Entry) -> None:
-        with self._file.transaction() as connection:
+        with self.state_file.transaction() as connection:
             for table in ("claims", "claimed_folders"):
                 connection.execute(f"DELETE FROM {table} WHERE {_ENTRY}", entry)
 
     def _found(self, statement: str, *values: str) -> Iterator[TableClaims]:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             return iter([_claims(row) for row in read(statement, *values)])
 
 
@@ -142,21 +142,15 @@ def _claims(row: Sequence[Any]) -> TableClaims:
     )
 
 
-# What was cut off, in the SQLite state file.
-
-
-class SqliteCutOffs:
-    """A :class:`icekeeper.state.claims.CutOffStore`."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
+class SqliteCutOffs(Records):
+    """A :class:`.CutOffStore`."""
 
     def record(self, cut: CutOff) -> None:
         row = (*cut.entry, cut.work.value, cut.times, cut.cut_ms, cut.why)
-        self._file.write("INSERT OR REPLACE INTO cut_offs VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
+        self.state_file.write("INSERT OR REPLACE INTO cut_offs VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
 
     def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
-        with self._file.reading() as read:
+        with self.state_file.reading() as read:
             rows = read(
                 "SELECT table_name, work, times, cut_ms, why FROM cut_offs WHERE catalog = ? AND warehouse = ? "
                 "ORDER BY table_name, work",
@@ -170,14 +164,11 @@ class SqliteCutOffs:
 
     def forget(self, entry: Entry, work: CutWork) -> None:
         statement = "DELETE FROM cut_offs WHERE catalog = ? AND warehouse = ? AND table_name = ? AND work = ?"
-        self._file.write(statement, *entry, work.value)
-
-
-# The state store of one machine: a SQLite file, shared safely by every process of its user.
+        self.state_file.write(statement, *entry, work.value)
 
 
 class SqliteStateStore:
-    """A :class:`icekeeper.state.store.StateStore` in one file, which the first call creates."""
+    """A :class:`.StateStore` in one file, which the first call creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
