@@ -67,9 +67,9 @@ class LocalEngine:
             scratch_folder("icekeeper-exchange-") as folder,
             self._workers(max(len(tasks), len(parts)), split) as workers,
         ):
-            splits = [_Split(split, task, number, str(folder)) for number, task in enumerate(tasks)]
+            splits = [_Exchanged(split, task, number, str(folder)) for number, task in enumerate(tasks)]
             workers.run(_spill, splits, on_done)
-            merges = [_Merge(merge, part, number, str(folder)) for number, part in enumerate(parts)]
+            merges = [_Exchanged(merge, part, number, str(folder)) for number, part in enumerate(parts)]
             return workers.run(_gather, merges, lambda done: on_done(len(tasks) + done))
 
     @contextmanager
@@ -122,32 +122,26 @@ class _Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
-    function: Callable[[Any], Iterable[tuple[int, Any]]]
-    task: Any
+class _Exchanged:
+    """A task to split or a part to merge, with its number; items are in ``folder``, by part and task."""
+
+    function: Callable[..., Any]
+    subject: Any
     number: int
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Merge:
-    function: Callable[[Any, Iterator[Any]], Any]
-    part: Any
-    number: int
-    folder: str
-
-
-def _spill(work: _Split) -> None:
+def _spill(work: _Exchanged) -> None:
     """Write the items of a task to one file per task and part, so that no two processes write the same file."""
-    for part, item in work.function(work.task):
+    for part, item in work.function(work.subject):
         folder = Path(work.folder) / str(part)
         folder.mkdir(exist_ok=True)
         with (folder / str(work.number)).open("ab") as file:
             pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
 
 
-def _gather(work: _Merge) -> Any:
-    return work.function(work.part, _items(Path(work.folder) / str(work.number)))
+def _gather(work: _Exchanged) -> Any:
+    return work.function(work.subject, _items(Path(work.folder) / str(work.number)))
 
 
 def _items(folder: Path) -> Iterator[Any]:

@@ -58,9 +58,8 @@ class SparkTasks:
         """For ``RDD.map``."""
 
         def work(task: Task) -> Result:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                return function(in_attempt(task, self.run, self._attempt()))
+                return function(self._in_attempt(task))
 
         return work
 
@@ -68,9 +67,8 @@ class SparkTasks:
         """For ``RDD.flatMap``."""
 
         def work(task: Task) -> Iterator[Item]:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                yield from split(in_attempt(task, self.run, self._attempt()))
+                yield from split(self._in_attempt(task))
 
         return work
 
@@ -80,16 +78,15 @@ class SparkTasks:
         """For ``RDD.mapPartitionsWithIndex``."""
 
         def work(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                yield merge(in_attempt(parts[number], self.run, self._attempt()), (item for _, item in items))
+                yield merge(self._in_attempt(parts[number]), (item for _, item in items))
 
         return work
 
-    def _attempt(self) -> int:
-        """The attempt number of the running task, counted from 0 within its stage."""
-        task = self.current()
-        return 0 if task is None else task.attemptNumber()
+    def _in_attempt(self, task: Task) -> Task:
+        importlib.invalidate_caches = _do_nothing
+        running = self.current()
+        return in_attempt(task, self.run, 0 if running is None else running.attemptNumber())
 
     def _cores(self) -> int:
         task = self.current()

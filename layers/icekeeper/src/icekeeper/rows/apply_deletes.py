@@ -350,9 +350,9 @@ def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path:
         names.append(str(fields[position]["name"]))
         fields = fields[position]["type"]["fields"] if isinstance(fields[position]["type"], Mapping) else ()
     return MetadataUnreadable(
-        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java tells a null struct from a null "
-        "column in it, other readers do not, so which rows it deletes is not known; its files were left alone. Delete "
-        "these rows by another key, and remove this delete file"
+        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java distinguishes a null struct from a "
+        "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
+        "Delete these rows by another key, and remove this delete file"
     )
 
 

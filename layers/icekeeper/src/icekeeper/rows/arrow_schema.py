@@ -114,7 +114,7 @@ def _stored_fields(fields: Sequence[Mapping[str, Any]], above: str) -> list[dict
 
 def _stored_type(kind: Any, name: str) -> Any:
     if isinstance(kind, str):
-        if not _is_primitive(kind):
+        if kind not in _PRIMITIVES and not _DECIMAL.fullmatch(kind) and not _FIXED.fullmatch(kind):
             raise _unsupported(name, kind)
         return kind
     if kind["type"] == "struct":
@@ -123,10 +123,6 @@ def _stored_type(kind: Any, name: str) -> Any:
     if parts is None:
         raise _unsupported(name, str(kind["type"]))
     return {**kind, **{part: _stored_type(kind[part], f"{name}.{part}") for part in parts}}
-
-
-def _is_primitive(kind: str) -> bool:
-    return kind in _PRIMITIVES or _DECIMAL.fullmatch(kind) is not None or _FIXED.fullmatch(kind) is not None
 
 
 def _unsupported(name: str, kind: str) -> TableUnsupported:

@@ -56,9 +56,10 @@ class EqualityLookup:
             combinations.append(_distinct(combined))
             code = _index(combined, combinations[-1])
         grouped = pa.table({"code": code, "number": sequence_numbers}).group_by("code").aggregate([("number", "max")])
-        ordered = grouped.sort_by("code").combine_chunks()
         # Every code occurs, so the sorted codes are 0, 1, 2, … and are indexes into the numbers.
-        return cls(tuple(field_ids), values, tuple(combinations), _one_array(ordered["number_max"]))
+        newest = grouped.sort_by("code").combine_chunks()["number_max"]
+        newest = newest.combine_chunks() if newest.num_chunks != 1 else newest.chunk(0)
+        return cls(tuple(field_ids), values, tuple(combinations), newest)
 
     def newest_delete(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Per row the highest sequence number that deletes its key, or null; ``columns`` are those of ``field_ids``."""
@@ -159,10 +160,6 @@ def _value(scalar: pa.Scalar) -> Any:
 def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:
     """One number for two indexes; both are below the number of deleted keys, so 64 bits hold it."""
     return pc.add(pc.multiply(code, count), place)
-
-
-def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
-    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
 
 
 # The statistics of a row group give the ranges of its columns; they show which deleted keys its rows may have

@@ -89,15 +89,16 @@ class Projection:
         """The same rows, in the same order, in the table's schema."""
         if self._is_same:
             return batch
-        arrays = []
-        for source in self._sources:
-            if isinstance(source, tuple):
-                name, convert = source
-                array = batch.column(name)
-                arrays.append(array if convert is None else convert(array))
-            else:
-                arrays.append(source(batch.num_rows))
+        arrays = [_filled(source, batch.column, batch.num_rows) for source in self._sources]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _filled(source: tuple[Any, Converter | None] | Constant, column: Callable[[Any], pa.Array], rows: int) -> pa.Array:
+    """A column of the file (by name or index), converted if necessary, or a constant column."""
+    if not isinstance(source, tuple):
+        return source(rows)
+    key, convert = source
+    return column(key) if convert is None else convert(column(key))
 
 
 def _file_columns(
@@ -228,14 +229,7 @@ def _struct_converter(
         return None
 
     def convert_struct(array: pa.Array) -> pa.Array:
-        children = []
-        for source in sources:
-            if isinstance(source, tuple):
-                index, convert = source
-                child = array.field(index)
-                children.append(child if convert is None else convert(child))
-            else:
-                children.append(source(len(array)))
+        children = [_filled(source, array.field, len(array)) for source in sources]
         if not children:
             return pa.nulls(len(array), target)
         return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(array))
