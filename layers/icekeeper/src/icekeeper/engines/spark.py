@@ -191,8 +191,8 @@ class SparkEngine:
                 if not self._repeats_stages or self._was_one_stage_attempt(group):
                     return results
         raise StorageError(
-            "Spark began the work again and again, because workers or their disks were lost; or it does not tell how "
-            "jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
+            "Spark began the work again and again, because workers or their disks were lost; or it does not report "
+            "how jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
         )
 
     def _tasks(self, count: int, run: int = 0) -> SparkTasks:

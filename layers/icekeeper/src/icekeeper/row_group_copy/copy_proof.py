@@ -257,7 +257,7 @@ def _problem(expected: LineageFacts | None, batches: Iterable[pa.RecordBatch], r
     if expected.checksums not in (None, checksums):
         return "has other row ids or last changes than its rows had"
     if expected.bounds != tuple((min(extremes), max(extremes)) for extremes in bounds):
-        return "has row ids or last changes beyond the bounds that its footer tells"
+        return "has row ids or last changes outside of the bounds in its footer"
     return None
 
 

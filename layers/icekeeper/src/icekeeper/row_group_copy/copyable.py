@@ -385,12 +385,12 @@ def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
 
 
 def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
-    told = meta.statistics
-    if told is None or told.null_count != 0 or told.min_value is None or told.max_value is None:
+    stats = meta.statistics
+    if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
         return None
-    if told.is_min_value_exact is False or told.is_max_value_exact is False:
+    if stats.is_min_value_exact is False or stats.is_max_value_exact is False:
         return None
-    return struct.unpack("<q", told.min_value)[0], struct.unpack("<q", told.max_value)[0]
+    return struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]
 
 
 # Layout of the new file:

@@ -193,7 +193,7 @@ def completed_entry(
     unbound = {leaf.field_id for leaf in wanted if lacks_bounds(entry, leaf, modes[leaf.field_id])}
     if not unknown and not unbound:
         return entry
-    told = part_entry(entry, file, leaves, modes)
+    by_footer = part_entry(entry, file, leaves, modes)
 
     def completed(mine: Mapping[int, Any] | None, theirs: Mapping[int, Any] | None, ids: set[int]) -> dict[int, Any]:
         kept = {i: value for i, value in (mine or {}).items() if i not in ids}
@@ -201,10 +201,10 @@ def completed_entry(
 
     return replace(
         entry,
-        value_counts=completed(entry.value_counts, told.value_counts, unknown | unbound),
-        null_value_counts=completed(nulls, told.null_value_counts, unknown),
-        lower_bounds=completed(entry.lower_bounds, told.lower_bounds, unbound),
-        upper_bounds=completed(entry.upper_bounds, told.upper_bounds, unbound),
+        value_counts=completed(entry.value_counts, by_footer.value_counts, unknown | unbound),
+        null_value_counts=completed(nulls, by_footer.null_value_counts, unknown),
+        lower_bounds=completed(entry.lower_bounds, by_footer.lower_bounds, unbound),
+        upper_bounds=completed(entry.upper_bounds, by_footer.upper_bounds, unbound),
     )
 
 
@@ -256,8 +256,8 @@ def _count(
     """Put the null and NaN counts of a column into both dictionaries, if they are certain."""
     i, (nulls, nans) = leaf.field_id, into
     all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
-    if all(told is not None and told.has_null_count for told in statistics):
-        nulls[i] = sum(told.null_count for told in statistics)
+    if all(stats is not None and stats.has_null_count for stats in statistics):
+        nulls[i] = sum(stats.null_count for stats in statistics)
     elif (share := _share(all_nulls, all_values, values)) is not None:
         nulls[i] = share
     if leaf.is_float and i in nulls and all_values is not None and all_nulls is not None:
@@ -276,11 +276,11 @@ def _share(found: int | None, of_whole: int | None, of_part: int) -> int | None:
 def _bounds_of_part(kind: str, statistics: Sequence[Any]) -> tuple[bytes, bytes] | None:
     """The least and greatest value by the statistics of row groups; ``None``: not known, or there are no values."""
     lows, highs = [], []
-    for told in statistics:
-        if told is not None and told.has_min_max:
-            lows.append(told.min_raw)
-            highs.append(told.max_raw)
-        elif told is None or not told.has_null_count or told.num_values:
+    for stats in statistics:
+        if stats is not None and stats.has_min_max:
+            lows.append(stats.min_raw)
+            highs.append(stats.max_raw)
+        elif stats is None or not stats.has_null_count or stats.num_values:
             return None
     if not lows or any(isinstance(value, float) and math.isnan(value) for value in (*lows, *highs)):
         return None
@@ -298,7 +298,7 @@ def _cut_bounds(part: CopyableFile, count: int) -> frozenset[int]:
     found = set()
     for group in part.carried():
         for number, chunk in enumerate(group.columns[:count]):
-            told = chunk.meta_data.statistics
-            if told is not None and False in (told.is_min_value_exact, told.is_max_value_exact):
+            stats = chunk.meta_data.statistics
+            if stats is not None and False in (stats.is_min_value_exact, stats.is_max_value_exact):
                 found.add(number)
     return frozenset(found)

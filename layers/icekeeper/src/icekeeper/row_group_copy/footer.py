@@ -565,7 +565,7 @@ class PageWalk:
         self._body = header.compressed_page_size
         self._position += size + self._body
         if self._body < 0 or self._position > self._chunk.end:
-            raise CannotCopy(f"has a page of column {self._name} that does not lie in its column chunk")
+            raise CannotCopy(f"has a page of column {self._name} outside of its column chunk")
         described = header.data_page_header if header.type == _DATA_PAGE else header.data_page_header_v2
         if header.type == _DICTIONARY_PAGE:
             if start != self._meta.dictionary_page_offset:

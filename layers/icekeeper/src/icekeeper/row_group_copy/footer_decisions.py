@@ -287,7 +287,8 @@ def row_group_facts(
                 values=tuple(chunk.num_values for chunk in chunks),
                 nulls=tuple(map(_nulls, statistics)),
                 said=tuple(
-                    _said(chunk, told, i, lacks) for i, (chunk, told) in enumerate(zip(chunks, statistics, strict=True))
+                    _said(chunk, stats, i, lacks)
+                    for i, (chunk, stats) in enumerate(zip(chunks, statistics, strict=True))
                 ),
             )
 

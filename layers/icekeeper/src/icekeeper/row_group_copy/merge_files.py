@@ -228,8 +228,8 @@ def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Co
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
     groups = []
     for one in file.groups:
-        told = {i: _told(footer.row_groups[one.number], number) for number, i in columns}
-        groups.append(replace(one, floats={i: facts for i, facts in told.items() if facts is not None}))
+        counted = {i: _nans_in_footer(footer.row_groups[one.number], number) for number, i in columns}
+        groups.append(replace(one, floats={i: facts for i, facts in counted.items() if facts is not None}))
     return replace(file, groups=tuple(groups))
 
 
@@ -271,16 +271,16 @@ def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafC
     return replace(entry, nan_value_counts=nans, lower_bounds=lower, upper_bounds=upper)
 
 
-def _told(group: RowGroup, column: int) -> FloatFacts | None:
+def _nans_in_footer(group: RowGroup, column: int) -> FloatFacts | None:
     """The NaN count of a column chunk by the footer; ``None``: it is not certain."""
     meta = group.columns[column].meta_data
-    told = meta.statistics
-    if told is None:
+    stats = meta.statistics
+    if stats is None:
         return None
-    if told.null_count == meta.num_values:
+    if stats.null_count == meta.num_values:
         return FloatFacts(0)
-    most = meta.num_values - (told.null_count or 0)
-    return None if told.nan_count is None or not 0 <= told.nan_count <= most else FloatFacts(told.nan_count)
+    most = meta.num_values - (stats.null_count or 0)
+    return None if stats.nan_count is None or not 0 <= stats.nan_count <= most else FloatFacts(stats.nan_count)
 
 
 def _decoded(

@@ -93,9 +93,9 @@ def _partly_bounded(seen: pq.FileMetaData) -> list[int]:
     for column in range(seen.num_columns):
         stated = set()
         for chunk in (group.column(column) for group in groups):
-            told = chunk.statistics
-            if told is None or not told.has_null_count or told.null_count < chunk.num_values:
-                stated.add(told is not None and told.has_min_max)
+            stats = chunk.statistics
+            if stats is None or not stats.has_null_count or stats.null_count < chunk.num_values:
+                stated.add(stats is not None and stats.has_min_max)
         if len(stated) > 1:
             found.append(column)
     return found

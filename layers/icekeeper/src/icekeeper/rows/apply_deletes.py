@@ -450,7 +450,7 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
     with reading(path, storage):
         with storage.open_input(path) as stream:
             if not is_likely and not 0 <= offset <= offset + size <= stream.size():
-                raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
+                raise MetadataUnreadable(f"the deletion vector in {path} is not where its manifest says")
             blob = stream.read_at(size, offset)
         return decode_deletion_vector(blob, path, cardinality)
 

@@ -71,7 +71,7 @@ class Projection:
         columns = _file_columns(list(file_schema), name_mapping, by_position)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
-            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")
+            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which no default may replace")
         by_id = {column.field_id: column for column in columns if column.field_id is not None}
         for field in table_schema["fields"]:
             column = by_id.get(field["id"])
