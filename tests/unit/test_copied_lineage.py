@@ -374,7 +374,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "other values": (wrong_values, "row group 0 has other row ids or last changes than its rows had"),
     "columns of another row group": (exchanged, "row group 0 has other row ids or last changes than its rows had"),
     "nothing known": (unknown, "row group 0 has row ids of which nothing is known"),
-    "other bounds": (other_bounds, "row group 0 has row ids or last changes beyond the bounds that its footer tells"),
+    "other bounds": (other_bounds, "row group 0 has row ids or last changes outside of the bounds in its footer"),
 }
 
 

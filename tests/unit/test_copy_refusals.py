@@ -406,7 +406,7 @@ def values_elsewhere(metadata: FileMetaData) -> None:
 ONLY_PAGES_TELL: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     "a chunk that is too short": (
         resized(1, 0, -1),
-        "has a page of column text that does not lie in its column chunk",
+        "has a page of column text outside of its column chunk",
     ),
     "data pages that begin later": (
         later_data,

@@ -1,4 +1,4 @@
-"""The interface of engines, their names, an engine started by its first task, and pools of shared engines."""
+"""The interface of engines, which run the expensive part of an operation; their names, deferred start and pools."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-# The interface of engines, which run the expensive part of an operation.
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -18,10 +16,10 @@ Part = TypeVar("Part")
 
 
 class Engine(Protocol):
-    """Runs a pure, picklable function over tasks, in this process or by workers.
+    """Runs a pure, picklable function over tasks, in this process or in workers.
 
-    A task or part that writes files has a method ``in_attempt``.  An engine that may begin it more than once passes it
-    a number, each number once, so that attempts never touch each other's files.
+    A task or part that writes files has a method ``in_attempt``.  An engine that may run it more than once passes a
+    new number to each attempt, so that attempts never touch each other's files.
     """
 
     @property
@@ -33,7 +31,7 @@ class Engine(Protocol):
         """The results in the order of ``tasks``; ``on_done`` is called with the number of finished tasks.
 
         Raises:
-            StorageError: the engine itself failed; which tasks ran is not known.
+            StorageError: the engine itself failed; it is not known which tasks ran.
         """
         ...
 
@@ -45,26 +43,23 @@ class Engine(Protocol):
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """A shuffle: ``split`` makes ``(part number, item)`` of each task, ``merge`` gets the items of each part.
+        """A shuffle: ``split`` returns ``(part number, item)`` pairs of each task, ``merge`` gets the items of a part.
 
-        Results are in the order of ``parts``; a part without items is merged too.  The items of a part come in any
-        order, one at a time, and are never all in memory.  ``on_done`` is called with the number of finished tasks, and
-        then of tasks and parts.
+        Results are in the order of ``parts``; a part without items is merged, too.  The items of a part come in any
+        order, one at a time, and are never all in memory.  ``on_done`` is called with the number of finished tasks,
+        later of tasks and parts.
 
         Raises:
-            StorageError: the engine itself failed; which work ran is not known.
+            StorageError: the engine itself failed; it is not known which work ran.
         """
         ...
 
 
-# An engine that its first task starts: most passes rewrite nothing, and Spark takes seconds to start
-# (platform: spark-session-start-time).
-
-
 class DeferredEngine:
-    """Starts another engine when the first work arrives, and stops it when its own context is left.
+    """Starts another engine when the first work arrives, and stops it when its own context ends.
 
-    Threads may share it: the first of them starts the engine.
+    Most passes rewrite nothing, and Spark takes seconds to start (platform: spark-session-start-time).  Threads may
+    share it.
     """
 
     def __init__(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> None:
@@ -105,34 +100,29 @@ class DeferredEngine:
             return self._engine
 
 
-# The names of engines on the command line.
-
-
 class EngineName(StrEnum):
-    """Where work units run."""
+    """The names of engines on the command line."""
 
     AUTO = "auto"
-    """Spark where a cluster or a running session is at hand, else this machine's processes."""
+    """Spark if a cluster or a running session is available, else this machine's processes."""
     SPARK = "spark"
     LOCAL = "local"
 
 
-# Which of several works that share one engine the calling thread's tasks belong to.
-#
-# An engine that shares its workers out deals them evenly among pools, so that the tasks of a large table do not keep
-# those of a small one waiting.  Others ignore it.
+# Pools: Spark divides its workers evenly among them, so that tasks of a small table do not wait for those of a large
+# one.  Other engines ignore pools.
 
 _current: ContextVar[str | None] = ContextVar("icekeeper_pool", default=None)
 
 
 def current_pool() -> str | None:
-    """The pool of this thread's tasks; ``None``: the work has the engine for itself."""
+    """The pool of this thread's tasks; ``None``: the engine is not shared."""
     return _current.get()
 
 
 @contextmanager
 def in_pool(name: str) -> Iterator[None]:
-    """Hand tasks to engines in this pool, inside of the block."""
+    """Inside the block, this thread's tasks belong to this pool."""
     before = _current.set(name)
     try:
         yield
@@ -140,22 +130,16 @@ def in_pool(name: str) -> Iterator[None]:
         _current.reset(before)
 
 
-# How much tasks read, as far as they say so (pure).
-
-
 @runtime_checkable
 class ReadsBytes(Protocol):
-    """A task that knows how many bytes of data files take as long to decode as all of its work takes.
-
-    That is what it reads, with an allowance for each file that it opens.
-    """
+    """A task that knows its size: the bytes that it reads, with an allowance for each file that it opens."""
 
     @property
     def input_bytes(self) -> int: ...
 
 
 def total_input_bytes(tasks: Iterable[Any]) -> int | None:
-    """The bytes that all tasks read together; ``None`` when one of them does not say."""
+    """The bytes that all tasks read together; ``None``: not known."""
     total = 0
     for task in tasks:
         if not isinstance(task, ReadsBytes):

@@ -1,4 +1,4 @@
-"""The local engine: tasks run in a pool of processes on this machine; items of an exchange wait on its disk."""
+"""The local engine: tasks run in a pool of processes on this machine; the items of an exchange wait on its disk."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 SMALL_WORK_BYTES = 128 * 1024 * 1024
-"""Tasks that read less than this together are done about when other processes have started
+"""Tasks that read less than this together take no longer than starting other processes
 (platform: forked-workers-start-cheap)."""
-# What a worker that sorts needs, and one that merges a group of any size.
+# Memory of a worker that sorts, or merges a group of any size.
 _WORKER_BYTES = 512 * 1024 * 1024
 
 
 class LocalEngine:
-    """At most one process per core, and one per half a gigabyte of memory.
+    """Runs tasks in at most one process per core and per half a gigabyte of memory.
 
-    A single task, or tasks that read little, run in the calling process, which saves starting others.
+    A single task, or tasks that read little, run in the calling process.
     """
 
     name = "local"
 
     def __init__(self, processes: int | None = None, *, cores: int | None = None, spare_bytes: int = 0) -> None:
-        """``cores`` of this machine are divided among the processes; as many as processes, unless given.
+        """``cores`` are divided among the processes; by default one core per process, or all cores of this machine.
 
-        ``spare_bytes`` is what a task may hold to send fewer requests, where one process does all work.
+        ``spare_bytes``: memory that a task may use to send fewer requests if one process does all work.
         """
         machine = this_machine()
         self._processes = processes or max(1, min(machine.cores, machine.memory_bytes // _WORKER_BYTES))
@@ -67,14 +67,14 @@ class LocalEngine:
             scratch_folder("icekeeper-exchange-") as folder,
             self._workers(max(len(tasks), len(parts)), split) as workers,
         ):
-            splits = [_Split(split, task, number, str(folder)) for number, task in enumerate(tasks)]
+            splits = [_Exchanged(split, task, number, str(folder)) for number, task in enumerate(tasks)]
             workers.run(_spill, splits, on_done)
-            merges = [_Merge(merge, part, number, str(folder)) for number, part in enumerate(parts)]
+            merges = [_Exchanged(merge, part, number, str(folder)) for number, part in enumerate(parts)]
             return workers.run(_gather, merges, lambda done: on_done(len(tasks) + done))
 
     @contextmanager
     def _workers(self, tasks: int, function: Callable[..., Any]) -> Iterator[_Workers]:
-        """As many workers as help so many tasks, of which ``function`` is the first work."""
+        """The workers for a number of tasks, whose first work is ``function``."""
         processes = min(self._processes, tasks)
         if processes <= 1:
             yield _Workers(None, self._cores, self._spare_bytes)
@@ -85,17 +85,15 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """Where tasks run, and how many cores each of them may use."""
-
     pool: ProcessPoolExecutor | None
-    """``None``: one process is enough, so the calling one does the work."""
+    """``None``: the calling process does the work."""
     cores: int
+    """Per task."""
     spare_bytes: int = 0
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
-        """The results in the order of the tasks."""
         work = _Granted(function, self.cores, self.spare_bytes)
         if self.pool is None:
             results = []
@@ -112,7 +110,7 @@ class _Workers:
 
 @dataclass(frozen=True, slots=True)
 class _Granted:
-    """A function whose task may use so many cores, and hold so many bytes beside its work."""
+    """A function that runs with these cores and this spare memory."""
 
     function: Callable[[Any], Any]
     cores: int
@@ -124,32 +122,26 @@ class _Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
-    function: Callable[[Any], Iterable[tuple[int, Any]]]
-    task: Any
+class _Exchanged:
+    """A task to split or a part to merge, with its number; items are in ``folder``, by part and task."""
+
+    function: Callable[..., Any]
+    subject: Any
     number: int
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Merge:
-    function: Callable[[Any, Iterator[Any]], Any]
-    part: Any
-    number: int
-    folder: str
-
-
-def _spill(work: _Split) -> None:
+def _spill(work: _Exchanged) -> None:
     """Write the items of a task to one file per task and part, so that no two processes write the same file."""
-    for part, item in work.function(work.task):
+    for part, item in work.function(work.subject):
         folder = Path(work.folder) / str(part)
         folder.mkdir(exist_ok=True)
         with (folder / str(work.number)).open("ab") as file:
             pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
 
 
-def _gather(work: _Merge) -> Any:
-    return work.function(work.part, _items(Path(work.folder) / str(work.number)))
+def _gather(work: _Exchanged) -> Any:
+    return work.function(work.subject, _items(Path(work.folder) / str(work.number)))
 
 
 def _items(folder: Path) -> Iterator[Any]:

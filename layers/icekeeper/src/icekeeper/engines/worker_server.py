@@ -1,4 +1,4 @@
-"""The first import of the process that workers are forked from: what keeps it at one thread, and its forks small
+"""The first import of the server process of workers: keeps it at one thread, and its forks small
 (platform: forked-workers-start-cheap).
 """
 
@@ -10,7 +10,7 @@ from multiprocessing import spawn
 from typing import Any
 
 _OPTIONS = os.environ.get("JE_ARROW_MALLOC_CONF", "")
-# Arrow's jemalloc would start a thread as soon as Arrow is imported, whether Arrow allocates by it or not.
+# Arrow's jemalloc starts a thread when Arrow is imported, even if Arrow does not allocate with it.
 if "background_thread" not in _OPTIONS:
     os.environ["JE_ARROW_MALLOC_CONF"] = ",".join(filter(None, (_OPTIONS, "background_thread:false")))
 
@@ -19,10 +19,9 @@ _MAIN_MODULE = frozenset({"init_main_from_name", "init_main_from_path"})
 
 
 def _prepare_without_main(data: Mapping[str, Any]) -> None:
-    """Prepare a worker as ever, but do not import the main module of the process that has started the server.
+    """Prepare a worker without importing the main module of the parent process.
 
-    Each worker would, and with it whatever somebody else's program has there; one without a guard would begin once more
-    in the worker.  No work of ours is in a main module.
+    That may be any program's; without a ``__main__`` guard, it would run again in each worker.  Tasks never need it.
     """
     _prepare({key: value for key, value in data.items() if key not in _MAIN_MODULE})
 

@@ -1,5 +1,7 @@
-"""Judges by its footer whether a file's row groups can be copied (rule: copy-only-checked-footers), and plans the new
-file."""
+"""Judges by its footer whether a file's row groups can be copied unchanged, and plans the layout of the new file.
+
+Everything here is pure (rule: copy-only-checked-footers).
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,10 @@ from icekeeper.row_group_copy.footer_structs import (
 from icekeeper.rows.arrow_schema import value_bytes
 from icekeeper.rows.read_task import InheritedLineage
 
-# A file whose row groups can be copied, and each of these row groups (pure).
-
 
 @dataclass(frozen=True, slots=True)
 class FloatFacts:
-    """How many NaN a column chunk holds and, if it was decoded, its bounds; ``None``: it has no numbers."""
+    """The NaN count of a column chunk and, if it was decoded, its bounds; ``None``: it has no numbers."""
 
     nans: int
     bounds: tuple[float, float] | None = None
@@ -59,26 +59,25 @@ class CopyableRowGroup:
     """A row group that has rows."""
 
     number: int
-    """Its place among all row groups of the footer, from 0."""
+    """Its index among all row groups of the footer, from 0."""
     first_row: int
     """The position of its first row in the file."""
     row_count: int
     lacks: Lacks
-    """What the description of its columns lacks of that in which all row groups of an output must agree."""
+    """Optional fields that it lacks, although all row groups of an output must have them or none."""
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     column_index_bytes: int
-    """Of all its column indexes."""
     memory_bytes: int
-    """At least what its rows take as Arrow has them."""
+    """A lower limit of the memory of its rows in Arrow."""
     columns: int
-    """So many of its columns are copied; those of row lineage behind them, if any, are encoded anew."""
+    """The number of columns to copy; lineage columns after them, if any, are encoded anew."""
     floats: Mapping[int, FloatFacts] = field(default_factory=dict)
-    """What it holds in float columns whose NaN the file's manifest entry does not count, by field id."""
+    """By field id, for float columns without a NaN count in the file's manifest entry."""
 
     @property
     def positions(self) -> range:
-        """The positions of its rows in the file, as position deletes name them."""
+        """The positions of its rows in the file, as in position deletes."""
         return range(self.first_row, self.first_row + self.row_count)
 
     @property
@@ -88,22 +87,22 @@ class CopyableRowGroup:
 
 @dataclass(frozen=True, slots=True)
 class CopyableFile:
-    """A file whose row groups can be copied, all of them or some; holds little besides the footer's bytes."""
+    """A file of which all or some row groups can be copied; takes little memory besides the footer's bytes."""
 
     footer: Footer
     groups: tuple[CopyableRowGroup, ...]
-    """The row groups to copy, in order; those without rows are not carried over."""
+    """The row groups to copy, in order, without empty ones."""
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     nullability: bytes
     """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
     created_by: bytes
     iceberg_schema: bytes | None
-    """What Iceberg-Java writes under ``iceberg.schema``."""
+    """Iceberg-Java's key-value metadata ``iceberg.schema``."""
     lineage: InheritedLineage | None
-    """What the file's rows inherit, if outputs have columns of row lineage."""
+    """What the file's rows inherit, if outputs have lineage columns."""
     stores_lineage: bool
-    """Whether the file has such columns itself; they may hold nulls, for rows that inherit."""
+    """Whether the file has lineage columns itself; a null in them means that the row inherits."""
 
     @property
     def path(self) -> str:
@@ -111,7 +110,7 @@ class CopyableFile:
 
     @property
     def gets_lineage(self) -> bool:
-        """Whether columns of row lineage are added."""
+        """Whether lineage columns are added."""
         return self.lineage is not None and not self.stores_lineage
 
     @property
@@ -129,7 +128,7 @@ class CopyableFile:
 
     @property
     def column_index_bytes(self) -> int:
-        """Of all column indexes; not all of them may be carried over."""
+        """Bytes of all column indexes; the new file may not have all of them."""
         return sum(group.column_index_bytes for group in self.groups)
 
     @property
@@ -138,11 +137,11 @@ class CopyableFile:
 
     @property
     def memory_bytes(self) -> int:
-        """At least what the rows to copy take as Arrow has them."""
+        """A lower limit of the memory of the rows to copy in Arrow."""
         return sum(group.memory_bytes for group in self.groups)
 
     def carried(self) -> list[RowGroup]:
-        """The row groups to copy as the footer describes them, with the columns to copy; the answer may be changed."""
+        """New descriptions of the row groups and columns to copy, as in the footer; the caller may change them."""
         found = self.footer.metadata().row_groups
         groups = []
         for one in self.groups:
@@ -154,7 +153,7 @@ class CopyableFile:
         return groups
 
     def only(self, numbers: Collection[int]) -> CopyableFile:
-        """The same file, of which only the row groups with these numbers are copied.
+        """The same file with only these row groups to copy, by number.
 
         Raises:
             ValueError: one of them is not among the row groups to copy.
@@ -168,11 +167,10 @@ class CopyableFile:
 
 
 def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
-    """The bytes of row groups, as far as they tell how large these are beside ``least`` for each
-    (rule: copy-only-unchanged-row-groups).
+    """The bytes of row groups to compare with the limit ``least`` for each (rule: copy-only-unchanged-row-groups).
 
-    ``full`` bytes of ``memory`` count as ``least`` in the file, because memory is what ends a row group whose rows
-    take far fewer bytes there; decoding them again would give no larger ones.
+    ``full`` bytes of ``memory`` count as ``least`` bytes in the file.  A writer ends a row group that fills its memory,
+    also if it is small in the file; decoding would not give larger ones.
     """
     return max(size, memory * least // full)
 
@@ -182,130 +180,31 @@ def ranges_of(groups: Sequence[CopyableRowGroup]) -> tuple[Piece, ...]:
     return tuple(joined(sorted(piece for group in groups for piece in group.ranges)))
 
 
-# Plans where everything lies in the new file (pure).
-#
-#     PAR1 | row groups and Bloom filters of input 1, of input 2, … | new lineage columns | column indexes |
-#     offset indexes | footer
-#
-# Each input's bytes keep their order.  New lineage columns of all row groups lie together, so that what is copied stays
-# in large ranges; the format promises one place to a column chunk, none to a row group.  They are encoded when all else
-# is copied, and move what follows.  Page indexes of all inputs lie near the footer, for readers fetch all of them in
-# one piece.
-
-_MOST_ROW_GROUPS = 2**15 - 1
-"""``RowGroup.ordinal`` has 16 bits."""
-_MOST_FOOTER_BYTES = 64 * 1024 * 1024
-"""Arrow takes no footer with a text or list above 100 MB; everyone reads all of it to read anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where the parts of one input come to lie."""
-
-    file: CopyableFile
-    starts: tuple[int, ...]
-    """Where each of the file's ranges begins in the new file."""
-    first_row_group: int
-
-    def moved(self, offset: int) -> int:
-        """The new place of a byte of one of the file's ranges.
-
-        Raises:
-            CannotCopy: it is in none of them.
-        """
-        ranges = self.file.ranges
-        found = bisect_right(ranges, offset, key=lambda piece: piece.start) - 1
-        if found < 0 or offset >= ranges[found].end:
-            raise CannotCopy(f"refers to byte {offset}, which is not copied")
-        return self.starts[found] + offset - ranges[found].start
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the inputs lie, in order."""
-
-    placements: tuple[Placement, ...]
-    data_end: int
-    """Where the page indexes begin if no lineage columns lie before them."""
-    row_groups: int
-    lacks: Lacks
-    """What the new footer says of no row group, because one of them lacks it."""
-
-
-def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
-    """The layout of a file with the row groups of these files, one after the other."""
-    data_end = len(MAGIC) + sum(file.copied_bytes for file in files)
-    placements: list[Placement] = []
-    position, row_groups, footer_bytes = len(MAGIC), 0, 0
-    for file in files:
-        if file.nullability != files[0].nullability:
-            return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
-        starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
-        placements.append(Placement(file, starts[:-1], row_groups))
-        position = starts[-1]
-        row_groups += file.row_groups
-        footer_bytes += len(file.footer.thrift)
-        if row_groups > _MOST_ROW_GROUPS:
-            return NotCopyable(file.path, f"would bring an output to more than {_MOST_ROW_GROUPS} row groups")
-        if footer_bytes > _MOST_FOOTER_BYTES:
-            return NotCopyable(file.path, f"would bring an output to a footer of more than {_MOST_FOOTER_BYTES} bytes")
-    lacks = reduce(or_, (group.lacks for file in files for group in file.groups), NOTHING_LACKS)
-    return Layout(tuple(placements), data_end, row_groups, lacks)
-
-
-# Which lineage columns of a row group can be copied as they are (pure).
-#
-# Both must have a value for every row: a null stands for what a row inherits from its file, and in the new file it
-# would inherit something else (rule: copied-rows-store-their-ids).  Statistics must tell that, and the least and
-# greatest value for the manifest.
-
-
-def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
-    """The least and greatest value of both lineage columns of a row group that has them; ``None``: some value is, or
-    may be, null."""
-    found = [_bounds(chunk.meta_data) for chunk in group.columns[-LINEAGE_COLUMNS:]]
-    known = tuple(bounds for bounds in found if bounds is not None)
-    return known if len(known) == len(found) else None
-
-
-def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
-    told = meta.statistics
-    if told is None or told.null_count != 0 or told.min_value is None or told.max_value is None:
-        return None
-    if told.is_min_value_exact is False or told.is_max_value_exact is False:
-        return None
-    return struct.unpack("<q", told.min_value)[0], struct.unpack("<q", told.max_value)[0]
-
-
-# Judges by its footer whether the row groups of a file can be copied into an output as they are
-# (rule: copy-only-checked-footers).
-
 # Values of write.parquet.compression-codec → CompressionCodec of the format.  LZ4 (5) is the deprecated framing.
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
 _NEVER_FULL = 2**62
 _MOST_INDEX_BYTES = 64 * 1024 * 1024
-"""The page indexes of all inputs are kept in memory until the data are written."""
-# Spark's marks of values in the old calendar; only Spark knows what they mean for a whole file.
+"""Limit of the page indexes of one input: those of all inputs are in memory until the data are written."""
+# Spark's marks of values in the old calendar: they apply to a whole file.
 _CALENDAR_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """What an output must be: its schema, its codec (the format's number), how large row groups must be, and how much
-    its manifest entry tells of each column (``none``, ``counts``, ``truncate(n)`` or ``full``, by field id).
-
-    ``min_row_group_bytes`` is the least average size of a file's row groups, compressed.  An average, because writers
-    end a file with a small one; and outputs made of copyable files are copyable again.  Rows that take
-    ``full_row_group_memory`` bytes in memory stand for as many (:func:`.counted_bytes`).
-    """
+    """What an output must be."""
 
     schema: ParquetSchema
     codec: int
+    """The format's number."""
     min_row_group_bytes: int
+    """The least average size of an input's row groups, compressed.  It is an average because writers end a file with a
+    small row group, and so that outputs of copyable files are copyable again."""
     modes: Mapping[int, str]
+    """Metrics of the manifest entry by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``."""
     full_row_group_memory: int
+    """Rows of this size in memory count as a row group of ``min_row_group_bytes`` (:func:`counted_bytes`)."""
     verify_checksums: bool = True
-    """Whether pages that are copied and have a checksum must have that of their bytes."""
+    """Whether the checksums of copied pages are verified."""
 
 
 def copy_target(
@@ -315,11 +214,13 @@ def copy_target(
     modes: Mapping[int, str],
     full_row_group_memory: int = _NEVER_FULL,
 ) -> CopyTarget:
-    """The target for outputs of an Iceberg schema; ``codec`` as in ``write.parquet.compression-codec``, ``modes`` by
-    ``write.metadata.metrics.*``; without ``full_row_group_memory`` the bytes in the file alone count.
+    """The target for outputs of an Iceberg schema.
+
+    ``codec`` is a value of ``write.parquet.compression-codec``; ``modes`` follow ``write.metadata.metrics.*``.  Without
+    ``full_row_group_memory`` only the bytes in the file count.
 
     Raises:
-        TableUnsupported: a column type is not rewritten by this version.
+        TableUnsupported: this version does not rewrite a column's type.
         KeyError: there is no such codec.
     """
     return CopyTarget(
@@ -334,10 +235,10 @@ def judge_file(
     lineage: InheritedLineage | None = None,
     without_nan: Collection[int] = (),
 ) -> CopyableFile | NotCopyable:
-    """Whether a file can be copied; ``record_count`` is what its manifest entry says, ``None``: there is none.
+    """Whether a file can be copied; ``record_count`` is from its manifest entry, ``None``: it has none.
 
-    ``lineage`` is what its rows inherit, for targets with columns of row lineage; ``None``: all of them must be stored.
-    ``without_nan`` are the ids of the float columns that hold no NaN by the manifest.
+    ``lineage`` is what its rows inherit, for targets with lineage columns; ``None``: all ids must be stored.
+    ``without_nan`` are the ids of the float columns without NaN by the manifest.
     """
     try:
         return _copyable(footer, target, record_count, lineage, without_nan)
@@ -371,7 +272,7 @@ def _copyable(
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
     parts = tuple(_row_groups(metadata.row_groups, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
-        # They must not share a file with others (rule: ids-never-mixed).
+        # They must not share a file with rows that have ids (rule: ids-never-mixed).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
     return CopyableFile(
         footer=footer.with_bytes_from(min((piece.start for piece in indexes), default=footer.start)),
@@ -388,7 +289,6 @@ def _copyable(
 def _row_groups(
     groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], schema: ParquetSchema, without_nan: Collection[int]
 ) -> Iterator[CopyableRowGroup]:
-    """The row groups that have rows."""
     first_row = 0
     for number, group in enumerate(groups):
         if group.num_rows:
@@ -436,19 +336,18 @@ def _check_row_group_sizes(groups: Sequence[RowGroup], columns: Sequence[Parquet
 
 
 def _memory_bytes(group: RowGroup, columns: Sequence[ParquetColumn]) -> int:
-    """At least what the rows of a row group take as Arrow has them."""
     return sum(_memory_of(chunk.meta_data, column) for chunk, column in zip(group.columns, columns, strict=True))
 
 
 def _memory_of(meta: ColumnMetaData, column: ParquetColumn) -> int:
     sizes = meta.size_statistics
     texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
-    # Of texts whose size nobody wrote down only what they take in the file is certain.
+    # If the writer did not record the size of texts, only their size in the file is certain.
     return max(meta.total_uncompressed_size, int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts)
 
 
 def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: int) -> int:
-    """Where the row group begins in the file, after all checks of what its chunks say."""
+    """Check the descriptions of all column chunks; the offset at which the row group begins."""
     if len(group.columns) != len(columns):
         raise CannotCopy(f"has a row group of {len(group.columns)} columns, the schema has {len(columns)}")
     for chunk, column in zip(group.columns, columns, strict=True):
@@ -472,3 +371,93 @@ def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
 
 def _indexes(chunk: ColumnChunk) -> Iterator[Piece]:
     yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
+
+
+def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
+    """The least and greatest value of both lineage columns of a row group that has them; ``None``: do not copy them.
+
+    Copied columns must have a value for every row, and bounds for the manifest.  A null means that the row inherits
+    from its file; in the new file it would inherit something else (rule: copied-rows-store-their-ids).
+    """
+    found = [_bounds(chunk.meta_data) for chunk in group.columns[-LINEAGE_COLUMNS:]]
+    known = tuple(bounds for bounds in found if bounds is not None)
+    return known if len(known) == len(found) else None
+
+
+def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
+    stats = meta.statistics
+    if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
+        return None
+    if stats.is_min_value_exact is False or stats.is_max_value_exact is False:
+        return None
+    return struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]
+
+
+# Layout of the new file:
+#
+#     PAR1 | row groups and Bloom filters of input 1, of input 2, … | new lineage columns | column indexes |
+#     offset indexes | footer
+#
+# Each input's bytes keep their order.  The new lineage columns of all row groups are together, so that the copied
+# ranges stay large: where a store copies ranges, each of our own pieces between them becomes a part of 5 MiB.  The
+# format requires a column chunk to be contiguous, but not a row group.  Page indexes of all inputs are next to the
+# footer, because readers fetch them together.
+
+_MOST_ROW_GROUPS = 2**15 - 1
+"""``RowGroup.ordinal`` has 16 bits."""
+_MOST_FOOTER_BYTES = 64 * 1024 * 1024
+"""Arrow refuses a footer with a text or list above 100 MB, and every reader reads the whole footer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the ranges of one input begin in the new file, and the number of its first row group there."""
+
+    file: CopyableFile
+    starts: tuple[int, ...]
+    first_row_group: int
+
+    def moved(self, offset: int) -> int:
+        """The new offset of a byte in one of the file's ranges.
+
+        Raises:
+            CannotCopy: it is in none of them.
+        """
+        ranges = self.file.ranges
+        found = bisect_right(ranges, offset, key=lambda piece: piece.start) - 1
+        if found < 0 or offset >= ranges[found].end:
+            raise CannotCopy(f"refers to byte {offset}, which is not copied")
+        return self.starts[found] + offset - ranges[found].start
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of the inputs in the new file, in order."""
+
+    placements: tuple[Placement, ...]
+    data_end: int
+    """The end of the copied ranges."""
+    row_groups: int
+    lacks: Lacks
+    """Optional fields that the new footer has for no row group, because one of them lacks it."""
+
+
+def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
+    """The layout of a file with the row groups of these files in order."""
+    data_end = len(MAGIC) + sum(file.copied_bytes for file in files)
+    placements: list[Placement] = []
+    position, row_groups, footer_bytes = len(MAGIC), 0, 0
+    for file in files:
+        if file.nullability != files[0].nullability:
+            return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
+        starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
+        placements.append(Placement(file, starts[:-1], row_groups))
+        position = starts[-1]
+        row_groups += file.row_groups
+        footer_bytes += len(file.footer.thrift)
+        if row_groups > _MOST_ROW_GROUPS:
+            return NotCopyable(file.path, f"would bring an output to more than {_MOST_ROW_GROUPS} row groups")
+        if footer_bytes > _MOST_FOOTER_BYTES:
+            return NotCopyable(file.path, f"would bring an output to a footer of more than {_MOST_FOOTER_BYTES} bytes")
+    lacks = reduce(or_, (group.lacks for file in files for group in file.groups), NOTHING_LACKS)
+    return Layout(tuple(placements), data_end, row_groups, lacks)

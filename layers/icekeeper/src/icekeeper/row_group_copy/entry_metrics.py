@@ -1,5 +1,10 @@
 """The metrics of a copy's manifest entry, from its inputs' entries and footers (rule: metrics-contain-every-value)
-(pure)."""
+(pure).
+
+Sizes, value counts and most null counts come from footers; NaN counts and bounds come from the entries.  Truncated
+bounds stay correct, because the least lower bound is below every value.  An input without values to bound in a column
+does not change the bounds of the others.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +23,12 @@ from icekeeper.row_group_copy.lineage import LineageFacts
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID
 
-# The metrics of a copy's manifest entry, from the entries of its inputs and their footers
-# (rule: metrics-contain-every-value) (pure).
-#
-# Sizes and the number of values are in the footers, nulls in most.  NaN and bounds come from the entries, whose bounds
-# may be cut and are right still: the least lower bound lies below every value.  A column that holds nothing with bounds
-# in one input has those of the others.
-
 
 def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
-    """Check that a copy's entry will tell as much as that of a rewritten file.
+    """Check that a copy's entry will have the same metrics as that of a rewritten file.
 
     Raises:
-        CannotCopy: the file's entry lacks something that only decoding would find out.
+        CannotCopy: the file's entry lacks a metric that only decoding would find.
     """
     for leaf in leaves:
         if leaf.repeated or modes[leaf.field_id] == "none":
@@ -44,7 +42,7 @@ def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[
 
 
 def lacks_bounds(entry: DataFile, leaf: LeafColumn, mode: str) -> bool:
-    """Whether an output's entry has bounds of a column, and this one does not although there are values."""
+    """Whether this entry lacks bounds of a column that has values and needs bounds in an output's entry."""
     if leaf.repeated or mode in ("none", "counts") or not leaf.has_bounds:
         return False
     return _bound(entry.lower_bounds, leaf) is None and not _has_nothing_to_bound(entry, leaf)
@@ -56,9 +54,9 @@ def merged_metrics(
     leaves: Sequence[LeafColumn],
     modes: Mapping[int, str],
 ) -> dict[str, Any]:
-    """The metric fields of a :class:`.DataFile` with the rows of all ``entries``, which ``row_groups`` hold.
+    """The metric fields of a :class:`.DataFile` with the rows of all ``entries``; ``row_groups`` are all row groups.
 
-    ``modes`` say how much is told of each column: ``none``, ``counts``, ``truncate(n)`` or ``full``.
+    ``modes`` are ``none``, ``counts``, ``truncate(n)`` or ``full``, by field id.
     """
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
@@ -97,7 +95,7 @@ def merged_metrics(
 def with_lineage_bounds(
     metrics: Mapping[str, Any], row_groups: Sequence[LineageFacts], modes: Mapping[int, str]
 ) -> dict[str, Any]:
-    """These metrics with the bounds of the lineage columns, which the entries of inputs need not have."""
+    """These metrics with the bounds of the lineage columns, which the inputs' entries may lack."""
     lower, upper = dict(metrics["lower_bounds"]), dict(metrics["upper_bounds"])
     for number, i in enumerate((ROW_ID_ID, LAST_UPDATED_ID)):
         if modes[i] not in ("none", "counts"):
@@ -111,14 +109,14 @@ def _sums(
     leaves: Sequence[LeafColumn],
     counts_of: Callable[[DataFile], Mapping[int, int] | None],
 ) -> dict[int, int]:
-    """The sum of a count for every column of which each entry has one."""
+    """The sum of a count for every column with a count in each entry."""
     counts = [counts_of(entry) or {} for entry in entries]
     ids = [leaf.field_id for leaf in leaves]
     return {i: sum(one[i] for one in counts) for i in ids if all(i in one for one in counts)}
 
 
 def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes | None] | None:
-    """The bounds of a column over all entries; no upper one where an entry has a lower one only."""
+    """The bounds of a column over all entries; no upper bound if an entry has only a lower one."""
     lows: list[bytes] = []
     highs: list[bytes | None] = []
     for entry in entries:
@@ -146,7 +144,7 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
 
 
 def _bound(bounds: Mapping[int, bytes] | None, leaf: LeafColumn) -> bytes | None:
-    """A bound of a column, if it bounds anything: NaN says that the writer knew none, and no order is right for it.
+    """A bound of a column; ``None`` for NaN, which means that the bound is unreliable.
 
     Source: Iceberg-Java, ``InclusiveMetricsEvaluator`` ("NaN indicates unreliable bounds").
     """
@@ -174,22 +172,17 @@ def _cut(kind: str, bounds: tuple[bytes, bytes | None], mode: str) -> tuple[byte
     return truncated_lower(kind, least, length), None if most is None else truncated_upper(kind, most, length)
 
 
-# The manifest entry of some row groups of a file, and what that of the whole lacks, by its footer
-# (rule: metrics-contain-every-value) (pure).
-#
-# Bounds are those that the footer tells of these row groups.  Those of the whole would contain every value too, but
-# Iceberg-Java answers ``MIN`` and ``MAX`` by them (platform: java-min-max-from-bounds): a value that lies in another
-# row group must not be one.
-
-_Counts = dict[int, int]
+# Entries of some row groups of a file.  Their bounds come from the footer.  The bounds of the whole file would contain
+# every value, too, but Iceberg-Java answers ``MIN`` and ``MAX`` by bounds (platform: java-min-max-from-bounds), so they
+# must not be values of other row groups.
 
 
 def completed_entry(
     entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]
 ) -> DataFile:
-    """The entry of a whole file with what it lacks of null counts and bounds, as far as the footer tells it.
+    """The entry of a whole file with missing null counts and bounds from the footer, as far as it has them.
 
-    PyIceberg's entries, for one, have no bounds of columns in structs.
+    For example, PyIceberg's entries have no bounds of columns in structs.
 
     Raises:
         CannotCopy: Arrow cannot read the footer.
@@ -200,7 +193,7 @@ def completed_entry(
     unbound = {leaf.field_id for leaf in wanted if lacks_bounds(entry, leaf, modes[leaf.field_id])}
     if not unknown and not unbound:
         return entry
-    told = part_entry(entry, file, leaves, modes)
+    by_footer = part_entry(entry, file, leaves, modes)
 
     def completed(mine: Mapping[int, Any] | None, theirs: Mapping[int, Any] | None, ids: set[int]) -> dict[int, Any]:
         kept = {i: value for i, value in (mine or {}).items() if i not in ids}
@@ -208,18 +201,18 @@ def completed_entry(
 
     return replace(
         entry,
-        value_counts=completed(entry.value_counts, told.value_counts, unknown | unbound),
-        null_value_counts=completed(nulls, told.null_value_counts, unknown),
-        lower_bounds=completed(entry.lower_bounds, told.lower_bounds, unbound),
-        upper_bounds=completed(entry.upper_bounds, told.upper_bounds, unbound),
+        value_counts=completed(entry.value_counts, by_footer.value_counts, unknown | unbound),
+        null_value_counts=completed(nulls, by_footer.null_value_counts, unknown),
+        lower_bounds=completed(entry.lower_bounds, by_footer.lower_bounds, unbound),
+        upper_bounds=completed(entry.upper_bounds, by_footer.upper_bounds, unbound),
     )
 
 
 def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> DataFile:
-    """The entry as that of a file with the row groups of ``part`` only, with what is sure of counts and bounds.
+    """The entry of a file with only the row groups of ``part``; it has only metrics that are certain.
 
-    Footers count no NaN, and not always nulls; the count of the whole tells those of a part only where no value, or
-    every value, is such a one.
+    Footers often lack NaN counts, and sometimes null counts.  The count of the whole file gives that of a part only if
+    it is zero, or includes every value.
 
     Raises:
         CannotCopy: Arrow cannot read the footer.
@@ -260,11 +253,11 @@ def _count(
     values: int,
     into: tuple[dict[int, int], dict[int, int]],
 ) -> None:
-    """Put the nulls and NaN of a column's ``values`` into both dictionaries, as far as they are sure."""
+    """Put the null and NaN counts of a column into both dictionaries, if they are certain."""
     i, (nulls, nans) = leaf.field_id, into
     all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
-    if all(told is not None and told.has_null_count for told in statistics):
-        nulls[i] = sum(told.null_count for told in statistics)
+    if all(stats is not None and stats.has_null_count for stats in statistics):
+        nulls[i] = sum(stats.null_count for stats in statistics)
     elif (share := _share(all_nulls, all_values, values)) is not None:
         nulls[i] = share
     if leaf.is_float and i in nulls and all_values is not None and all_nulls is not None:
@@ -274,20 +267,20 @@ def _count(
 
 
 def _share(found: int | None, of_whole: int | None, of_part: int) -> int | None:
-    """How many of a part's values are such as ``found`` of the whole are, if that is none or all of them."""
+    """The count of a part, if the count ``found`` of the whole is zero or all values."""
     if found == 0:
         return 0
     return of_part if found is not None and found == of_whole else None
 
 
 def _bounds_of_part(kind: str, statistics: Sequence[Any]) -> tuple[bytes, bytes] | None:
-    """The least and greatest value by the statistics of row groups; ``None``: one does not tell, or there is none."""
+    """The least and greatest value by the statistics of row groups; ``None``: not known, or there are no values."""
     lows, highs = [], []
-    for told in statistics:
-        if told is not None and told.has_min_max:
-            lows.append(told.min_raw)
-            highs.append(told.max_raw)
-        elif told is None or not told.has_null_count or told.num_values:
+    for stats in statistics:
+        if stats is not None and stats.has_min_max:
+            lows.append(stats.min_raw)
+            highs.append(stats.max_raw)
+        elif stats is None or not stats.has_null_count or stats.num_values:
             return None
     if not lows or any(isinstance(value, float) and math.isnan(value) for value in (*lows, *highs)):
         return None
@@ -301,11 +294,11 @@ def _bounds_of_part(kind: str, statistics: Sequence[Any]) -> tuple[bytes, bytes]
 
 
 def _cut_bounds(part: CopyableFile, count: int) -> frozenset[int]:
-    """The numbers of the columns of which some row group says that its bounds are no values."""
+    """The numbers of the columns with truncated bounds in some row group."""
     found = set()
     for group in part.carried():
         for number, chunk in enumerate(group.columns[:count]):
-            told = chunk.meta_data.statistics
-            if told is not None and False in (told.is_min_value_exact, told.is_max_value_exact):
+            stats = chunk.meta_data.statistics
+            if stats is not None and False in (stats.is_min_value_exact, stats.is_max_value_exact):
                 found.add(number)
     return frozenset(found)

@@ -1,4 +1,7 @@
-"""Reads a Parquet footer, and checks its schema, its column chunks and their pages."""
+"""Reads a Parquet footer and checks its schema, its column chunks and their pages (rule: copy-only-checked-footers).
+
+All but :func:`read_footer` is pure.
+"""
 
 from __future__ import annotations
 
@@ -33,56 +36,54 @@ from icekeeper.rows.read_task import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Reads the footer of a Parquet file: its end, in one ranged read unless the footer is unusually large.
-
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 FRAME = 8
-"""The bytes after a footer: its length in four, and the magic."""
+"""The bytes after a footer: its length in four bytes, and the magic bytes."""
 _FIRST_READ = 64 * 1024
 _MOST = 8 * 1024 * 1024
-"""A footer takes some twenty times as much memory once it is understood; 2,000 columns have 0.3 MB a row group."""
+"""A decoded footer takes twenty times its bytes in memory; 2,000 columns take 0.3 MB a row group."""
 _LARGE = 1024 * 1024
 _LEAST_GROUP, _LEAST_CHUNK = 64, 32
-"""Bytes of a row group and of a column chunk with all that the format requires of them."""
+"""Bytes of a row group and of a column chunk with only the required fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The footer of a file as bytes, which take little room; ``start`` is where it begins in the file."""
+    """The footer of a file, encoded to save memory; ``start`` is its offset in the file."""
 
     path: str
     file_size: int
     start: int
     thrift: bytes
     etag: str | None = None
-    """What the file had when its footer was read, if its store is S3."""
+    """The ETag of the file when its footer was read, on S3."""
     before: bytes = b""
-    """What lies just before the footer, as far as it came with it and asking again would be a request: page indexes."""
+    """Bytes just before the footer that came with it, kept to save a request for page indexes."""
 
     def with_bytes_from(self, first: int) -> Footer:
-        """The same, with the bytes from ``first`` on; with none of them where the first did not come with it."""
+        """The same with the bytes from offset ``first`` on; without any if they did not all come with the footer."""
         kept = self.start - first
         return replace(self, before=self.before[-kept:] if 0 < kept <= len(self.before) else b"")
 
     @property
     def before_start(self) -> int:
-        """Where the bytes before the footer begin in the file."""
+        """The offset of :attr:`before` in the file."""
         return self.start - len(self.before)
 
     def metadata(self) -> FileMetaData:
-        """The footer, understood anew with every call: the answer may be changed.
+        """The footer, decoded at every call: the caller may change it.
 
         Raises:
-            CannotCopy: it is damaged, or holds what this version does not know.
+            CannotCopy: it is damaged, or has fields that this version does not know.
         """
         return read_exactly(FileMetaData, self.thrift)
 
     def seen_by_arrow(self) -> pq.FileMetaData:
-        """The footer as Arrow understands it.
+        """The footer, decoded by Arrow.
 
         Raises:
-            CannotCopy: Arrow does not.
+            CannotCopy: Arrow cannot read it.
         """
         try:
             return pq.read_metadata(pa.BufferReader(MAGIC + framed(self.thrift)))
@@ -91,12 +92,12 @@ class Footer:
 
 
 def framed(thrift: bytes) -> bytes:
-    """The end of a Parquet file with that footer."""
+    """The end of a Parquet file with this footer."""
     return thrift + len(thrift).to_bytes(4, "little") + MAGIC
 
 
 def read_footer(path: str, storage: Storage, file_size: int | None = None) -> Footer | NotCopyable:
-    """The footer of a file; ``file_size`` is what its manifest entry says, ``None``: there is none.
+    """The footer of a file, in one ranged read unless it is large; ``file_size`` is from the manifest entry, if any.
 
     Raises:
         StorageError: the file does not exist, or the store failed.
@@ -135,11 +136,10 @@ def _read(path: str, storage: Storage, promised: int | None) -> Footer:
 
 
 def _require_filled(footer: Footer) -> None:
-    """Check that a large footer is filled with what it describes: empty parts take a byte, and a hundred each once
-    they are understood.
+    """Check that a large footer has no empty parts: each takes one byte, but a hundred once decoded.
 
     Raises:
-        CannotCopy: it is not, or Arrow, which takes no list of more than a million, cannot read it.
+        CannotCopy: it has, or Arrow, which reads no list of more than a million, cannot read it.
     """
     seen = footer.seen_by_arrow()
     groups = seen.num_row_groups
@@ -150,18 +150,16 @@ def _require_filled(footer: Footer) -> None:
         raise CannotCopy(f"claims {groups} row groups in a footer of {len(footer.thrift)} bytes")
 
 
-# Whether a file has the Parquet schema that an output would be given: columns, field ids, types, nullability (pure).
-#
-# Levels and values lie in pages as the schema says, so every difference that changes their meaning counts.  What two
-# writers may say differently of the same type does not: older writers annotate with ``converted_type`` alone, some
-# annotate plain integers.
+# Schemas.  The levels and values in pages depend on the schema, so a file must have the schema of the output: columns,
+# field ids, types, nullability.  Annotations of the same type may differ: older writers only write ``converted_type``,
+# and some annotate plain integers.
 
 _FIXED_LENGTH_TYPE = 7
 """``Type.FIXED_LEN_BYTE_ARRAY``"""
 # FieldRepetitionType
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _PLAIN_INTEGERS = (("integer", 32, True), ("integer", 64, True))
-# ConvertedType → what it says as a logical type; MAP_KEY_VALUE (2) says nothing that its place does not.
+# ConvertedType → logical type.  MAP_KEY_VALUE (2) is left out: the place in the schema shows it.
 _CONVERTED: Mapping[int, tuple[Any, ...]] = {
     0: ("string",),
     1: ("map",),
@@ -176,11 +174,11 @@ _CONVERTED: Mapping[int, tuple[Any, ...]] = {
 }
 _DECIMAL = 5
 LINEAGE_COLUMNS = len(LINEAGE_NAMES)
-"""They are the last ones of a schema that has them."""
+"""They are the last columns of a schema that has them."""
 
 
 class ParquetColumn(NamedTuple):
-    """A leaf column: the Iceberg column with its Parquet element and path, and its highest levels."""
+    """A leaf column: the Iceberg column with its Parquet element, path and highest levels."""
 
     leaf: LeafColumn
     element: SchemaElement
@@ -198,22 +196,22 @@ class ParquetSchema:
 
     @property
     def nullability(self) -> bytes:
-        """Which elements are required, optional or repeated; the levels in pages depend on it."""
+        """The repetition types of all elements; the levels in pages depend on them."""
         return bytes([0, *(element.repetition_type or 0 for element in self.elements[1:])])
 
     @property
     def has_lineage(self) -> bool:
-        """Whether the last two columns are those of row lineage (rule: rows-keep-their-lineage)."""
+        """Whether the last two columns are the lineage columns (rule: rows-keep-their-lineage)."""
         return _has_lineage(self.elements)
 
     @property
     def data_leaves(self) -> list[LeafColumn]:
-        """The leaf columns without those of row lineage."""
+        """The leaf columns without the lineage columns."""
         leaves = [column.leaf for column in self.columns]
         return leaves[:-LINEAGE_COLUMNS] if self.has_lineage else leaves
 
     def without_lineage(self) -> ParquetSchema:
-        """The schema of files that lack these two columns."""
+        """The schema of files that lack the lineage columns."""
         root = replace(self.elements[0], num_children=(self.elements[0].num_children or 0) - LINEAGE_COLUMNS)
         return ParquetSchema((root, *self.elements[1:-LINEAGE_COLUMNS]), self.columns[:-LINEAGE_COLUMNS])
 
@@ -227,10 +225,10 @@ class ParquetSchema:
 
 
 def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
-    """The Parquet schema that rewritten files of an Iceberg schema have.
+    """The Parquet schema of rewritten files of an Iceberg schema.
 
     Raises:
-        TableUnsupported: a column type is not rewritten by this version.
+        TableUnsupported: this version does not rewrite a column's type.
     """
     sink = pa.BufferOutputStream()
     arrow = arrow_schema(schema)
@@ -255,7 +253,7 @@ def _column(leaf: LeafColumn, path: Sequence[SchemaElement]) -> ParquetColumn:
 def _leaf_paths(
     elements: Iterator[SchemaElement], above: tuple[SchemaElement, ...]
 ) -> Iterator[tuple[SchemaElement, ...]]:
-    """What leads to every leaf below the next element, which is the root at first and then in no path."""
+    """The path to every leaf below the next element, without the root."""
     element = next(elements)
     path = (*above, element)
     if element.num_children is None:
@@ -265,9 +263,9 @@ def _leaf_paths(
 
 
 def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> ParquetSchema:
-    """The wanted schema with the nullability that a file has; only columns of row lineage may be missing in the file.
+    """The wanted schema with the nullability of a file; only lineage columns may be missing in the file.
 
-    A column that the table lets be null may be required in a file: Spark writes so what cannot be null in a query.
+    An optional column of the table may be required in a file: Spark writes it so if it cannot be null in the query.
 
     Raises:
         CannotCopy: the file has another schema; the message names the first column that differs.
@@ -307,7 +305,7 @@ def _first(theirs: SchemaElement | None, ours: SchemaElement | None) -> str:
 
 
 def _meaning(element: SchemaElement) -> tuple[Any, ...]:
-    """What of an element says how its pages are read and which column they are; in the order of the facets."""
+    """What an element says about the column and the encoding of its pages, in the order of ``_FACETS``."""
     length = element.type_length if element.type == _FIXED_LENGTH_TYPE else None
     children = element.num_children or 0
     return (
@@ -345,7 +343,7 @@ def _time(kind: TimeType) -> tuple[bool, str]:
     return kind.is_adjusted_to_utc, next((n for n in ("millis", "micros", "nanos") if getattr(unit, n)), "")
 
 
-# Where the bytes of column chunks lie by a footer, and whether that can be true (pure).
+# Column chunks: their places by the footer, and whether these can be true.
 
 # Type of the format → bytes of a value; texts and binaries have any length.
 _WIDTHS = {0: 1, 1: 4, 2: 8, 4: 4, 5: 8}
@@ -364,23 +362,23 @@ class Piece(NamedTuple):
 
 
 def data_pages(meta: ColumnMetaData) -> Piece:
-    """The pages of a column chunk, its dictionary page included."""
+    """The place of a column chunk's pages, including the dictionary page."""
     start = meta.dictionary_page_offset or meta.data_page_offset
     return Piece(start, start + meta.total_compressed_size)
 
 
 def bloom_filter(meta: ColumnMetaData) -> Piece | None:
-    """The Bloom filter of a column chunk."""
+    """The place of a column chunk's Bloom filter."""
     return _piece(meta.bloom_filter_offset, meta.bloom_filter_length, "a Bloom filter")
 
 
 def column_index(chunk: ColumnChunk) -> Piece | None:
-    """The bounds of a column chunk's pages."""
+    """The place of a column chunk's column index, which has the bounds of its pages."""
     return _piece(chunk.column_index_offset, chunk.column_index_length, "a column index")
 
 
 def offset_index(chunk: ColumnChunk) -> Piece | None:
-    """The places of a column chunk's pages."""
+    """The place of a column chunk's offset index, which has the places of its pages."""
     return _piece(chunk.offset_index_offset, chunk.offset_index_length, "an offset index")
 
 
@@ -395,7 +393,7 @@ def _piece(offset: int | None, length: int | None, what: str) -> Piece | None:
 
 
 def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, codec: int) -> None:
-    """Check what a footer says of one column chunk of a row group with rows.
+    """Check a footer's description of one column chunk of a row group with rows.
 
     Raises:
         CannotCopy: it contradicts itself, the schema or the wanted codec.
@@ -421,7 +419,7 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
 
 
 def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
-    """Check that statistics have the form that their column's type asks for; Arrow ends the process over some others
+    """Check that statistics fit the type of their column; others can make Arrow abort the process
     (platform: arrow-aborts-on-statistics).
 
     Raises:
@@ -447,7 +445,7 @@ def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
 
 
 def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:
-    """Ascending pieces as fewer ones: those with at most ``gap`` bytes between them become one."""
+    """Join ascending pieces with at most ``gap`` bytes between them."""
     current: Piece | None = None
     for piece in pieces:
         if current is None:
@@ -462,10 +460,10 @@ def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:
 
 
 def check_apart(pieces: list[Piece], first: int, end: int) -> None:
-    """Check that pieces, ascending, lie from ``first`` to before ``end`` and have no byte in common.
+    """Check that ascending pieces are between ``first`` and ``end`` and do not overlap.
 
     Raises:
-        CannotCopy: they do not.
+        CannotCopy: they are not, or do.
     """
     if pieces and (pieces[0].start < first or pieces[-1].end > end):
         raise CannotCopy("claims column chunks outside of itself")
@@ -474,11 +472,7 @@ def check_apart(pieces: list[Piece], first: int, end: int) -> None:
             raise CannotCopy(f"claims two things at byte {after.start}")
 
 
-# Walks over the pages of a column chunk as its bytes pass: they fill it and hold the values it claims
-# (rule: copy-only-checked-footers).
-#
-# Where a page has a checksum, it is that of the bytes behind its header as they are compressed, in pages of every kind
-# and version (apache/parquet-format, "Checksumming") (rule: verify-page-checksums).
+# Pages.
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _USUAL_HEADER = 512
@@ -487,7 +481,12 @@ _LONGEST_HEADER = 1024 * 1024
 
 
 class PageWalk:
-    """Takes the bytes of one column chunk in order, in parts of any size; ``pages`` are the data pages so far."""
+    """Walks over the pages of one column chunk and checks that they fill it and hold the promised number of values.
+
+    It takes the bytes in order, in parts of any size; ``pages`` are the data pages so far.  A page's checksum is that
+    of the compressed bytes after its header, for pages of every kind and version (apache/parquet-format,
+    "Checksumming") (rule: verify-page-checksums).
+    """
 
     def __init__(self, meta: ColumnMetaData, *, verify_checksums: bool = True) -> None:
         self.pages: list[Piece] = []
@@ -495,21 +494,21 @@ class PageWalk:
         self._chunk = data_pages(meta)
         self._position = self._chunk.start
         self._body = 0
-        """How many bytes are left of the page that has begun."""
+        """Bytes left of the current page."""
         self._head = b""
-        """The beginning of a header that has not ended."""
+        """The beginning of an incomplete header."""
         self._values = 0
         self._verify_checksums = verify_checksums
         self._promised: int | None = None
-        """The checksum of the page that has begun; ``None``: it has none that matters."""
+        """The checksum to verify of the current page; ``None``: none."""
         self._crc = 0
 
     def feed(self, part: memoryview) -> None:
-        """The next bytes.
+        """Take the next bytes.
 
         Raises:
             CannotCopy: they are no pages, or not those that the footer describes.
-            DamagedPage: a page has another checksum than its bytes.
+            DamagedPage: a page has a wrong checksum.
         """
         while len(part):
             if self._body:
@@ -530,10 +529,10 @@ class PageWalk:
             self._begin(found, taken)
 
     def end(self) -> None:
-        """Check that the bytes ended with a page, and were what the footer says.
+        """Check that the bytes ended with a page and had the promised number of values.
 
         Raises:
-            CannotCopy: they were not.
+            CannotCopy: they did not.
         """
         name = self._name
         if self._body or self._head:
@@ -550,10 +549,10 @@ class PageWalk:
         return b".".join(self._meta.path_in_schema).decode(errors="replace")
 
     def _header(self, part: memoryview) -> tuple[PageHeader, int] | None:
-        """The header at this place and its size; ``None``: more bytes are needed."""
+        """The next header and its size; ``None``: more bytes are needed."""
         for most in (_USUAL_HEADER, _LONGEST_HEADER):
             seen = self._head + bytes(part[: max(0, most - len(self._head))])
-            # An error that is kept would keep this frame, and with it the block that ``part`` lies in.
+            # Keeping the error would keep this frame, and with it the block of ``part``.
             with suppress(CannotCopy):
                 return read_struct(PageHeader, seen)
         if len(seen) >= _LONGEST_HEADER:
@@ -566,7 +565,7 @@ class PageWalk:
         self._body = header.compressed_page_size
         self._position += size + self._body
         if self._body < 0 or self._position > self._chunk.end:
-            raise CannotCopy(f"has a page of column {self._name} that does not lie in its column chunk")
+            raise CannotCopy(f"has a page of column {self._name} outside of its column chunk")
         described = header.data_page_header if header.type == _DATA_PAGE else header.data_page_header_v2
         if header.type == _DICTIONARY_PAGE:
             if start != self._meta.dictionary_page_offset:
@@ -585,12 +584,10 @@ class PageWalk:
             self._check()
 
 
-# Checks column chunks whose bytes nobody reads, by what footer and page indexes say of them (pure)
-# (rule: store-copies-the-judged-object).
-#
-# A footer that claims a chunk to end before its last page does is read well where the rest of the page follows all the
-# same, and not in a copy, where something else follows.  So what ends a chunk must be certain: an offset index whose
-# pages fill it, or something else that begins there.
+# Column chunks that a store copies without us reading them are checked by footer and page indexes alone
+# (rule: store-copies-the-judged-object).  A footer may claim that a chunk ends before its last page does.  Readers can
+# still read the file, because the rest of the page follows; in a copy something else follows.  So the end of each chunk
+# must be certain: by an offset index whose pages fill the chunk, or because something else begins there.
 
 
 def ends_are_certain(groups: Sequence[RowGroup], footer_start: int) -> bool:
@@ -604,7 +601,7 @@ def ends_are_certain(groups: Sequence[RowGroup], footer_start: int) -> bool:
 
 
 def claimed_pages(groups: Sequence[RowGroup], indexes: Mapping[Piece, bytes]) -> dict[Piece, list[Piece]]:
-    """The data pages of the column chunks that have an offset index, by their chunk.
+    """The data pages of each column chunk that has an offset index.
 
     Raises:
         CannotCopy: the pages do not fill their chunk.

@@ -1,4 +1,11 @@
-"""What a copied footer says of every optional field, and files whose footer mixes writers."""
+"""Decides what becomes of every optional field in a copied footer (rule: uniform-footers).
+
+Writers differ: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Some readers written
+in Rust refuse a file in which only some row groups have a field, or take values of some row groups for those of the
+whole file (platform: rust-readers-need-uniform-footers).  So in a new footer a field is given to all row groups,
+dropped from all, or kept only if all inputs have it.  :data:`DECISIONS` lists this for the structures of
+``parquet.thrift`` (apache/parquet-format); a test fails for a field that is not in it.  Everything here is pure.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +30,6 @@ from icekeeper.row_group_copy.footer_structs import (
     Statistics,
 )
 from icekeeper.rows.arrow_schema import LeafColumn
-
-# What a copied footer says of every optional field: one decision for each, for all row groups of a file
-# (rule: uniform-footers).
-#
-# Writers have habits: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Readers
-# written in Rust refuse a file of which only some row groups follow a habit, or take what some row groups state for the
-# whole file (platform: rust-readers-need-uniform-footers).  So a new footer speaks with one voice: a field is given to
-# all, dropped from all, or kept only where all inputs of the file have it.  :data:`DECISIONS` is that list, for the
-# structures of ``parquet.thrift`` (apache/parquet-format); a field that is not in it fails a test.  Everything here is
-# pure.
 
 
 class Decision(Enum):
@@ -76,18 +73,18 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
         "geospatial_statistics": REFUSED,
     },
     Statistics: {
-        "max": DROPPED,  # deprecated; whoever reads them reads the ones below first
+        "max": DROPPED,  # deprecated; readers prefer the ones below
         "min": DROPPED,
         "null_count": AGREED,  # by column; without it none of the column's statistics is kept
         "distinct_count": DROPPED,  # counts of row groups do not add up to one of the file
         "max_value": AGREED,  # by column: all row groups that have values, and none where some must be hidden
         "min_value": AGREED,
-        "is_max_value_exact": OWN,  # a bound that was cut must never pass for a value
+        "is_max_value_exact": OWN,  # a truncated bound must never pass for a value
         "is_min_value_exact": OWN,
         "nan_count": DROPPED,  # a reader may take the count of some row groups for that of the file
     },
     SizeStatistics: {
-        # What later merges know of texts in memory (rule: copy-only-unchanged-row-groups).
+        # Later merges estimate the memory of texts by it (rule: copy-only-unchanged-row-groups).
         "unencoded_byte_array_data_bytes": OWN,
         "repetition_level_histogram": OWN,
         "definition_level_histogram": OWN,
@@ -109,21 +106,21 @@ _NAMES = {
 
 
 def refuse(structure: Any) -> None:
-    """Check that a structure has no field with which a file cannot be copied.
+    """Check that a structure has no field of the kind ``REFUSED``.
 
     Raises:
         CannotCopy: it has one.
     """
     for name in _NAMES[REFUSED][type(structure)]:
-        if getattr(structure, name, None) is not None:  # those that this version does not know are seen elsewhere
+        if getattr(structure, name, None) is not None:  # ``read_exactly`` refuses fields without an attribute
             raise CannotCopy(_REFUSALS[name])
 
 
 def settle(structure: Any) -> None:
-    """Drop what no structure of a new footer has; what all have must be there.
+    """Drop the fields of the kind ``DROPPED``; check that those of the kind ``GIVEN`` are there.
 
     Raises:
-        ValueError: it is not: an error of ours.
+        ValueError: one is missing, which is a bug.
     """
     for name in _NAMES[DROPPED][type(structure)]:
         setattr(structure, name, None)
@@ -134,19 +131,19 @@ def settle(structure: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """What descriptions of row groups lack of that in which all of a file must agree; bit ``i`` is for column ``i``.
+    """The ``AGREED`` fields that row groups lack; bit ``i`` is for column ``i``.
 
-    ``bounds`` also has the columns whose bounds readers would misread, which nobody may state then.
+    ``bounds`` includes the columns whose bounds readers would misread, so that they are dropped.
     """
 
     bounds: int = 0
     null_counts: int = 0
     column_indexes: int = 0
     offset_index: bool = False
-    """Whether some column chunk has none."""
+    """Whether some column chunk has no offset index."""
 
     def __or__(self, other: Lacks) -> Lacks:
-        """What either lacks: what a file lacks with the row groups of both."""
+        """What a file with the row groups of both lacks."""
         return Lacks(
             self.bounds | other.bounds,
             self.null_counts | other.null_counts,
@@ -155,15 +152,15 @@ class Lacks:
         )
 
     def has_bounds(self, column: int) -> bool:
-        """Whether row groups state the least and greatest value of a column, by its number."""
+        """Whether all row groups have bounds of a column, by its number."""
         return not (self.bounds | self.null_counts) >> column & 1
 
     def has_null_count(self, column: int) -> bool:
-        """Whether they state how many of its values are null."""
+        """Whether all row groups have the null count of a column."""
         return not self.null_counts >> column & 1
 
     def has_column_index(self, column: int) -> bool:
-        """Whether they have the bounds of its pages."""
+        """Whether all row groups have a column index and all offset indexes."""
         return not self.offset_index and not self.column_indexes >> column & 1
 
 
@@ -173,7 +170,7 @@ NOTHING_LACKS = Lacks()
 def lacks_of(
     chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn], without_nan: Collection[int] = ()
 ) -> Lacks:
-    """What the first column chunks of a row group lack; ``without_nan``: ids of float columns that hold no NaN."""
+    """What the given column chunks of a row group lack; ``without_nan``: ids of float columns without NaN."""
     bounds = null_counts = column_indexes = 0
     has_offset_indexes = True
     for number, (chunk, column) in enumerate(zip(chunks, columns, strict=False)):
@@ -190,7 +187,7 @@ def lacks_of(
 
 
 def agree(chunk: ColumnChunk, column: int, lacks: Lacks) -> None:
-    """Drop from the description of a column chunk what that of another row group lacks."""
+    """Drop the fields of a column chunk that the new footer lacks."""
     if lacks.offset_index:
         chunk.offset_index_offset = chunk.offset_index_length = None
     if not lacks.has_column_index(column):
@@ -203,16 +200,16 @@ def agree(chunk: ColumnChunk, column: int, lacks: Lacks) -> None:
 
 
 def kept_column_index(chunk: ColumnChunk, column: int, lacks: Lacks) -> Piece | None:
-    """The column index of a column chunk, if it is carried over."""
+    """The column index of a column chunk, if the new file has it."""
     return column_index(chunk) if lacks.has_column_index(column) else None
 
 
 def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = True) -> bool:
     """Whether readers would misread the bounds of this column chunk.
 
-    Bounds of uuids (rule: no-uuid-bounds), and equal bounds of floats, which readers take for the only value
-    (rule: no-misread-float-bounds): that is so but for zeros, which have two signs, where the column surely holds no
-    NaN.
+    This is true of bounds of uuids (rule: no-uuid-bounds), and of equal bounds of floats, which readers take for the
+    only value (rule: no-misread-float-bounds).  Equal bounds are correct only if they are not zero, which has two
+    signs, and the column certainly holds no NaN.
     """
     if leaf.repeated:
         return False
@@ -226,7 +223,7 @@ def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = T
 
 
 def states_bounds(meta: ColumnMetaData) -> bool:
-    """Whether the bounds of a column chunk are stated, or all of its values are null."""
+    """Whether a column chunk has bounds, or only nulls."""
     found = meta.statistics
     if found is None:
         return False
@@ -237,32 +234,31 @@ def _are_misread(least: bytes | None, most: bytes | None, may_be_nan: bool) -> b
     if least is None or most is None:
         return False
     if len(least) != len(most) or len(least) not in (4, 8):
-        return True  # no float at all: nobody shall believe it
+        return True  # no float at all
     kind = "<f" if len(least) == 4 else "<d"
     low, high = struct.unpack(kind, least)[0], struct.unpack(kind, most)[0]
     return not low < high and (may_be_nan or low != high or low == 0)
 
 
-# What is known of the column chunks of a file by its bytes and by Arrow, to be compared before and after a copy.
-#
-# The proof must not be circular: our own code reads the footers of inputs and writes that of the output.  So Arrow
-# reads both, too, and says where the chunks lie and what is in them; the bytes of each chunk are hashed as they are
-# read from the input, and again as they are read back from the output.
+# Facts to compare before and after a copy.  Our own code reads the footers of inputs and writes that of the output, so
+# a proof by our code would be circular.  Arrow reads both footers, too, and reports the chunks.  The bytes of each
+# chunk are hashed when they are read from the input, and again when they are read back from the output.
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupFacts:
-    """A row group as Arrow sees it: its rows, and for every column chunk the place, the values, how many are null
-    (``None``: not told), and a number for all that is said of it, good within this process."""
+    """A row group as Arrow sees it: its number of rows, and a tuple item for every column chunk."""
 
     rows: int
     pieces: tuple[Piece, ...]
     values: tuple[int, ...]
     nulls: tuple[int | None, ...]
+    """Null counts; ``None``: not known."""
     said: tuple[int, ...]
+    """A hash of the rest of the description, valid within this process."""
 
     def columns(self, count: int) -> RowGroupFacts:
-        """The same of the first ``count`` columns."""
+        """The same for the first ``count`` columns."""
         return RowGroupFacts(self.rows, self.pieces[:count], self.values[:count], self.nulls[:count], self.said[:count])
 
     def and_columns(self, more: RowGroupFacts) -> RowGroupFacts:
@@ -279,10 +275,7 @@ class RowGroupFacts:
 def row_group_facts(
     footer: pq.FileMetaData, numbers: Iterable[int] | None = None, lacks: Lacks = NOTHING_LACKS
 ) -> Iterator[RowGroupFacts]:
-    """The facts of every row group that has rows, or of those with these numbers.
-
-    ``said`` is what is said where a footer lacks this: nothing is left of it.
-    """
+    """The facts of every row group that has rows, or of those with these numbers; ``said`` leaves out ``lacks``."""
     for number in range(footer.num_row_groups) if numbers is None else numbers:
         group = footer.row_group(number)
         if group.num_rows:
@@ -294,13 +287,14 @@ def row_group_facts(
                 values=tuple(chunk.num_values for chunk in chunks),
                 nulls=tuple(map(_nulls, statistics)),
                 said=tuple(
-                    _said(chunk, told, i, lacks) for i, (chunk, told) in enumerate(zip(chunks, statistics, strict=True))
+                    _said(chunk, stats, i, lacks)
+                    for i, (chunk, stats) in enumerate(zip(chunks, statistics, strict=True))
                 ),
             )
 
 
 def checksum(data: Any, before: int = 0) -> int:
-    """The CRC-32 of bytes that follow those with the checksum ``before``."""
+    """The CRC-32 of ``data``, continued from the checksum ``before``."""
     return zlib.crc32(data, before)
 
 
@@ -314,7 +308,7 @@ def _nulls(statistics: Any) -> int | None:
 
 
 def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
-    """A number for all that must be the same in the copy."""
+    """A hash of all that must be the same in the copy."""
     sizes = chunk.num_values, chunk.total_compressed_size, chunk.total_uncompressed_size
     kinds = chunk.path_in_schema, chunk.physical_type, chunk.compression, chunk.encodings, chunk.has_dictionary_page
     nulls = _nulls(statistics) if lacks.has_null_count(column) else None
@@ -324,21 +318,19 @@ def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
 
 
 def _text(bound: Any) -> Any:
-    """A bound that equals itself: no two NaN do."""
+    """The bound in a form that equals itself, which NaN does not."""
     return repr(bound) if isinstance(bound, float) else bound
 
 
-# Of which writers pages and statistics may stand in a file under another writer's name (pure).
-#
-# Readers know versions that wrote wrong statistics or pages by ``created_by``, and work around them.  A file has one
-# such name for all its row groups, so what needs a workaround is never copied.  Whoever gives no version is distrusted,
-# too: parquet-mr then ignores bounds of text, and under another name it would not.
+# Writers.  Readers recognise versions that wrote wrong statistics or pages by ``created_by``, and work around them.  A
+# file has one such name for all row groups, so files that need a workaround are never copied.  Neither are files
+# without a version: parquet-mr ignores their bounds of text, which it would not do under another name.
 #
 # Sources: parquet-mr's ``CorruptStatistics`` and ``CorruptDeltaByteArrays`` (PARQUET-251, PARQUET-246); Arrow's
 # ``ApplicationVersion`` (statistics before parquet-mr 1.10.0 and parquet-cpp 1.3.0, PARQUET-816; ARROW-10353: before
 # 3.0.0 compressed pages were marked as not compressed).
 
-# Longer ones, which nobody has, would be searched again from every blank in them.
+# Bounds the time of the search in a damaged name.
 _LONGEST = 200
 _NAME = re.compile(r"(\S.*?)\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?.*", re.DOTALL)
 # Application → its first version that needs no workaround; None: there is none under that name.
@@ -351,10 +343,10 @@ _OURS = b"icekeeper version 1.0.0 (build copied row groups of several writers)"
 
 
 def check_writer(created_by: bytes | None) -> None:
-    """Check who wrote a file.
+    """Check the writer of a file.
 
     Raises:
-        CannotCopy: readers work around that version, or it is not known.
+        CannotCopy: readers work around that version, or the version is not known.
     """
     text = (created_by or b"").decode(errors="replace")
     found = _NAME.fullmatch(text[:_LONGEST])
@@ -371,5 +363,5 @@ def check_writer(created_by: bytes | None) -> None:
 
 
 def common_writer(names: set[bytes]) -> bytes:
-    """The name for row groups of these writers in one file."""
+    """The ``created_by`` of a file with row groups of these writers."""
     return next(iter(names)) if len(names) == 1 else _OURS

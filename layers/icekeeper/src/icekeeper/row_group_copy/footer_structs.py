@@ -1,4 +1,10 @@
-"""The Thrift structures of Parquet footers, page headers and page indexes, read and written."""
+"""The Thrift structures of Parquet footers, page headers and page indexes (apache/parquet-format 2.12,
+``parquet.thrift``), and how they are read and written.
+
+Structures that a copy cannot carry over (encrypted columns, geometry) are left out.  The reader drops fields that it
+does not know, so :func:`read_exactly` checks that the structure is written as the same bytes again.  For the same
+reason, fields that the format requires have a default that is not ``None``: if one is missing, the bytes differ.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,10 @@ from thrift.protocol.TProtocol import TProtocolException
 from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-# Why a file is not copied: an answer for callers, and how checks inside this room give it.
-
 
 @dataclass(frozen=True, slots=True)
 class NotCopyable:
-    """A file whose rows must be decoded; ``reason`` ends the sentence that its path begins."""
+    """A file whose rows must be decoded; its path and ``reason`` together are a sentence."""
 
     path: str
     reason: str
@@ -25,25 +29,22 @@ class NotCopyable:
 
 
 class CannotCopy(Exception):
-    """A check failed; the message is the reason of a :class:`NotCopyable`, which public functions return instead."""
+    """A check failed; public functions return a :class:`NotCopyable` with this message as its reason."""
 
 
 class DamagedPage(CannotCopy):
-    """The bytes of a page are not those that its writer took the checksum of: decoding it would be no better."""
+    """A page has a wrong checksum: decoding it would not help."""
 
 
-# Reads and writes Thrift's compact protocol with Apache Thrift's compiled reader and writer.
-#
-# It was chosen by measurement (platform: thrift-footers-fast-enough).  Like others it drops fields that it does not
-# know, so what is read counts as understood only if it is written as the same bytes again.
-#
-# The reader goes 64 levels deep, and takes no text or list that is longer than the bytes it was given.
+# Apache Thrift's compiled reader and writer of the compact protocol are fast enough
+# (platform: thrift-footers-fast-enough).  The reader descends at most 64 levels, and refuses a text or list longer than
+# its input.
 
 T = TypeVar("T")
 
 
 class _Protocol(NamedTuple):
-    """What the compiled functions look for in a protocol; to make one of Thrift takes longer than to read a page."""
+    """The attributes that the compiled functions use; making a protocol of Thrift takes longer than reading a page."""
 
     trans: TMemoryBuffer
     string_length_limit: int
@@ -51,10 +52,10 @@ class _Protocol(NamedTuple):
 
 
 def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
-    """A structure at the beginning of ``data``, and how many bytes it takes; unknown fields are dropped.
+    """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.
 
     Raises:
-        CannotCopy: there is none, or it does not end within ``data``.
+        CannotCopy: it is damaged, or does not end within ``data``.
     """
     buffer = TMemoryBuffer(data)
     found = kind()
@@ -67,10 +68,10 @@ def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
 
 
 def read_exactly(kind: type[T], data: bytes) -> T:
-    """The structure that ``data`` holds, and nothing but what is known of it.
+    """The structure that ``data`` holds.
 
     Raises:
-        CannotCopy: there is none, or writing it again would not give the same bytes.
+        CannotCopy: it is damaged, or has unknown fields.
     """
     found, _ = read_struct(kind, data)
     if write_struct(found) != data:
@@ -90,7 +91,7 @@ def write_struct(value: Any) -> bytes:
         raise CannotCopy(f"is damaged: {error}") from error
 
 
-# Says which field of a Thrift structure has which id and type, as Thrift's compiled reader and writer ask for it.
+# Ids and types of fields, in the form that Thrift's compiled reader and writer need.
 
 Kind: TypeAlias = tuple[int, Any]
 BOOL: Kind = (TType.BOOL, None)
@@ -98,12 +99,12 @@ I8: Kind = (TType.BYTE, None)
 I16: Kind = (TType.I16, None)
 I32: Kind = (TType.I32, None)
 I64: Kind = (TType.I64, None)
-# Names are compared as bytes too: what is no UTF-8 then needs no rule of its own.
+# Names are bytes, too, so that a name that is not UTF-8 is no special case.
 BYTES: Kind = (TType.STRING, "BINARY")
 
 
 def struct(kind: type[Any]) -> Kind:
-    """The type of a field that holds such a structure."""
+    """The type of a field that holds a structure."""
     return TType.STRUCT, [kind, kind.thrift_spec]
 
 
@@ -121,7 +122,7 @@ def describe(kind: type[Any], *types: Kind | None) -> None:
 
 @dataclass(slots=True)
 class Empty:
-    """A structure whose presence says all."""
+    """A structure without fields: only its presence matters."""
 
     thrift_spec: ClassVar[Any] = (None,)
 
@@ -129,12 +130,12 @@ class Empty:
 EMPTY: Kind = struct(Empty)
 
 
-# The Thrift structures of page headers and page indexes (apache/parquet-format 2.12, ``parquet.thrift``).
+# Page headers and page indexes.
 
 
 @dataclass(slots=True)
 class PageLocation:
-    """A data page: where its header begins, its size with the header, its first row within the row group."""
+    """A data page: the offset of its header, its size with the header, its first row in the row group."""
 
     offset: int = 0
     compressed_page_size: int = 0
@@ -147,7 +148,7 @@ describe(PageLocation, I64, I32, I64)
 
 @dataclass(slots=True)
 class OffsetIndex:
-    """Where the data pages of a column chunk lie."""
+    """The places of the data pages of a column chunk."""
 
     page_locations: list[PageLocation] = field(default_factory=list)
     unencoded_byte_array_data_bytes: list[int] | None = None
@@ -159,7 +160,7 @@ describe(OffsetIndex, list_of(struct(PageLocation)), list_of(I64))
 
 @dataclass(slots=True)
 class DataPageHeader:
-    """What headers of both kinds of data pages begin with."""
+    """The field that both kinds of data page headers begin with."""
 
     num_values: int = 0
     thrift_spec: ClassVar[Any] = ()
@@ -170,7 +171,7 @@ describe(DataPageHeader, I32)
 
 @dataclass(slots=True)
 class PageHeader:
-    """The header of a page: what walking over the pages needs of it."""
+    """The fields of a page header that :class:`.PageWalk` needs."""
 
     type: int = -1
     uncompressed_page_size: int = 0
@@ -187,9 +188,7 @@ describe(
 )
 
 
-# The Thrift structures of a Parquet schema (apache/parquet-format 2.12, ``parquet.thrift``).
-#
-# Types that Iceberg columns do not have are left out (:mod:`.footer_structs` says what follows from that).
+# The schema, without types that Iceberg columns do not have.
 
 
 @dataclass(slots=True)
@@ -243,7 +242,7 @@ describe(IntType, I8, BOOL)
 
 @dataclass(slots=True)
 class LogicalType:
-    """A union of those that Iceberg's types use: exactly one is set."""
+    """A union: exactly one is set."""
 
     string: Empty | None = None
     map: Empty | None = None
@@ -285,11 +284,7 @@ class SchemaElement:
 describe(SchemaElement, I32, I32, I32, BYTES, I32, I32, I32, I32, I32, struct(LogicalType))
 
 
-# The Thrift structures of a Parquet footer (apache/parquet-format 2.12, ``parquet.thrift``).
-#
-# Fields that the format requires have a default that is not ``None``, so that a structure that lacks one is written
-# differently from how it was read: :mod:`.thrift_bytes` sees that.  What a copy cannot carry over (encrypted columns,
-# geometry) is left out, and is seen in the same way.
+# The footer.
 
 
 @dataclass(slots=True)
@@ -352,7 +347,7 @@ describe(PageEncodingStats, I32, I32, I32)
 
 @dataclass(slots=True)
 class ColumnMetaData:
-    """Describes a column chunk; offsets and sizes in bytes of the file."""
+    """Describes a column chunk; offsets and sizes are in bytes of the file."""
 
     type: int = 0
     encodings: list[int] = field(default_factory=list)
@@ -382,7 +377,7 @@ describe(
 
 @dataclass(slots=True)
 class ColumnChunk:
-    """A column chunk and where its page index lies."""
+    """A column chunk and the places of its page indexes."""
 
     file_path: bytes | None = None
     file_offset: int = 0
@@ -429,7 +424,7 @@ describe(RowGroup, list_of(struct(ColumnChunk)), I64, I64, list_of(struct(Sortin
 
 @dataclass(slots=True)
 class ColumnOrder:
-    """A union; Iceberg's types all have the order of their type."""
+    """A union; all of Iceberg's types have the order of their type."""
 
     type_order: Empty | None = None
     thrift_spec: ClassVar[Any] = ()

@@ -1,5 +1,10 @@
-"""Encodes the columns of row lineage for row groups whose other columns are copied
-(rule: copied-rows-store-their-ids)."""
+"""Encodes the lineage columns of row groups whose other columns are copied (rule: copied-rows-store-their-ids).
+
+Arrow encodes ``_row_id`` and ``_last_updated_sequence_number`` of a row group as a small Parquet file in memory.  Its
+column chunks and page indexes are then put into the new file.  Row ids get no dictionary, because all are different.
+They are not delta-encoded either: that would take hardly any bytes, but Iceberg's vectorized readers could not read it
+for a long time (apache/iceberg, pull request 13391).
+"""
 
 from __future__ import annotations
 
@@ -39,26 +44,24 @@ from icekeeper.rows.read_task import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID, 
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
-# What is known of the lineage columns of a row group, to be compared with what a new file decodes to (pure).
-
 NOTHING = (0, 0)
 """The checksums of no values."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineageFacts:
-    """What ``_row_id`` and ``_last_updated_sequence_number`` of a row group hold: a value for every row."""
+    """Content of the lineage columns of a row group, to compare with the decoded new file; no value is null."""
 
     bounds: tuple[tuple[int, int], ...]
-    """The least and the greatest value of each."""
+    """The least and the greatest value of each column."""
     inherited: InheritedLineage | None = None
-    """Known where all values are what the rows inherit."""
+    """Known if all values are inherited."""
     checksums: tuple[int, int] | None = None
-    """Of all values of each, where both were encoded of stored values."""
+    """Of all values of each column; known if they were encoded from stored values."""
 
 
 def values_checksum(batch: pa.RecordBatch, before: tuple[int, int]) -> tuple[int, int]:
-    """The checksums of the values of both columns, which are not null, after those of the rows before."""
+    """The checksums of the values of both columns, which are not null, continued from ``before``."""
     first, second = (checksum(_bytes(column), crc) for column, crc in zip(batch.columns, before, strict=True))
     return first, second
 
@@ -68,29 +71,77 @@ def _bytes(column: pa.Array) -> memoryview:
     return memoryview(column.buffers()[1])[start:end]
 
 
-# Encodes the two columns of row lineage for a row group of which the other columns are copied
-# (rule: copied-rows-store-their-ids).
-#
-# Arrow encodes them as a small Parquet file in memory, whose column chunks and page indexes are taken out of it.  Row
-# ids are not put into a dictionary, for no two are the same; nor are they encoded as differences: these would take
-# hardly any bytes, but Iceberg's vectorized readers refused them for long (apache/iceberg, pull request 13391).
+def write_lineage(
+    file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, lacks: Lacks, storage: Storage
+) -> tuple[WrittenLineage | None, ...]:
+    """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``.
+
+    The result has an item per row group, ``None`` if it needs no new columns.  The columns have page indexes unless the
+    new file has none (``lacks``).  Only the values of one row group are in memory.  If the file has lineage columns,
+    only these are decoded.
+
+    Raises:
+        StorageError: the file cannot be read.
+        CannotCopy: its lineage columns cannot be decoded.
+    """
+    inherited = file.lineage
+    wanted = [group.columns < len(schema.columns) for group in file.groups]
+    if inherited is None or not any(wanted):
+        return tuple(None for _ in wanted)
+    with storage.translated(file.path), _opened(file, storage) as stored:
+        found: list[WrittenLineage | None] = []
+        for one, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
+            if not is_wanted:
+                found.append(None)
+                continue
+            values = None if stored is None else _stored_values(stored, one.number)
+            chunks, data = encoded_lineage(
+                group, inherited.after(one.first_row), values, schema, not lacks.offset_index
+            )
+            sink.write(data)
+            found.append(WrittenLineage(chunks, start))
+            start += len(data)
+    return tuple(found)
+
+
+@contextmanager
+def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | None]:
+    """The file, if it has lineage columns of its own."""
+    if not file.stores_lineage:
+        yield None
+        return
+    with (
+        storage.open_input(file.path) as stream,
+        pq.ParquetFile(stream, metadata=file.footer.seen_by_arrow(), page_checksum_verification=True) as opened,
+    ):
+        yield opened
+
+
+def _stored_values(file: pq.ParquetFile, number: int) -> pa.Table:
+    try:
+        return file.read_row_group(number, columns=list(LINEAGE_NAMES), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        if failed_by_store(error):
+            raise
+        problem = str(error).splitlines()[0]
+        raise CannotCopy(f"has row ids in row group {number} that cannot be read: {problem}") from error
+
 
 _CODEC_NAMES = {number: name for name, number in CODECS.items() if name != "lz4_raw"} | {0: "none"}
 _OPTIONAL = 1
 _ROWS = 128 * 1024
-"""So many are resolved at once."""
+"""Rows that are resolved at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineageChunks:
-    """Both column chunks of one row group, in a small file of which only they and what describes them are kept."""
+    """Describes both column chunks of one row group; all places are in the small file."""
 
     footer: Footer
     pages: tuple[tuple[Piece, ...], ...]
-    """Where the data pages of each column chunk lie in the small file."""
+    """The data pages of each column chunk."""
     column_indexes: tuple[tuple[Piece, bytes], ...]
     offset_indexes: tuple[tuple[Piece, bytes], ...]
-    """Its page indexes, and where they lie in the small file."""
     facts: RowGroupFacts
     checksums: tuple[int, ...]
     lineage: LineageFacts
@@ -101,17 +152,17 @@ class LineageChunks:
 
     @property
     def place(self) -> Piece:
-        """Where the column chunks lie in the small file, dictionary page included."""
+        """The place of the column chunks, dictionary page included."""
         return Piece(len(MAGIC), self.facts.pieces[-1].end)
 
     def indexes_kept(self, first: int, lacks: Lacks) -> Iterator[Piece]:
-        """The column indexes that are carried over; ``first`` is the number of the first of both columns."""
+        """The column indexes that the new file has; ``first`` is the number of the first lineage column."""
         for number, (piece, _) in enumerate(self.column_indexes, first):
             if lacks.has_column_index(number):
                 yield piece
 
     def columns(self) -> list[ColumnChunk]:
-        """The column chunks as the small file's footer describes them; the answer may be changed."""
+        """New descriptions of the column chunks; the caller may change them."""
         return self.footer.metadata().row_groups[0].columns
 
 
@@ -120,10 +171,10 @@ def encoded_lineage(
 ) -> tuple[LineageChunks, memoryview]:
     """Column chunks for a row group, in its codec, with or without page indexes; and their bytes.
 
-    ``inherited`` is what the rows of this row group inherit, ``stored`` what they hold in columns of their own.
+    ``inherited`` is what the rows of this row group inherit, ``stored`` are their lineage columns, if any.
 
     Raises:
-        CannotCopy: the row group has other rows than its columns, or too many.
+        CannotCopy: ``stored`` has another number of rows, or there are too many rows.
     """
     columns = schema.columns[-LINEAGE_COLUMNS:]
     table = _resolved(group.num_rows, inherited, stored, _arrow_schema(columns))
@@ -153,7 +204,7 @@ def encoded_lineage(
 
 
 def _resolved(rows: int, inherited: InheritedLineage, stored: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """What a reader finds in both columns: what is stored, else what is inherited."""
+    """Both columns with the stored values and, where these are null, the inherited ones."""
     found = _nulls(rows) if stored is None else (batch for batch in stored.to_batches(_ROWS) if batch.num_rows)
     batches, first_row = [], 0
     for batch in found:
@@ -203,15 +254,13 @@ def _pages(chunk: ColumnChunk, data: memoryview) -> tuple[Piece, ...]:
     return tuple(walk.pages)
 
 
-# Puts new lineage columns into the row groups of an input, as if they had been in the input (pure).
-#
-# The column chunks of a small file (:mod:`.new_lineage`) get places behind the end of the input, where nothing lies;
-# the input's placement then says where these places come to lie in the new file, as it does for all others.
+# New lineage columns are described as if they had been in the input: the small file gets a place after the end of the
+# input, and the input's placement then maps that place to the new file, as for all other bytes.
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenLineage:
-    """The new column chunks of a row group, and where in the new file they begin."""
+    """The new column chunks of a row group, and their offset in the new file."""
 
     chunks: LineageChunks
     start: int
@@ -220,12 +269,12 @@ class WrittenLineage:
 def spliced(
     placement: Placement, groups: Sequence[RowGroup], written: Sequence[WrittenLineage | None]
 ) -> tuple[Placement, dict[Piece, bytes], dict[Piece, list[Piece]]]:
-    """Give the row groups that are copied of an input their new lineage columns.
+    """Add the new lineage columns to the copied row groups of an input.
+
+    ``written`` has the new columns of each row group, ``None`` if it needs none.
 
     Returns:
         The placement of the input with these columns, their page indexes and their pages, each by its place.
-
-    ``written`` has the new columns of each of them, ``None`` where the row group is copied whole.
     """
     ranges, starts = list(placement.file.ranges), list(placement.starts)
     indexes: dict[Piece, bytes] = {}
@@ -273,62 +322,3 @@ def _shift(chunk: ColumnChunk, by: int) -> None:
 def _add(group: RowGroup, columns: list[ColumnChunk]) -> None:
     group.columns = [*group.columns, *columns]
     group.total_byte_size += sum(chunk.meta_data.total_uncompressed_size for chunk in columns)
-
-
-# Writes the lineage columns of an input whose row groups cannot keep theirs, one row group after the other.
-
-
-def write_lineage(
-    file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, lacks: Lacks, storage: Storage
-) -> tuple[WrittenLineage | None, ...]:
-    """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``; in their order,
-    ``None`` for a row group that needs none.
-
-    They have page indexes unless the new file has none (``lacks``).  Only the values of one row group are in memory,
-    and of its columns only these two are decoded, where it has them.
-
-    Raises:
-        StorageError: the file cannot be read.
-        CannotCopy: the columns that it has cannot be decoded.
-    """
-    inherited = file.lineage
-    wanted = [group.columns < len(schema.columns) for group in file.groups]
-    if inherited is None or not any(wanted):
-        return tuple(None for _ in wanted)
-    with storage.translated(file.path), _opened(file, storage) as stored:
-        found: list[WrittenLineage | None] = []
-        for one, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
-            if not is_wanted:
-                found.append(None)
-                continue
-            values = None if stored is None else _stored_values(stored, one.number)
-            chunks, data = encoded_lineage(
-                group, inherited.after(one.first_row), values, schema, not lacks.offset_index
-            )
-            sink.write(data)
-            found.append(WrittenLineage(chunks, start))
-            start += len(data)
-    return tuple(found)
-
-
-@contextmanager
-def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | None]:
-    """The file, if it has lineage columns of its own."""
-    if not file.stores_lineage:
-        yield None
-        return
-    with (
-        storage.open_input(file.path) as stream,
-        pq.ParquetFile(stream, metadata=file.footer.seen_by_arrow(), page_checksum_verification=True) as opened,
-    ):
-        yield opened
-
-
-def _stored_values(file: pq.ParquetFile, number: int) -> pa.Table:
-    try:
-        return file.read_row_group(number, columns=list(LINEAGE_NAMES), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        if failed_by_store(error):
-            raise
-        problem = str(error).splitlines()[0]
-        raise CannotCopy(f"has row ids in row group {number} that cannot be read: {problem}") from error

@@ -32,18 +32,184 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Counts the NaN of float columns whose manifest entries do not count them (rule: count-nan-of-copied-files).
-#
-# PyIceberg's entries count none.  Where footers do, as DuckDB's from 2.0 on (platform: duckdb-2-counts-nan), they are
-# believed; else the column alone is decoded.  Decoding also finds bounds where the entry has none, as DuckDB writes
-# none beside NaN.
+# Threads read footers from stores at the same time but decode them one at a time: a decoded footer takes twenty times
+# its bytes in memory, and Python decodes two at once no faster.
+_ONE_AT_A_TIME = Lock()
 
-# The columns of a row group may take 32 MiB while they are read.
+
+def copyable_file(
+    entry: DataFile, target: CopyTarget, storage: Storage, sequence_number: int | None = None
+) -> CopyableFile | NotCopyable:
+    """Whether a data file can be copied, by its manifest entry and its footer.
+
+    ``sequence_number`` is the file's data sequence number; targets with lineage columns need it.
+
+    Raises:
+        ValueError: the target has lineage columns, and there is no number.
+        StorageError: the file does not exist, or the store failed.
+    """
+    if entry.file_format.upper() != "PARQUET":
+        return NotCopyable(entry.file_path, f"is {entry.file_format}, not Parquet")
+    if entry.key_metadata is not None:
+        return NotCopyable(entry.file_path, "is encrypted")
+    lineage = None
+    if target.schema.has_lineage and entry.first_row_id is not None:
+        if sequence_number is None:
+            raise ValueError("rows with ids need the data sequence number of their file")
+        lineage = InheritedLineage(entry.first_row_id, sequence_number)
+    footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
+    if isinstance(footer, NotCopyable):
+        return footer
+    without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
+    with _ONE_AT_A_TIME:
+        judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
+    if isinstance(judged, NotCopyable):
+        return judged
+    try:
+        return _with_facts(entry, judged, target, storage)
+    except CannotCopy as refused:
+        return NotCopyable(entry.file_path, str(refused))
+
+
+def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage: Storage) -> CopyableFile:
+    """The file with the metrics that its output's entry needs and its own entry and footer lack."""
+    leaves, modes = target.schema.data_leaves, target.modes
+    completed = completed_entry(entry, file, leaves, modes)
+    uncounted = uncounted_floats(completed, leaves, modes)
+    if uncounted:
+        unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
+        with _ONE_AT_A_TIME:
+            file = with_told_facts(file, leaves, uncounted - unbound)
+        file = with_decoded_facts(file, leaves, uncounted, storage)
+    check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
+    return file
+
+
+def copyable_part(
+    entry: DataFile, file: CopyableFile, row_groups: Collection[int], target: CopyTarget
+) -> CopyableFile | NotCopyable:
+    """The file restricted to these row groups; refused if the new entry would have fewer metrics than after decoding.
+
+    Raises:
+        ValueError: one of them is not among the file's row groups to copy.
+    """
+    part = file.only(row_groups)
+    try:
+        _part_entry(entry, part, target)
+    except CannotCopy as refused:
+        return NotCopyable(file.path, str(refused))
+    return part
+
+
+def merge_files(
+    inputs: Sequence[tuple[DataFile, CopyableFile]],
+    path: str,
+    target: CopyTarget,
+    storage: Storage,
+    note_unread: Callable[[int], None] = lambda size: None,
+) -> DataFile | NotCopyable | None:
+    """Copy the row groups of the inputs, in order, into a new file at ``path``, and return its manifest entry.
+
+    Each input is a whole file, or a part of one, with the manifest entry of the whole.  If the inputs have no rows, no
+    file is written and ``None`` is returned.  The partition is that of the first input.  With a :class:`NotCopyable`,
+    no file remains at ``path``.  ``note_unread`` is called with the number of bytes that the store copied itself: their
+    page checksums are kept, but not verified.
+
+    Raises:
+        FileUnreadable: a page of an input has a wrong checksum; no file remains.
+        StorageError: the store failed; no file remains.
+        RowsNotKept: the file does not hold the copied rows.
+        OutputUnproved: the store failed before the proof ended; the caller must handle the file
+            (rule: failed-read-is-no-evidence).
+    """
+    layout = lay_out([file for _, file in inputs])
+    if isinstance(layout, NotCopyable):
+        return layout
+    if not layout.row_groups:
+        return None
+    entries: list[DataFile] = []
+    for entry, file in inputs:
+        try:
+            entries.append(_part_entry(entry, file, target))
+        except CannotCopy as refused:
+            return NotCopyable(file.path, str(refused))
+    schema = target.schema.with_nullability(inputs[0][1].nullability)
+    written = _proven(layout, path, schema, storage, target, note_unread)
+    return written if isinstance(written, NotCopyable) else _entry(entries, written, target)
+
+
+def _proven(
+    layout: Layout,
+    path: str,
+    schema: ParquetSchema,
+    storage: Storage,
+    target: CopyTarget,
+    note_unread: Callable[[int], None],
+) -> WrittenCopy | NotCopyable:
+    """The new file, assembled by its store if possible, else streamed; in both cases proved."""
+    stored = copy_in_store(layout, path, schema, storage)
+    if isinstance(stored, StoredCopy):
+        written = stored.written
+    else:
+        streamed = stored or write_copy(layout, path, schema, storage, verify_checksums=target.verify_checksums)
+        if isinstance(streamed, NotCopyable):
+            return streamed
+        written = streamed
+    try:
+        if isinstance(stored, StoredCopy):
+            problem = store_disproof(stored, schema, storage)
+        else:
+            problem = disproof(written, schema, storage)
+    except StorageError as error:
+        raise OutputUnproved(error) from error
+    if problem is not None:
+        raise RowsNotKept(problem, [path])
+    if isinstance(stored, StoredCopy):
+        note_unread(sum(placement.file.copied_bytes for placement in layout.placements))
+    return written
+
+
+def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:
+    """The entry for the copied row groups of a file."""
+    leaves = target.schema.data_leaves
+    if file.row_count == entry.record_count:
+        return with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
+    part = with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
+    try:
+        check_metrics(part, leaves, target.modes)
+    except CannotCopy as refused:
+        raise CannotCopy(f"{refused} in some of its row groups alone") from refused
+    return part
+
+
+def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget) -> DataFile:
+    row_groups = [group.facts for group in written.row_groups]
+    metrics = merged_metrics(entries, row_groups, [column.leaf for column in target.schema.columns], target.modes)
+    if target.schema.has_lineage:
+        lineage = [group.lineage for group in written.row_groups]
+        metrics = with_lineage_bounds(metrics, [facts for facts in lineage if facts is not None], target.modes)
+    return DataFile(
+        content=FileContent.DATA,
+        file_path=written.path,
+        file_format="PARQUET",
+        partition=entries[0].partition,
+        record_count=sum(group.rows for group in row_groups),
+        file_size_in_bytes=written.size,
+        split_offsets=written.split_offsets,
+        **metrics,
+    )
+
+
+# NaN counts of float columns whose manifest entries have none, such as PyIceberg's (rule: count-nan-of-copied-files).
+# A count in the footer is used, such as DuckDB's from 2.0 on (platform: duckdb-2-counts-nan); otherwise that column is
+# decoded.  Decoding also finds missing bounds: DuckDB writes none for a column with NaN.
+
+# Decoding the columns of one row group may take 32 MiB.
 _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
 def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> frozenset[int]:
-    """The ids of the float columns whose NaN an output's entry counts, and this one does not (pure)."""
+    """The ids of the float columns whose NaN count this entry lacks and an output's entry needs (pure)."""
     counted = entry.nan_value_counts or {}
     return frozenset(
         leaf.field_id
@@ -53,7 +219,7 @@ def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mappi
 
 
 def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
-    """The file with the NaN of these float columns, by id, that the footer counts in each row group (pure).
+    """The file with the footer's NaN counts of these float columns (by id) in each row group (pure).
 
     Raises:
         CannotCopy: the footer is damaged.
@@ -62,15 +228,15 @@ def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Co
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
     groups = []
     for one in file.groups:
-        told = {i: _told(footer.row_groups[one.number], number) for number, i in columns}
-        groups.append(replace(one, floats={i: facts for i, facts in told.items() if facts is not None}))
+        counted = {i: _nans_in_footer(footer.row_groups[one.number], number) for number, i in columns}
+        groups.append(replace(one, floats={i: facts for i, facts in counted.items() if facts is not None}))
     return replace(file, groups=tuple(groups))
 
 
 def with_decoded_facts(
     file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
 ) -> CopyableFile:
-    """The file with what each row group holds in these float columns, by id, decoded where nothing is known of them.
+    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded.
 
     Raises:
         CannotCopy: a column cannot be decoded.
@@ -88,7 +254,7 @@ def with_decoded_facts(
 
 
 def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
-    """The entry of the row groups of ``file`` with what was found of them (pure)."""
+    """The entry with the NaN counts and bounds of float columns that were found for ``file`` (pure)."""
     nans = dict(entry.nan_value_counts or {})
     lower, upper = dict(entry.lower_bounds or {}), dict(entry.upper_bounds or {})
     for leaf in leaves:
@@ -105,22 +271,22 @@ def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafC
     return replace(entry, nan_value_counts=nans, lower_bounds=lower, upper_bounds=upper)
 
 
-def _told(group: RowGroup, column: int) -> FloatFacts | None:
-    """What the footer says of the NaN of a column chunk, if that is certain."""
+def _nans_in_footer(group: RowGroup, column: int) -> FloatFacts | None:
+    """The NaN count of a column chunk by the footer; ``None``: it is not certain."""
     meta = group.columns[column].meta_data
-    told = meta.statistics
-    if told is None:
+    stats = meta.statistics
+    if stats is None:
         return None
-    if told.null_count == meta.num_values:
+    if stats.null_count == meta.num_values:
         return FloatFacts(0)
-    most = meta.num_values - (told.null_count or 0)
-    return None if told.nan_count is None or not 0 <= told.nan_count <= most else FloatFacts(told.nan_count)
+    most = meta.num_values - (stats.null_count or 0)
+    return None if stats.nan_count is None or not 0 <= stats.nan_count <= most else FloatFacts(stats.nan_count)
 
 
 def _decoded(
     file: CopyableFile, columns: Mapping[int, Sequence[LeafColumn]], storage: Storage
 ) -> Iterator[tuple[int, dict[int, FloatFacts]]]:
-    """Of every row group, by number, the facts of some columns by id."""
+    """Per row group number, the decoded facts of some columns by id."""
     path = file.path
     try:
         with _FILES_AT_ONCE, storage.open_input(path, file.footer.file_size) as stream:
@@ -152,7 +318,7 @@ def _facts(opened: ParquetRows, group: int, leaves: Sequence[LeafColumn]) -> dic
 
 
 def _without_structs(columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
-    """The values of leaf columns; null where a struct around them is."""
+    """The values of leaf columns; a value in a null struct is null."""
     for column in columns:
         if pa.types.is_struct(column.type):
             yield from _without_structs(column.flatten())
@@ -168,175 +334,3 @@ def _with_values(known: FloatFacts, values: pa.Array) -> FloatFacts:
     ends = pc.min_max(numbers).as_py()
     least, most = known.bounds or (ends["min"], ends["max"])
     return FloatFacts(nans, (min(least, ends["min"]), max(most, ends["max"])), is_decoded=True)
-
-
-# Makes one data file of several by copying their row groups, proves it, and describes it for a manifest.
-
-# Threads that wait for stores read footers together; an understood one takes twenty times its bytes, and Python
-# understands no two of them faster than one after the other.
-_ONE_AT_A_TIME = Lock()
-
-
-def copyable_file(
-    entry: DataFile, target: CopyTarget, storage: Storage, sequence_number: int | None = None
-) -> CopyableFile | NotCopyable:
-    """Whether a data file can be copied, by its manifest entry and its footer.
-
-    ``sequence_number`` is the file's data sequence number; only targets with columns of row lineage need it, for what
-    the rows inherit.
-
-    Raises:
-        ValueError: the target has such columns, and there is no number.
-        StorageError: the file does not exist, or the store failed.
-    """
-    if entry.file_format.upper() != "PARQUET":
-        return NotCopyable(entry.file_path, f"is {entry.file_format}, not Parquet")
-    if entry.key_metadata is not None:
-        return NotCopyable(entry.file_path, "is encrypted")
-    lineage = None
-    if target.schema.has_lineage and entry.first_row_id is not None:
-        if sequence_number is None:
-            raise ValueError("rows with ids need the data sequence number of their file")
-        lineage = InheritedLineage(entry.first_row_id, sequence_number)
-    footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
-    if isinstance(footer, NotCopyable):
-        return footer
-    without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
-    with _ONE_AT_A_TIME:
-        judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
-    if isinstance(judged, NotCopyable):
-        return judged
-    try:
-        return _with_facts(entry, judged, target, storage)
-    except CannotCopy as refused:
-        return NotCopyable(entry.file_path, str(refused))
-
-
-def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage: Storage) -> CopyableFile:
-    """The file with what its output's entry must tell, and neither its own entry nor its footer does."""
-    leaves, modes = target.schema.data_leaves, target.modes
-    completed = completed_entry(entry, file, leaves, modes)
-    uncounted = uncounted_floats(completed, leaves, modes)
-    if uncounted:
-        unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
-        with _ONE_AT_A_TIME:
-            file = with_told_facts(file, leaves, uncounted - unbound)
-        file = with_decoded_facts(file, leaves, uncounted, storage)
-    check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
-    return file
-
-
-def copyable_part(
-    entry: DataFile, file: CopyableFile, row_groups: Collection[int], target: CopyTarget
-) -> CopyableFile | NotCopyable:
-    """The file, of which only these row groups are copied; refused where the manifest could not tell of them as much as
-    of rows that were decoded.
-
-    Raises:
-        ValueError: one of them is not among the file's row groups to copy.
-    """
-    part = file.only(row_groups)
-    try:
-        _part_entry(entry, part, target)
-    except CannotCopy as refused:
-        return NotCopyable(file.path, str(refused))
-    return part
-
-
-def merge_files(
-    inputs: Sequence[tuple[DataFile, CopyableFile]],
-    path: str,
-    target: CopyTarget,
-    storage: Storage,
-    note_unread: Callable[[int], None] = lambda size: None,
-) -> DataFile | NotCopyable | None:
-    """Copy the row groups of the inputs, in order, into a new file at ``path``; its entry, or ``None`` and no file
-    where the inputs have no rows.  Each input is a whole file with its manifest entry, or a part of it with the same.
-
-    The entry's partition is that of the first input.  After a :class:`NotCopyable` nothing is left at ``path``.
-    ``note_unread`` is called with how many bytes the store has copied itself: checksums of their pages are kept, and
-    verified by nobody.
-
-    Raises:
-        FileUnreadable: a page of an input has another checksum than its bytes; nothing is left.
-        StorageError: the store failed, and nothing is left.
-        RowsNotKept: the file does not hold what was read.
-        OutputUnproved: the store failed before that was known; the file is left to the caller
-            (rule: failed-read-is-no-evidence).
-    """
-    layout = lay_out([file for _, file in inputs])
-    if isinstance(layout, NotCopyable):
-        return layout
-    if not layout.row_groups:
-        return None
-    entries: list[DataFile] = []
-    for entry, file in inputs:
-        try:
-            entries.append(_part_entry(entry, file, target))
-        except CannotCopy as refused:
-            return NotCopyable(file.path, str(refused))
-    schema = target.schema.with_nullability(inputs[0][1].nullability)
-    written = _proven(layout, path, schema, storage, target, note_unread)
-    return written if isinstance(written, NotCopyable) else _entry(entries, written, target)
-
-
-def _proven(
-    layout: Layout,
-    path: str,
-    schema: ParquetSchema,
-    storage: Storage,
-    target: CopyTarget,
-    note_unread: Callable[[int], None],
-) -> WrittenCopy | NotCopyable:
-    """The new file, assembled by its store where that can, else streamed, in both cases with its proof."""
-    stored = copy_in_store(layout, path, schema, storage)
-    if isinstance(stored, StoredCopy):
-        written = stored.written
-    else:
-        streamed = stored or write_copy(layout, path, schema, storage, verify_checksums=target.verify_checksums)
-        if isinstance(streamed, NotCopyable):
-            return streamed
-        written = streamed
-    try:
-        if isinstance(stored, StoredCopy):
-            problem = store_disproof(stored, schema, storage)
-        else:
-            problem = disproof(written, schema, storage)
-    except StorageError as error:
-        raise OutputUnproved(error) from error
-    if problem is not None:
-        raise RowsNotKept(problem, [path])
-    if isinstance(stored, StoredCopy):
-        note_unread(sum(placement.file.copied_bytes for placement in layout.placements))
-    return written
-
-
-def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> DataFile:
-    """The entry for what is copied of a file."""
-    leaves = target.schema.data_leaves
-    if file.row_count == entry.record_count:
-        return with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
-    part = with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
-    try:
-        check_metrics(part, leaves, target.modes)
-    except CannotCopy as refused:
-        raise CannotCopy(f"{refused} in some of its row groups alone") from refused
-    return part
-
-
-def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget) -> DataFile:
-    row_groups = [group.facts for group in written.row_groups]
-    metrics = merged_metrics(entries, row_groups, [column.leaf for column in target.schema.columns], target.modes)
-    if target.schema.has_lineage:
-        lineage = [group.lineage for group in written.row_groups]
-        metrics = with_lineage_bounds(metrics, [facts for facts in lineage if facts is not None], target.modes)
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=written.path,
-        file_format="PARQUET",
-        partition=entries[0].partition,
-        record_count=sum(group.rows for group in row_groups),
-        file_size_in_bytes=written.size,
-        split_offsets=written.split_offsets,
-        **metrics,
-    )

@@ -1,4 +1,8 @@
-"""Describes copied row groups in their new place, and writes the footer around them (pure)."""
+"""Describes copied row groups in their new place, and writes the new footer (pure).
+
+Decoded, the row groups of a large output would take some hundred megabytes.  So the row groups of each input are
+encoded as soon as they are known, and joined here.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +29,19 @@ from icekeeper.row_group_copy.footer_structs import (
     write_struct,
 )
 
-# Writes the footer of a new file around row groups that are bytes already, and mends what Arrow wrote (pure).
-#
-# All row groups of a large output as structures would take some hundred megabytes, so each input's are written when
-# they are known, and put together here.  Of the key-value metadata only ``iceberg.schema`` stays, where all inputs have
-# the same.  The rest is about one file (``pandas`` holds its range of row numbers) or about how its writer held the
-# columns (``ARROW:schema``); rewritten files have none of it either.
-
 _VERSION = 2
-"""What Arrow writes; readers tell by each page of which kind it is."""
-# Bytes that end a structure, and that an empty list takes (Thrift compact protocol).
+"""The version that Arrow writes; readers take the kind of each page from its header."""
+# Bytes of the end of a structure, and of an empty list (Thrift compact protocol).
 _STOP = _EMPTY_LIST = 1
 
 
 def footer_bytes(
     files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema, writers: Iterable[bytes] = ()
 ) -> bytes:
-    """The footer of a file with these row groups of these inputs; ``writers`` wrote columns besides.
+    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns.
 
     Raises:
-        CannotCopy: the rows are more than a footer can count.
+        CannotCopy: there are more rows than a footer can count.
     """
     metadata = FileMetaData(
         version=_VERSION,
@@ -59,7 +56,7 @@ def footer_bytes(
 
 
 def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> bytes:
-    """The bytes of a footer, which has no row groups itself, with these.
+    """The bytes of a footer with these row groups added; ``metadata`` has none.
 
     Raises:
         CannotCopy: a number does not fit its field.
@@ -70,11 +67,10 @@ def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> byte
 
 
 def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
-    """A footer that Arrow wrote, and reads as ``seen``, without bounds of some of its row groups only
-    (rule: uniform-footers).
+    """A footer that Arrow wrote, without the bounds of columns that only some row groups have (rule: uniform-footers).
 
-    Arrow states none of a row group with values of more than 4 KiB, or with NaN alone.  A footer that this version does
-    not understand stays as it is.
+    ``seen`` is the same footer, decoded by Arrow.  Arrow writes no bounds for a column chunk with values above 4 KiB,
+    or with NaN only.  A footer that this version does not know stays unchanged.
     """
     mixed = _partly_bounded(seen)
     if not mixed:
@@ -91,41 +87,42 @@ def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
 
 
 def _partly_bounded(seen: pq.FileMetaData) -> list[int]:
-    """The columns of which some row groups with values state the bounds, and others do not."""
+    """The columns with bounds in some row groups that have values, but not in all."""
     groups = [seen.row_group(number) for number in range(seen.num_row_groups)]
     found = []
     for column in range(seen.num_columns):
         stated = set()
         for chunk in (group.column(column) for group in groups):
-            told = chunk.statistics
-            if told is None or not told.has_null_count or told.null_count < chunk.num_values:
-                stated.add(told is not None and told.has_min_max)
+            stats = chunk.statistics
+            if stats is None or not stats.has_null_count or stats.null_count < chunk.num_values:
+                stated.add(stats is not None and stats.has_min_max)
         if len(stated) > 1:
             found.append(column)
     return found
 
 
 def _list_header(count: int) -> bytes:
-    """What stands before the elements of a list of row groups: taken from such a list, so that Thrift writes it."""
+    """The bytes before the elements of a list of row groups, cut out of such a list as Thrift writes it."""
     written = write_struct(FileMetaData(row_groups=[RowGroup()] * count))
     start = len(write_struct(FileMetaData())) - _STOP - _EMPTY_LIST
     return written[start : len(written) - _STOP - count * len(write_struct(RowGroup()))]
 
 
 def _key_values(files: Sequence[CopyableFile]) -> list[KeyValue] | None:
-    # A schema without the lineage columns that were added is not that of the new file.
+    # Only ``iceberg.schema`` is kept, if it is the same in all inputs and the new file has no additional columns.
+    # Other keys describe one file (``pandas`` has its row numbers) or its writer's columns (``ARROW:schema``).
     schemas = {None if file.gets_lineage else file.iceberg_schema for file in files}
     if len(schemas) == 1 and None not in schemas:
         return [KeyValue(b"iceberg.schema", schemas.pop())]
     return None
 
 
-# Describes copied row groups in their new place: every offset that a footer or page index holds (pure).
+# Row groups in their new place: every offset in a footer or page index changes.
 
 
 @dataclass(frozen=True, slots=True)
 class IndexStarts:
-    """Where the page indexes of one input begin in the new file."""
+    """The offsets of the page indexes of one input in the new file."""
 
     column_indexes: int
     offset_indexes: int
@@ -133,24 +130,23 @@ class IndexStarts:
 
 @dataclass(frozen=True, slots=True)
 class MovedRowGroups:
-    """The row groups of one input for the new footer, and their page indexes, as bytes."""
+    """The row groups of one input for the new footer, and their page indexes, all encoded."""
 
     row_groups: tuple[bytes, ...]
     column_indexes: bytes
     offset_indexes: bytes
     split_offsets: tuple[int, ...]
-    """Where each row group begins in the new file."""
 
 
 def indexes_of(group: RowGroup, lacks: Lacks) -> list[Piece]:
-    """The page indexes to read for a row group: column indexes that are carried over, and all offset indexes."""
+    """The page indexes to read of a row group: column indexes that the new file has, and all offset indexes."""
     found = column_indexes_of(group, lacks)
     found += (piece for chunk in group.columns if (piece := offset_index(chunk)) is not None)
     return found
 
 
 def column_indexes_of(group: RowGroup, lacks: Lacks) -> list[Piece]:
-    """The column indexes of a row group that are carried over."""
+    """The column indexes of a row group that the new file has."""
     kept = (kept_column_index(chunk, number, lacks) for number, chunk in enumerate(group.columns))
     return [piece for piece in kept if piece is not None]
 
@@ -163,10 +159,9 @@ def move_row_groups(
     indexes: Mapping[Piece, bytes],
     pages: Mapping[Piece, list[Piece]],
 ) -> MovedRowGroups:
-    """The row groups of one input as they are in the new file; ``groups`` are changed.
+    """The row groups of one input in the new file; changes ``groups``.
 
-    ``lacks`` is what the new footer says of no row group.  ``indexes`` are the bytes of their page indexes, ``pages``
-    the data pages that were found in each column chunk.
+    ``indexes`` are the bytes of their page indexes, ``pages`` the data pages that were found in each column chunk.
 
     Raises:
         CannotCopy: an offset index contradicts the footer or the pages.
@@ -186,7 +181,7 @@ def move_row_groups(
 
 
 class _Mover:
-    """Moves column chunks one by one, and collects their page indexes."""
+    """Moves column chunks one by one and collects their page indexes."""
 
     def __init__(
         self,
@@ -205,13 +200,13 @@ class _Mover:
         self._pages = pages
 
     def move(self, chunk: ColumnChunk, column: int, rows: int) -> None:
-        """Give one column chunk its new offsets, and what the new footer says of all of its column."""
+        """Give one column chunk its new offsets, and drop the fields that the new footer lacks."""
         meta = chunk.meta_data
         here = data_pages(meta)
         shift = self._placement.moved(here.start) - here.start
         agree(chunk, column, self._lacks)
         bloom, bounds, places = bloom_filter(meta), kept_column_index(chunk, column, self._lacks), offset_index(chunk)
-        # Deprecated, and 0 in newer writers; some wrote the end of the chunk, where nothing lies any more.
+        # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use in the new file.
         chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
         meta.data_page_offset += shift
         if meta.dictionary_page_offset:

@@ -1,5 +1,7 @@
-"""Writes the new file: streams ranges of every input, or has the store copy them
-(rule: store-copies-the-judged-object)."""
+"""Writes the new file: streams the ranges of every input, or has the store copy them.
+
+Both ways write the same bytes.  In both, page indexes, footer and new lineage columns are our own bytes.
+"""
 
 from __future__ import annotations
 
@@ -52,24 +54,22 @@ from icekeeper.storage.read_ahead import (
 )
 from icekeeper.storage.storage import Storage
 
-# What was copied of one input: its row groups as they were read, and where they come to lie.
-
 
 @dataclass(frozen=True, slots=True)
 class CopiedRowGroup:
-    """A row group as it was read: what Arrow says of it, and the checksum of every column chunk."""
+    """A row group as it was read: its facts by Arrow, and the checksum of every column chunk."""
 
     source: str
     facts: RowGroupFacts
     checksums: tuple[int, ...]
-    """Empty where the store copied the bytes, and nobody read them."""
+    """Empty if the store copied the bytes."""
     lineage: LineageFacts | None = None
-    """What its columns of row lineage hold, if it has them."""
+    """The content of its lineage columns, if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCopy:
-    """A new file, and what was read for it."""
+    """A new file and the row groups that were copied into it."""
 
     path: str
     size: int
@@ -79,21 +79,21 @@ class WrittenCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiedInput:
-    """What was copied of one input, what is known of its pages, and the lineage columns written for it."""
+    """The copied row groups of one input, their pages, and the lineage columns written for them."""
 
     placement: Placement
     row_groups: tuple[CopiedRowGroup, ...]
     column_index_bytes: int
-    """Of the column indexes that are carried over, without those of new lineage columns."""
+    """Bytes of the column indexes in the new file, without those of new lineage columns."""
     indexes: dict[Piece, bytes]
-    """Its page indexes, as bytes."""
+    """Page indexes by their place in the input."""
     pages: dict[Piece, list[Piece]]
     """The data pages of every column chunk."""
     lineage: tuple[WrittenLineage | None, ...] = ()
 
     @property
     def complete_row_groups(self) -> list[CopiedRowGroup]:
-        """The row groups with what is known of their new lineage columns."""
+        """The row groups including their new lineage columns."""
         return [
             group
             if new is None
@@ -108,9 +108,7 @@ class CopiedInput:
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
-    """What Arrow says of what is copied, if it sees the same column chunks in the same places.
-
-    ``lacks`` is what the new footer does not say of it.
+    """The facts of the row groups by Arrow, which must see the column chunks in the same places as we do.
 
     Raises:
         CannotCopy: it does not.
@@ -125,293 +123,19 @@ def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -
 
 
 def stored_lineage(group: RowGroup, schema: ParquetSchema) -> LineageFacts | None:
-    """What the lineage columns hold that are copied."""
+    """The content of lineage columns that are copied; ``None``: none are."""
     bounds = stored_bounds(group) if schema.has_lineage and len(group.columns) == len(schema.columns) else None
     return None if bounds is None else LineageFacts(bounds)
-
-
-# Streams the ranges of one input into the new file, a block at a time, and looks at the bytes as they pass.
-
-BLOCK_BYTES = 8 * 1024 * 1024
-"""What one request asks of a store; large enough that requests cost little."""
-_NEAR = 64 * 1024
-"""Pieces this near to each other are read with one request."""
-
-
-def cuts(piece: Piece) -> Iterator[Piece]:
-    """The blocks in which a piece is read."""
-    for start in range(piece.start, piece.end, BLOCK_BYTES):
-        yield Piece(start, min(start + BLOCK_BYTES, piece.end))
-
-
-def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
-    """The bytes of a piece in order.  A caller that lets go of a block has its memory back before the next one is read.
-
-    Raises:
-        CannotCopy: the file has become shorter, or is another one.
-    """
-    stream.seek(piece.start)
-    for cut in cuts(piece):
-        missing = cut.size
-        while missing:
-            found = [_block(stream, missing)]
-            missing -= len(found[0])
-            yield found.pop()
-
-
-def _block(stream: Any, size: int) -> memoryview:
-    try:
-        block = memoryview(stream.read_buffer(size))
-    except ObjectChanged as error:
-        raise CannotCopy("changed after its footer was read") from error
-    if not len(block):
-        raise CannotCopy("became shorter while it was read")
-    return block
-
-
-def copy_ranges(
-    stream: Any,
-    sink: Any,
-    ranges: Iterable[Piece],
-    chunks: Mapping[Piece, ColumnMetaData],
-    *,
-    verify_checksums: bool = True,
-) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
-    """Write the ranges to ``sink``; the checksum of each column chunk, and the data pages found in it.
-
-    Raises:
-        CannotCopy: a column chunk does not hold the pages that its footer describes.
-        DamagedPage: with ``verify_checksums`` a page has another checksum than its bytes.
-    """
-    todo = sorted(chunks)
-    watched = iter(todo)
-    current = next(watched, None)
-    walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
-    found: dict[Piece, int] = {}
-    pages: dict[Piece, list[Piece]] = {}
-    crc = 0
-    for piece in ranges:
-        position = piece.start
-        for block in blocks(stream, piece):
-            sink.write(block)
-            end = position + len(block)
-            while current is not None and walk is not None and current.start < end:
-                crc = _watched(block[max(current.start, position) - position : current.end - position], walk, crc)
-                if current.end > end:
-                    break
-                walk.end()
-                found[current], pages[current] = crc, walk.pages
-                crc = 0
-                current = next(watched, None)
-                walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
-            position = end
-            del block
-    return found, pages
-
-
-def _watched(part: memoryview, walk: PageWalk, crc: int) -> int:
-    walk.feed(part)
-    return checksum(part, crc)
-
-
-def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
-    """The checksum of every piece, as read in ascending order; pieces have no byte in common.
-
-    Raises:
-        CannotCopy: the file is too short.
-    """
-    ordered = sorted(pieces)
-    waiting = iter(ordered)
-    current = next(waiting, None)
-    found: dict[Piece, int] = {}
-    crc = 0
-    for run in joined(ordered):
-        position = run.start
-        for block in blocks(stream, run):
-            end = position + len(block)
-            while current is not None and current.start < end:
-                crc = checksum(block[max(current.start, position) - position : current.end - position], crc)
-                if current.end > end:
-                    break
-                found[current] = crc
-                crc = 0
-                current = next(waiting, None)
-            position = end
-            del block
-    return found
-
-
-def read_pieces(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, bytes]:
-    """The bytes of small pieces; those near each other are read together.
-
-    Raises:
-        CannotCopy: the file has become shorter.
-    """
-    ordered = sorted(pieces)
-    found: dict[Piece, bytes] = {}
-    waiting = iter(ordered)
-    current = next(waiting, None)
-    for run in joined(ordered, _NEAR):
-        data = b"".join(blocks(stream, run))
-        while current is not None and current.end <= run.end:
-            found[current] = data[current.start - run.start : current.end - run.start]
-            current = next(waiting, None)
-    return found
-
-
-# Opens the inputs of a copy one after the other; those on S3 are read ahead, across the ends of files.
-
-_STEP_BYTES = 1024 * 1024
-
-OpenInput: TypeAlias = Callable[[CopyableFile], Any]
-"""Gives a stream that reads a file, as a context manager."""
-
-
-@contextmanager
-def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
-    """What opens these files, which are to be read in this order.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
-    if not all(can_read_ahead(file.path) for file in files):
-        yield lambda file: _in_steps(storage, file.path)
-        return
-    announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
-    with reading_ahead(storage, announced) as reads:
-        yield lambda file: ranged_stream(file.footer, reads)
-
-
-def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
-    """A stream of that footer's file on S3, which reads nothing again that came with the footer."""
-    if footer.before:
-        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
-        reads = beside_known(reads, known, footer.before)
-    return RangedStream(reads, footer.path, footer.etag)
-
-
-@contextmanager
-def stream_of_pieces(
-    stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
-) -> Iterator[Any]:
-    """A stream that reads these pieces of an open file ahead, or the one that is open where its store is another."""
-    if not can_read_ahead(path):
-        yield _Steps(stream)
-        return
-    with reading_ahead(storage, _reads(path, etag, pieces)) as reads:
-        yield RangedStream(reads, path, etag)
-
-
-@contextmanager
-def _in_steps(storage: Storage, path: str) -> Iterator[_Steps]:
-    with storage.open_input(path) as stream:
-        yield _Steps(stream)
-
-
-class _Steps:
-    """An open file, of which one call reads no more than stays in the processor's caches
-    (platform: read-by-one-megabyte)."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def seek(self, position: int) -> None:
-        """Where the next read begins."""
-        self._stream.seek(position)
-
-    def read_buffer(self, size: int) -> Any:
-        """So many bytes or fewer; none at the end of the file."""
-        return self._stream.read_buffer(min(size, _STEP_BYTES))
-
-
-def _expected(file: CopyableFile) -> Iterator[Piece]:
-    """What is going to be read: the page indexes, unless they came with the footer, then the data.
-
-    Where the indexes lie, only the understood footer says; as a rule, they are the most that is not copied.
-    """
-    bounds = [Piece(0, len(MAGIC)), *file.ranges, Piece(file.footer.start, file.footer.start)]
-    widest = max((Piece(a.end, b.start) for a, b in pairwise(bounds)), key=lambda gap: gap.size)
-    if file.column_index_bytes <= widest.size <= BLOCK_BYTES and file.column_index_bytes and not file.footer.before:
-        yield widest
-    yield from file.ranges
-
-
-def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Read]:
-    for piece in pieces:
-        for cut in cuts(piece):
-            yield Read(path, etag, cut.start, cut.end)
-
-
-# Writes what follows the copied bytes: new lineage columns, the page indexes, the footer.
-
-
-def write_tail(
-    sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
-) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
-    """Write the end of the new file to ``sink``, which is at the end of the data.
-
-    Returns:
-        The inputs with their new lineage columns, and where each row group begins in the new file.
-
-    Raises:
-        StorageError: row ids of an input cannot be read, or the file not written.
-    """
-    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
-    parts: list[MovedRowGroups] = []
-    current = copied[0]
-    try:
-        for number, current in enumerate(inputs):
-            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
-            copied[number] = replace(current, lineage=lineage)
-            start += sum(new.chunks.place.size for new in lineage if new is not None)
-        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
-        for current in copied:
-            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
-            start += len(parts[-1].column_indexes)
-            offset_indexes += len(parts[-1].offset_indexes)
-        _write_end(sink, copied, parts, schema)
-    except CannotCopy as error:
-        return NotCopyable(current.placement.file.path, str(error))
-    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
-
-
-def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
-    first = len(schema.columns) - LINEAGE_COLUMNS
-    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
-    return copied.column_index_bytes + sum(new)
-
-
-def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
-    """The row groups of an input in the new file, with their new lineage columns."""
-    groups = copied.placement.file.carried()
-    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
-    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
-
-
-def _write_end(
-    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
-) -> None:
-    for part in parts:
-        sink.write(part.column_indexes)
-    for part in parts:
-        sink.write(part.offset_indexes)
-    files = [one.placement.file for one in copied]
-    row_groups = [group for part in parts for group in part.row_groups]
-    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
-    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))
-
-
-# Writes the new file: ranges of every input as they are read, and what follows them (:mod:`.write_tail`).
 
 
 def write_copy(
     layout: Layout, path: str, schema: ParquetSchema, storage: Storage, *, verify_checksums: bool = True
 ) -> WrittenCopy | NotCopyable:
-    """Write the row groups of a layout's inputs to ``path``; nothing is left there unless all were copied.
+    """Stream the row groups of a layout's inputs to ``path``; on failure no file remains there.
 
     Raises:
-        FileUnreadable: with ``verify_checksums`` a page of an input has another checksum than its bytes.
-        StorageError: an input cannot be read or the file not written; nothing is left of it.
+        FileUnreadable: with ``verify_checksums``, a page of an input has a wrong checksum.
+        StorageError: an input cannot be read, or the file cannot be written.
     """
     placement: Placement | None = None
     copied: list[CopiedInput] = []
@@ -458,20 +182,19 @@ def _copy_input(
     return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
 
 
-# Has a store assemble the new file: it copies the ranges of the inputs, we send page indexes and the footer.
-#
-# What we read are the inputs' page indexes, and what is too short to be a part of its own.  So no page is looked at
-# (:mod:`.pages`); :mod:`.unread_chunks` says what is checked instead, and where that is not enough the bytes are
-# streamed, as they are where the store copies no ranges.  Both ways write the same bytes.
+# A store assembles the new file (rule: store-copies-the-judged-object): it copies the ranges of the inputs, and we send
+# page indexes and the footer.  We read only the inputs' page indexes, and ranges that are too short for a part of their
+# own.  So pages are not checked as by ``PageWalk``, but as by ``ends_are_certain`` and ``claimed_pages``.  If that is
+# not enough, or the store copies no ranges, the bytes are streamed.
 
 _MOST_SENT = 1 / 3
-"""Of the file: what files of 16 MB come to when a few bytes of our own between them make a part of 5 MiB."""
+"""Largest share of the file that we send: own bytes between inputs of 16 MB become parts of 5 MiB, about a third."""
 _READ_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCopy:
-    """A new file whose row groups have no checksums, for nobody read them."""
+    """A new file that its store assembled; its row groups have no checksums."""
 
     written: WrittenCopy
     made: AssembledObject
@@ -481,7 +204,7 @@ class StoredCopy:
 def copy_in_store(
     layout: Layout, path: str, schema: ParquetSchema, storage: Storage
 ) -> StoredCopy | NotCopyable | None:
-    """Have the file assembled; ``None``, and no file, where its bytes are to be streamed.
+    """Have the store assemble the file; ``None``, and no file: the bytes must be streamed.
 
     Raises:
         StorageError: page indexes of an input cannot be read.
@@ -515,20 +238,20 @@ def _is_worth_it(layout: Layout) -> bool:
     parts = plan_parts(_data(layout))
     if parts is None:
         return False
-    # Nobody knows yet how large the end is; offset indexes are seldom larger than column indexes.
+    # The size of the end is estimated: offset indexes are seldom larger than column indexes.
     end = sum(2 * file.column_index_bytes + len(file.footer.thrift) for file in files)
     size = sum(part.size for part in parts) + end
     return sent_bytes(parts) + end <= _MOST_SENT * size
 
 
 def _data(layout: Layout) -> Iterator[Content]:
-    """Magic and data of the new file."""
+    """The magic bytes and the copied ranges of the new file."""
     ranges = [
         CopiedRange(file.path, file.footer.etag or "", piece.start, piece.end)
         for file in (placement.file for placement in layout.placements)
         for piece in file.ranges
     ]
-    # The first input begins with the magic as well; sent, it would be a part of 5 MiB.
+    # The first input begins with the magic, too; sent as our own bytes, it would become a part of 5 MiB.
     if ranges and ranges[0].start == len(MAGIC):
         yield replace(ranges[0], start=0)
     else:
@@ -540,7 +263,7 @@ def _data(layout: Layout) -> Iterator[Content]:
 def _inputs(
     layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
 ) -> list[CopiedInput] | NotCopyable | None:
-    """What is said of every input; ``None``: where a chunk of one ends is not certain."""
+    """What is known of every input; ``None``: the end of a chunk is not certain."""
     found: list[CopiedInput] = []
     read = partial(_read, schema=schema, lacks=layout.lacks, storage=storage, reads=reads)
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
@@ -574,3 +297,261 @@ def _read(
     )
     index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
     return CopiedInput(placement, tuple(copied), index_bytes, indexes, claimed_pages(groups, indexes))
+
+
+def write_tail(
+    sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
+) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
+    """Write new lineage columns, page indexes and footer to ``sink``, which is at the end of the copied ranges.
+
+    Returns:
+        The inputs with their new lineage columns, and the offset of each row group in the new file.
+
+    Raises:
+        StorageError: row ids of an input cannot be read, or the file cannot be written.
+    """
+    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
+    parts: list[MovedRowGroups] = []
+    current = copied[0]
+    try:
+        for number, current in enumerate(inputs):
+            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
+            copied[number] = replace(current, lineage=lineage)
+            start += sum(new.chunks.place.size for new in lineage if new is not None)
+        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
+        for current in copied:
+            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
+            start += len(parts[-1].column_indexes)
+            offset_indexes += len(parts[-1].offset_indexes)
+        _write_end(sink, copied, parts, schema)
+    except CannotCopy as error:
+        return NotCopyable(current.placement.file.path, str(error))
+    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
+
+
+def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
+    first = len(schema.columns) - LINEAGE_COLUMNS
+    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
+    return copied.column_index_bytes + sum(new)
+
+
+def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
+    groups = copied.placement.file.carried()
+    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
+    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
+
+
+def _write_end(
+    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
+) -> None:
+    for part in parts:
+        sink.write(part.column_indexes)
+    for part in parts:
+        sink.write(part.offset_indexes)
+    files = [one.placement.file for one in copied]
+    row_groups = [group for part in parts for group in part.row_groups]
+    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
+    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))
+
+
+_STEP_BYTES = 1024 * 1024
+
+OpenInput: TypeAlias = Callable[[CopyableFile], Any]
+"""Returns a context manager with a stream of the file."""
+
+
+@contextmanager
+def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
+    """A function that opens these files, which must be read in this order; S3 is read ahead across the ends of files.
+
+    Raises:
+        BotoCoreError: there are no credentials.
+    """
+    if not all(can_read_ahead(file.path) for file in files):
+        yield lambda file: _in_steps(storage, file.path)
+        return
+    announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
+    with reading_ahead(storage, announced) as reads:
+        yield lambda file: ranged_stream(file.footer, reads)
+
+
+def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
+    """A stream of the footer's file on S3; bytes that came with the footer are not read again."""
+    if footer.before:
+        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
+        reads = beside_known(reads, known, footer.before)
+    return RangedStream(reads, footer.path, footer.etag)
+
+
+@contextmanager
+def stream_of_pieces(
+    stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
+) -> Iterator[Any]:
+    """A stream that reads these pieces of a file ahead; for a store other than S3, the open one."""
+    if not can_read_ahead(path):
+        yield _Steps(stream)
+        return
+    with reading_ahead(storage, _reads(path, etag, pieces)) as reads:
+        yield RangedStream(reads, path, etag)
+
+
+@contextmanager
+def _in_steps(storage: Storage, path: str) -> Iterator[_Steps]:
+    with storage.open_input(path) as stream:
+        yield _Steps(stream)
+
+
+class _Steps:
+    """An open file that is read in steps which fit into the processor's caches (platform: read-by-one-megabyte)."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def seek(self, position: int) -> None:
+        self._stream.seek(position)
+
+    def read_buffer(self, size: int) -> Any:
+        """At most ``size`` bytes; none at the end of the file."""
+        return self._stream.read_buffer(min(size, _STEP_BYTES))
+
+
+def _expected(file: CopyableFile) -> Iterator[Piece]:
+    """The pieces to read: the page indexes, unless they came with the footer, then the data.
+
+    Decoding the footer for the place of the indexes is expensive, so this assumes the largest gap between the ranges.
+    """
+    bounds = [Piece(0, len(MAGIC)), *file.ranges, Piece(file.footer.start, file.footer.start)]
+    widest = max((Piece(a.end, b.start) for a, b in pairwise(bounds)), key=lambda gap: gap.size)
+    if file.column_index_bytes <= widest.size <= BLOCK_BYTES and file.column_index_bytes and not file.footer.before:
+        yield widest
+    yield from file.ranges
+
+
+def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Read]:
+    for piece in pieces:
+        for cut in cuts(piece):
+            yield Read(path, etag, cut.start, cut.end)
+
+
+BLOCK_BYTES = 8 * 1024 * 1024
+"""Bytes of one request to a store, enough that requests cost little."""
+_NEAR = 64 * 1024
+"""Pieces with a gap up to this size are read with one request."""
+
+
+def cuts(piece: Piece) -> Iterator[Piece]:
+    """The blocks in which a piece is read."""
+    for start in range(piece.start, piece.end, BLOCK_BYTES):
+        yield Piece(start, min(start + BLOCK_BYTES, piece.end))
+
+
+def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
+    """The bytes of a piece in order; a block that the caller releases is freed before the next one is read.
+
+    Raises:
+        CannotCopy: the file became shorter or was replaced.
+    """
+    stream.seek(piece.start)
+    for cut in cuts(piece):
+        missing = cut.size
+        while missing:
+            found = [_block(stream, missing)]
+            missing -= len(found[0])
+            yield found.pop()
+
+
+def _block(stream: Any, size: int) -> memoryview:
+    try:
+        block = memoryview(stream.read_buffer(size))
+    except ObjectChanged as error:
+        raise CannotCopy("changed after its footer was read") from error
+    if not len(block):
+        raise CannotCopy("became shorter while it was read")
+    return block
+
+
+def copy_ranges(
+    stream: Any,
+    sink: Any,
+    ranges: Iterable[Piece],
+    chunks: Mapping[Piece, ColumnMetaData],
+    *,
+    verify_checksums: bool = True,
+) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
+    """Write the ranges to ``sink``, a block at a time; return the checksum and the data pages of each column chunk.
+
+    Raises:
+        CannotCopy: a column chunk does not hold the pages that its footer describes.
+        DamagedPage: with ``verify_checksums``, a page has a wrong checksum.
+    """
+    watched = iter(sorted(chunks))
+    current = next(watched, None)
+    walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+    found: dict[Piece, int] = {}
+    pages: dict[Piece, list[Piece]] = {}
+    crc = 0
+    for piece in ranges:
+        position = piece.start
+        for block in blocks(stream, piece):
+            sink.write(block)
+            end = position + len(block)
+            while current is not None and walk is not None and current.start < end:
+                part = block[max(current.start, position) - position : current.end - position]
+                walk.feed(part)
+                crc = checksum(part, crc)
+                del part
+                if current.end > end:
+                    break
+                walk.end()
+                found[current], pages[current] = crc, walk.pages
+                crc = 0
+                current = next(watched, None)
+                walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+            position = end
+            del block
+    return found, pages
+
+
+def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
+    """The checksum of every piece; pieces do not overlap and are read in ascending order.
+
+    Raises:
+        CannotCopy: the file is too short.
+    """
+    ordered = sorted(pieces)
+    waiting = iter(ordered)
+    current = next(waiting, None)
+    found: dict[Piece, int] = {}
+    crc = 0
+    for run in joined(ordered):
+        position = run.start
+        for block in blocks(stream, run):
+            end = position + len(block)
+            while current is not None and current.start < end:
+                crc = checksum(block[max(current.start, position) - position : current.end - position], crc)
+                if current.end > end:
+                    break
+                found[current] = crc
+                crc = 0
+                current = next(waiting, None)
+            position = end
+            del block
+    return found
+
+
+def read_pieces(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, bytes]:
+    """The bytes of small pieces; those near each other are read together.
+
+    Raises:
+        CannotCopy: the file became shorter.
+    """
+    ordered = sorted(pieces)
+    found: dict[Piece, bytes] = {}
+    waiting = iter(ordered)
+    current = next(waiting, None)
+    for run in joined(ordered, _NEAR):
+        data = b"".join(blocks(stream, run))
+        while current is not None and current.end <= run.end:
+            found[current] = data[current.start - run.start : current.end - run.start]
+            current = next(waiting, None)
+    return found

@@ -1,4 +1,10 @@
-"""Finds the deleted rows of a task's inputs while they are read, position deletes included."""
+"""Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
+
+Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups
+(:class:`.EqualityLookup`).  Delete files are read once per task and streamed.  If a task has more equality keys than
+fit into memory, they are taken in portions: each portion is turned into positions by reading the key columns of the
+inputs (rule: bounded-worker-memory).  Rows are looked up several batches at a time, because each call hashes the keys.
+"""
 
 from __future__ import annotations
 
@@ -24,74 +30,21 @@ from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTa
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 
-# Position deletes that name their data file in another spelling than its manifest does: they are refused
-# (rule: refuse-misspelled-deletes).
-#
-# Readers compare the text, as the specification has it, so that such a delete deletes nothing for them.  Its writer
-# meant rows that are there: merged or dropped as dangling, it would be lost for good.
-
-
-class SpelledFiles:
-    """Data files as their manifests spell them."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._by_name: defaultdict[str, list[str]] = defaultdict(list)
-        for path in paths:
-            self._by_name[_name(path)].append(path)
-
-    def refuse(self, delete: str, named: str) -> None:
-        """Raise MetadataUnreadable if a path that a delete names is none of the files, but another spelling of one."""
-        for path in self._by_name.get(_name(named), ()):
-            if path != named and normalise(path) == normalise(named):
-                raise misspelled(delete, named, path)
-
-
-def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
-    """The error about a delete file that names a data file in another spelling."""
-    return MetadataUnreadable(
-        f"{delete} deletes rows of {named}, which the manifests spell {path}: readers do not apply it, and whether the "
-        "rows are to be deleted is not known; commit the delete anew with the manifests' spelling, or remove it"
-    )
-
-
-def other_spellings(path: str) -> frozenset[str]:
-    """The spellings of a path that writers mix, without its own (platform: engines-mix-path-spellings) (pure)."""
-    parts = split_path(path)
-    keys = {parts.key, unquote(parts.key), "/".join(part for part in parts.key.split("/") if part)}
-    if parts.scheme in LOCAL_SCHEMES:
-        bare = {f"/{key.lstrip('/')}" for key in keys}
-        found = {f"{scheme}{key}" for scheme in ("", "file:", "file://") for key in bare}
-    else:
-        schemes = S3_SCHEMES if parts.scheme in S3_SCHEMES else {parts.scheme}
-        found = {f"{scheme}://{parts.authority}/{key}" for scheme in schemes for key in keys}
-    return frozenset(found - {path})
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-# Batches of input files on their way to the lookup of their deletes, several of them at a time.
-
-# Arrow bytes that may wait at once.
+# Most Arrow bytes of the batches that are looked up together.
 _HELD_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of an input file."""
+    """Some rows of an input file; ``first_row`` is the position of the first of them."""
 
     source: InputFile
     first_row: int
-    """The position of the first row in the file."""
     batch: pa.RecordBatch
 
 
 def portions(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
-    """The parts in their order, so many at a time that they have ``rows`` rows or fill the memory that they may.
-
-    Whoever gets a list may empty it.
-    """
+    """The parts in order, in lists of at least ``rows`` rows, or fewer if memory is full; callers may empty a list."""
     held: list[Part] = []
     held_rows = held_bytes = 0
     for part in parts:
@@ -106,150 +59,56 @@ def portions(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
         yield held
 
 
-# Reads the rows of a position delete file, grouped by the data file that they name, and deletion vectors.
-
-# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
-_COLUMNS = ("file_path", "pos")
-# A vector of more bytes may be asked for only where the file has them: memory for them is taken before they are read.
-_USUAL_VECTOR = 64 * 1024 * 1024
-_LARGEST_OFFSET = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class PositionRows:
-    """The rows of one batch of a position delete file."""
-
-    count: int
-    """How many rows the batch has, also those without path or position."""
-    by_path: tuple[tuple[str, pa.Array], ...]
-    """Data file path → deleted positions."""
-
-
-def position_rows(
-    path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
-) -> Iterator[PositionRows]:
-    """Stream the file; a row with a null path or position deletes nothing.
-
-    ``verify_checksums``: as in :class:`.ReadableFile`.
-
-    Raises:
-        FileUnreadable: it is missing, damaged, no position delete file, or deletes a row before the first.
-        StorageError: the store failed.
-    """
-    with reading(path, storage), storage.open_input(path) as stream:
-        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
-        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
-            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
-        for batch in rows.batches(_COLUMNS):
-            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
-            least = pc.min(table["pos"]).as_py()
-            if least is not None and least < 0:
-                # Bitmaps have no such position, and which row was meant is not known
-                # (rule: unreadable-delete-blocks-its-files).
-                raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
-            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
-            found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
-            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
-
-
-def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:
-    """The positions of a deletion vector that lies in a Puffin file where its manifest entry says.
-
-    Raises:
-        FileUnreadable: it does not lie there, or holds another number of positions than its entry says.
-        StorageError: the store failed.
-    """
-    # How large the file is costs a request of its own, and no vector of these sizes needs it.
-    is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
-    with reading(path, storage):
-        with storage.open_input(path) as stream:
-            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
-                raise MetadataUnreadable(f"the deletion vector in {path} does not lie where its manifest says")
-            blob = stream.read_at(size, offset)
-        return decode_deletion_vector(blob, path, cardinality)
-
-
-# Turns deleted positions into a mask over the rows of a batch.
-
-
-def live_at(deleted: pa.Array, length: int) -> pa.Array:
-    """A mask of ``length`` rows: false at the deleted positions, which ascend, each of them once, at least one.
-
-    Positions of neighbours are runs, and the mask is decoded from the ends of runs: no row is looked up.
-    """
-    gaps = pc.pairwise_diff(deleted)
-    starts = deleted.filter(pc.fill_null(pc.not_equal(gaps, 1), True))
-    ends = pc.add(deleted, 1).filter(pa.concat_arrays([pc.not_equal(gaps.slice(1), 1), pa.array([True])]))
-    # Live and deleted runs take turns, so their ends are all these in order; a file may begin or end with either.
-    turns = pa.concat_arrays([starts, ends])
-    turns = turns.take(pc.array_sort_indices(turns)).cast(pa.int32())
-    is_live = turns[0].as_py() > 0
-    if not is_live:
-        turns = turns.slice(1)
-    if turns[-1].as_py() < length:
-        turns = pa.concat_arrays([turns, pa.array([length], pa.int32())])
-    odd = pc.equal(pc.bit_wise_and(pa.arange(0, len(turns)), 1), 1)
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(turns, pc.xor(odd, is_live)))
-
-
-# Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
-#
-# Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups (:mod:`.equality`).
-# Delete files are read once per task and streamed.  If a task has more equality keys than its memory holds, they are
-# taken in portions, and each portion is turned into positions by reading the key columns of the inputs, so that memory
-# stays bounded (rule: bounded-worker-memory).  Rows are looked up several batches at a time: a call costs as much as
-# the keys are many.
-
-# What a key takes besides its own bytes while it is sorted, or while Arrow hashes it to look rows up.
+# Memory per key besides its own bytes, while it is sorted or while Arrow hashes it to look rows up.
 KEY_BYTES = 48
-# So many times that where keys are hashed to find the distinct ones: those of several columns, or without an order.
+# Factor for keys of several columns or without an order: they are hashed to find the distinct ones.
 _HASHED = 3
 _WITHOUT_ORDER = ("boolean", "float", "double", "uuid", "fixed")
-# What a row takes while it is looked up.
+# Memory per row while it is looked up.
 _ROW_BYTES = 48
 _PUFFIN = "PUFFIN"
 
 
 @dataclass(frozen=True, slots=True)
 class _LookupOfDeletes:
-    """A lookup, and the delete files that it was made from, as indexes into the task's ``deletes``."""
+    """A lookup and its delete files, as indexes into the task's ``deletes``."""
 
     lookup: EqualityLookup
     deletes: frozenset[int]
 
     def applies_to(self, source: InputFile) -> bool:
-        """Whether one of these delete files applies to the input.
+        """Whether one of the delete files applies to the input.
 
-        The others then do no harm.  They are of its partition or of several, and apply to it unless they are older or
-        their bounds exclude its rows.
+        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
+        older or their bounds exclude its rows.
         """
         return not self.deletes.isdisjoint(source.deletes)
 
 
 def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
-    """What is deleted of a task's inputs, or of some of them; ``None``: nothing.
+    """The deleted rows of a task's inputs; ``None``: the task has no delete files.
 
     Raises:
-        FileUnreadable: a delete file cannot be read; then no row that it may delete may be written.
+        FileUnreadable: a delete file cannot be read; do not write any row that it may delete.
         StorageError: the store failed.
     """
     return DeletedRows(task, read_schema(task), storage) if task.deletes else None
 
 
 def read_schema(task: ReadTask) -> dict[str, Any]:
-    """The schema that inputs are read in: with the columns that only equality deletes need."""
+    """The schema of the batches to read: with the columns that only equality deletes need."""
     return {**task.schema, "fields": [*task.schema["fields"], *task.key_fields]}
 
 
 class DeletedRows:
-    """Reads the delete files of one task once, and tells for every batch which of its rows are live."""
+    """Reads the delete files of one task once and returns, per batch, which rows are live."""
 
     def __init__(self, task: ReadTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
-        """``table_schema`` is that of the batches: it has the columns that equality deletes compare, too.
+        """``table_schema`` is the schema of the batches, with the columns that equality deletes compare.
 
         Raises:
-            FileUnreadable: a delete file, or an input that its keys are looked up in, cannot be read.
-            MetadataUnreadable: a delete names a data file in another spelling.
+            FileUnreadable: a delete file, or an input in which its keys are looked up, cannot be read.
+            MetadataUnreadable: a delete spells the path of a data file differently.
             StorageError: the store failed.
         """
         self._task = task
@@ -260,14 +119,14 @@ class DeletedRows:
         self._read_positions(storage)
         self._paths = _key_paths(task, table_schema)
         keys, size = _expected_keys(task, table_schema)
-        # One half is for the keys, the other for the rows that are looked up among them.
+        # Half of the memory is for the keys, half for the rows that are looked up.
         are_few = size <= task.key_memory_bytes // 2
         for found in _lookups(task, self._schema, storage):
             if are_few:
                 self._lookups.append(found)
             else:
                 self._turn_into_positions(found, storage)
-        # Rows to look up at once, so that their lookup costs more than to hash the keys; 0: as they come.
+        # Rows to look up at once, enough that hashing the keys does not dominate; 0: batch by batch.
         self.portion_rows = 2 * keys if self._lookups else 0
 
     def are_deleted(self, path: str, positions: range) -> bool:
@@ -276,15 +135,18 @@ class DeletedRows:
         return deleted is not None and bool(deleted.range_cardinality(positions.start, positions.stop))
 
     def keys_within(self, source: InputFile, ranges: Mapping[int, ColumnRange]) -> int:
-        """How many keys that are not positions by now may remove rows of an input whose columns have these ranges."""
+        """How many keys may remove rows of an input whose columns have these ranges.
+
+        Keys that were turned into positions are not counted.
+        """
         lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
         return sum(keys_within(lookup, ranges, source.sequence_number) for lookup in lookups)
 
     def match_rows_of(self, source: InputFile, storage: Storage) -> bool:
-        """Whether a key removes any row of an input, or of its row group; only its key columns are read.
+        """Whether a key removes any row of an input, or of its row group; reads only the key columns.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the input cannot be read.
         """
         for found in self._lookups:
             if found.applies_to(source):
@@ -299,7 +161,7 @@ class DeletedRows:
         return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
-        """Per part a mask of its live rows; ``None``: all are live.  Batches have the columns of ``table_schema``."""
+        """Per part a mask of its live rows; ``None``: all are live.  Batches are in ``table_schema``."""
         by_key: list[pa.Array | None] = [None] * len(parts)
         for found in self._lookups:
             reached = [i for i, part in enumerate(parts) if found.applies_to(part.source)]
@@ -357,7 +219,7 @@ class DeletedRows:
         self._positions[paths.pop()].update(vector_positions(delete.path, offset, size, delete.record_count, storage))
 
     def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
-        """Look up a portion of the keys in every input that it applies to, and note the positions of matching rows."""
+        """Look up a portion of the keys in the inputs and keep the positions of matching rows."""
         lookup = portion.lookup
         fields, paths = self._key_columns(lookup)
         reached = (source for source in self._task.inputs if portion.applies_to(source))
@@ -375,7 +237,6 @@ class DeletedRows:
         return fields, {i: column_path(fields, i) or () for i in lookup.field_ids}
 
     def _key_parts(self, source: InputFile, fields: Sequence[Mapping[str, Any]], storage: Storage) -> Iterator[Part]:
-        """Read only ``fields`` of a data file, as batches with the position of their first row."""
         first_row = source.first_row
         for batch in projected_rows(self._task.readable(source), {"type": "struct", "fields": fields}, storage):
             yield Part(source, first_row, batch)
@@ -410,7 +271,7 @@ def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int
 
 
 def _expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]:
-    """How many keys equality deletes have by their manifest entries, and about what looking them up takes."""
+    """The number of equality keys by the manifest entries, and an estimate of the lookup's memory in bytes."""
     kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema)}
     keys = size = 0
     for delete in task.deletes:
@@ -422,19 +283,19 @@ def _expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]
 
 
 def _working_bytes(types: Sequence[str]) -> int:
-    """What a key of columns of these types takes besides its own bytes."""
+    """Memory per key of these types besides its own bytes."""
     is_sorted = len(types) == 1 and not types[0].startswith(_WITHOUT_ORDER)
     return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
 
 
 def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
-    """The task's equality deletes as lookups per set of columns and partition, each within half of its memory."""
+    """The task's equality deletes as lookups per set of columns and partition, each within half of the memory."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
         for number in source.deletes:
             partitions[number].add(source.partition_number)
-    # A delete file that applies to inputs of one partition only may be one of that partition: its keys must not meet
-    # rows of others.
+    # A delete file that applies only to inputs of one partition may belong to that partition: its keys must not be
+    # looked up for rows of other partitions.
     by_key: dict[tuple[tuple[int, ...], int | None], list[int]] = defaultdict(list)
     for number, reached in partitions.items():
         delete = task.deletes[number]
@@ -452,8 +313,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
         for number in numbers:
             delete = task.deletes[number]
             sequence_number = pa.scalar(delete.sequence_number, pa.int64())
-            # A key column that the file lacks is an error and not a key of nulls
-            # (rule: unreadable-delete-blocks-its-files).
+            # A missing key column is an error, not a key of nulls (rule: unreadable-delete-blocks-its-files).
             file = ReadableFile(delete.path, delete.file_format, verify_checksums=task.verify_checksums)
             batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
             count = 0
@@ -474,7 +334,7 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
 
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
-    """Whether a column can be null in two ways that Java tells apart: by itself and with its struct
+    """Whether a column can be null by itself and through a null struct, which Java distinguishes
     (rule: refuse-null-struct-keys)."""
     optional = 0
     for position in path:
@@ -490,17 +350,17 @@ def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path:
         names.append(str(fields[position]["name"]))
         fields = fields[position]["type"]["fields"] if isinstance(fields[position]["type"], Mapping) else ()
     return MetadataUnreadable(
-        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java tells a null struct from a null "
-        "column in it, other readers do not, so whom it deletes is not known; its files were left alone. Delete these "
-        "rows by another key, and remove this delete file"
+        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java distinguishes a null struct from a "
+        "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
+        "Delete these rows by another key, and remove this delete file"
     )
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:
-    """Raise FileUnreadable where a delete file holds fewer rows than its manifest entry says.
+    """Raise FileUnreadable if a delete file holds fewer rows than its manifest entry says.
 
-    An Avro file that was cut off between two blocks looks whole; the data rows that its missing rows delete would come
-    back.  More rows than promised are applied: tables of other engines have such entries, and readers do not mind.
+    An Avro file cut off between two blocks looks whole; without this check, the rows that the missing entries delete
+    would reappear.  More rows than promised are accepted: some engines write such entries, and readers apply all rows.
     """
     if rows < delete.record_count:
         raise FileUnreadable(
@@ -515,3 +375,126 @@ def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array],
 
 def _value(scalar: pa.Scalar) -> int:
     return int(scalar.as_py())
+
+
+def live_at(deleted: pa.Array, length: int) -> pa.Array:
+    """A mask of ``length`` rows: false at the deleted positions, which are one or more, ascending and distinct.
+
+    Adjacent positions form runs.  The mask is decoded from the ends of the runs, without a lookup per row.
+    """
+    gaps = pc.pairwise_diff(deleted)
+    starts = deleted.filter(pc.fill_null(pc.not_equal(gaps, 1), True))
+    ends = pc.add(deleted, 1).filter(pa.concat_arrays([pc.not_equal(gaps.slice(1), 1), pa.array([True])]))
+    # Live and deleted runs alternate, so these are the ends of all runs; a file may begin or end with either kind.
+    turns = pa.concat_arrays([starts, ends])
+    turns = turns.take(pc.array_sort_indices(turns)).cast(pa.int32())
+    is_live = turns[0].as_py() > 0
+    if not is_live:
+        turns = turns.slice(1)
+    if turns[-1].as_py() < length:
+        turns = pa.concat_arrays([turns, pa.array([length], pa.int32())])
+    odd = pc.equal(pc.bit_wise_and(pa.arange(0, len(turns)), 1), 1)
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(turns, pc.xor(odd, is_live)))
+
+
+# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
+_COLUMNS = ("file_path", "pos")
+# A larger vector is read only after a look at the file's size, because its memory is allocated before the read.
+_USUAL_VECTOR = 64 * 1024 * 1024
+_LARGEST_OFFSET = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRows:
+    """The rows of one batch of a position delete file."""
+
+    count: int
+    """All rows, also those without path or position."""
+    by_path: tuple[tuple[str, pa.Array], ...]
+    """Data file path → deleted positions."""
+
+
+def position_rows(
+    path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
+) -> Iterator[PositionRows]:
+    """Stream a position delete file; a row with a null path or position deletes nothing.
+
+    Raises:
+        FileUnreadable: it is missing, damaged, no position delete file, or has a negative position.
+        StorageError: the store failed.
+    """
+    with reading(path, storage), storage.open_input(path) as stream:
+        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
+        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
+        for batch in rows.batches(_COLUMNS):
+            table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
+            least = pc.min(table["pos"]).as_py()
+            if least is not None and least < 0:
+                # Bitmaps cannot hold it; which row it means is unknown (rule: unreadable-delete-blocks-its-files).
+                raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
+            grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
+            found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
+            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
+
+
+def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:
+    """The positions of a deletion vector in a Puffin file; offset, size and cardinality are from its manifest entry.
+
+    Raises:
+        FileUnreadable: it is not there, or its number of positions differs from its entry.
+        StorageError: the store failed.
+    """
+    # The size of the file costs a request, so usual vectors are read without it.
+    is_likely = 0 <= offset <= _LARGEST_OFFSET and 0 <= size <= _USUAL_VECTOR
+    with reading(path, storage):
+        with storage.open_input(path) as stream:
+            if not is_likely and not 0 <= offset <= offset + size <= stream.size():
+                raise MetadataUnreadable(f"the deletion vector in {path} is not where its manifest says")
+            blob = stream.read_at(size, offset)
+        return decode_deletion_vector(blob, path, cardinality)
+
+
+# Position deletes that spell the path of their data file differently from its manifest are refused
+# (rule: refuse-misspelled-deletes).  Readers compare the text, as the specification says, so they do not apply such a
+# delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it for good.
+
+
+class SpelledFiles:
+    """Data files as their manifests spell them."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._by_name: defaultdict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            self._by_name[_name(path)].append(path)
+
+    def refuse(self, delete: str, named: str) -> None:
+        """Raise MetadataUnreadable if a path in a delete is another spelling of one of the files."""
+        for path in self._by_name.get(_name(named), ()):
+            if path != named and normalise(path) == normalise(named):
+                raise misspelled(delete, named, path)
+
+
+def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
+    """The error about a delete file that spells the path of a data file differently from its manifest."""
+    return MetadataUnreadable(
+        f"{delete} deletes rows of {named}, which the manifests spell {path}: readers do not apply it, and whether the "
+        "rows are to be deleted is not known; commit the delete anew with the manifests' spelling, or remove it"
+    )
+
+
+def other_spellings(path: str) -> frozenset[str]:
+    """The other spellings of a path that writers use (platform: engines-mix-path-spellings) (pure)."""
+    parts = split_path(path)
+    keys = {parts.key, unquote(parts.key), "/".join(part for part in parts.key.split("/") if part)}
+    if parts.scheme in LOCAL_SCHEMES:
+        bare = {f"/{key.lstrip('/')}" for key in keys}
+        found = {f"{scheme}{key}" for scheme in ("", "file:", "file://") for key in bare}
+    else:
+        schemes = S3_SCHEMES if parts.scheme in S3_SCHEMES else {parts.scheme}
+        found = {f"{scheme}://{parts.authority}/{key}" for scheme in schemes for key in keys}
+    return frozenset(found - {path})
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

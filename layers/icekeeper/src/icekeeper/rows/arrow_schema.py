@@ -1,4 +1,8 @@
-"""Iceberg schemas as Arrow schemas: leaf columns, raw values as columns, and memory per row."""
+"""Iceberg schemas as Arrow schemas (specification, "Parquet" data type mappings), leaf columns, raw values as columns,
+and memory per row.
+
+Strings stay 32-bit Arrow strings: batches are small, and the Parquet reader returns this type.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,18 @@ from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.metadata.types import decimal_of, fixed_length, is_primitive
 from icekeeper.model import PartitionValue
 
-# Remembers what pure functions made of the mappings that they were last given.
-#
-# A group of small files asks for the Arrow schema and the leaf columns of one and the same Iceberg schema ten times,
-# and the next group of the table asks again: of 2,000 columns each takes milliseconds.
-
 Result = TypeVar("Result")
-# The schema of the table, that of one reading of it with fewer columns, and those of some threads' tables.
+# Enough for the schemas of a table and its projections, in several threads.
 _REMEMBERED = 8
 
 
 def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[Mapping[str, Any]], Result]:
-    """The function, which is not called again for a mapping that it was called with lately: the object itself, not an
-    equal one, because comparing schemas takes as long.
+    """Cache a pure function of a mapping; the key is the identity of the mapping, because comparing schemas is slow.
 
-    Only for mappings that nobody changes, and results that nobody changes either.
+    A group of small files needs the Arrow schema of one Iceberg schema ten times; with 2,000 columns each conversion
+    takes milliseconds.  Use it only where neither the mapping nor the result is ever changed.
     """
-    # The mapping is kept beside the result, so that no other one can take its place in memory.
+    # The cache keeps the mapping, so that no other object can get its address.
     lately: deque[tuple[Mapping[str, Any], Result]] = deque(maxlen=_REMEMBERED)
 
     @wraps(function)
@@ -47,11 +46,6 @@ def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[
 
     return remembering
 
-
-# Translates Iceberg schemas into Arrow schemas, and lists their leaf columns in Parquet's order.
-#
-# Source: specification, "Parquet" data type mappings.  Strings stay 32-bit Arrow strings: batches are small, and the
-# Parquet reader delivers them so.
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 ORC_FIELD_ID_KEY = b"iceberg.id"
@@ -76,21 +70,21 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class LeafColumn:
-    """A primitive column; ``repeated``: it lies inside a list or map."""
+    """A primitive column; ``repeated``: it is inside a list or map."""
 
     field_id: int
     name: str
     iceberg_type: str
     repeated: bool
     parquet_path: str
-    """Its full name, with the groups that Parquet puts around the elements of lists and maps."""
+    """Its full name, with Parquet's groups around the elements of lists and maps."""
 
     @property
     def has_bounds(self) -> bool:
-        """Whether manifests and file footers may have bounds for it (platform: java-orders-uuids-signed).
+        """Whether manifests and file footers may have bounds for it: not for uuids outside of lists and maps.
 
-        Readers prune by both, and they disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
-        numbers, and finds nothing between bounds in the order of the bytes.  Inside lists and maps nobody prunes.
+        Readers prune by bounds, but disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
+        numbers, and so prunes rows that are within bounds in byte order (platform: java-orders-uuids-signed).
         """
         return self.iceberg_type != "uuid" or self.repeated
 
@@ -101,10 +95,10 @@ class LeafColumn:
 
 
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of an Iceberg schema that data files hold: all but those of type ``unknown``, which are always null.
+    """The columns that data files hold: all except those of type ``unknown``, which are always null.
 
     Raises:
-        TableUnsupported: a column's type cannot be carried through a rewrite (rule: read-faithfully-or-not-at-all).
+        TableUnsupported: this version cannot rewrite a column's type (rule: read-faithfully-or-not-at-all).
     """
     return {**schema, "fields": _stored_fields(schema["fields"], "")}
 
@@ -136,7 +130,7 @@ def _unsupported(name: str, kind: str) -> TableUnsupported:
 
 
 def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int, ...] | None:
-    """The path to a column, as positions from the top through structs; ``None``: it is missing, or in a list or map."""
+    """The path to a column, as positions from the top through structs; ``None``: missing, or in a list or map."""
     for position, field in enumerate(fields):
         if int(field["id"]) == field_id:
             return (position,)
@@ -149,7 +143,7 @@ def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int
 
 
 def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
-    """The column at a path, of its Arrow storage type; what lies in a null struct is null."""
+    """The column at a path, of its Arrow storage type; values in a null struct are null."""
     array = batch.column(path[0])
     for position in path[1:]:
         array = pc.struct_field(array, [position])
@@ -158,7 +152,7 @@ def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
 
 
 def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
-    """The fields with these ids; a field in a struct comes with the structs around it, without their other fields."""
+    """The fields with these ids; a nested field comes in its structs, without their other fields."""
     kept = []
     for field in fields:
         kind = field["type"]
@@ -176,7 +170,7 @@ def arrow_schema(schema: Mapping[str, Any]) -> pa.Schema:
     """The Arrow schema of an Iceberg schema, with field ids as column metadata.
 
     Raises:
-        TableUnsupported: a column type is not rewritten by this version.
+        TableUnsupported: this version does not rewrite a column's type.
     """
     return pa.schema([_field(f["name"], f["id"], f["type"], bool(f["required"])) for f in schema["fields"]])
 
@@ -185,7 +179,7 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
     """The Arrow type of an Iceberg type; nested types have field ids as metadata.
 
     Raises:
-        TableUnsupported: the type is not rewritten by this version.
+        TableUnsupported: this version does not rewrite the type.
     """
     if isinstance(iceberg_type, str):
         return _primitive(iceberg_type)
@@ -219,7 +213,7 @@ def _primitive(name: str) -> pa.DataType:
 
 
 def field_id_of(field: pa.Field) -> int | None:
-    """The Iceberg field id that a Parquet or ORC file gives a column, ``None`` where the writer left it out."""
+    """The field id of a column in a Parquet or ORC file; ``None``: it has none."""
     metadata = field.metadata or {}
     value = metadata.get(FIELD_ID_KEY, metadata.get(ORC_FIELD_ID_KEY))
     return None if value is None else int(value)
@@ -227,7 +221,7 @@ def field_id_of(field: pa.Field) -> int | None:
 
 @same_argument
 def leaf_columns(schema: Mapping[str, Any]) -> Sequence[LeafColumn]:
-    """The primitive columns of an Iceberg schema, depth first, which is Parquet's column order."""
+    """The primitive columns of an Iceberg schema in Parquet's column order, which is depth first."""
     return tuple(leaf for f in schema["fields"] for leaf in _leaves((f["name"], f["name"]), f["id"], f["type"], False))
 
 
@@ -248,13 +242,11 @@ def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: 
         yield from _leaves(below, iceberg_type[f"{part}-id"], iceberg_type[part], True)
 
 
-# Walks the leaf columns of Arrow arrays, through structs, lists and maps.
-
-
 def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
-    """Every leaf column with its values, the elements of all rows in one array; a value in a null struct is null.
+    """Every leaf column of an array with its values, through structs, lists and maps.
 
-    ``leaves`` are those of the array, and of the columns after it.
+    The elements of all rows are one array; a value in a null struct is null.  ``leaves`` are the leaf columns of the
+    array and of the columns after it.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -267,18 +259,16 @@ def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple
 
 
 def as_list(array: pa.Array) -> pa.Array:
-    """Maps as lists of their entries, since Arrow's list functions take lists only; lists as they are."""
+    """A map as a list of its entries, because Arrow's list functions take lists only; a list unchanged."""
     return array.view(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
 
-
-# Makes Arrow columns of raw values, as metadata has them (specification, appendix D; see :mod:`icekeeper.model`).
 
 # Arrow decimals have up to 38 digits; Python's default context would round to 28.
 _DECIMAL_CONTEXT = decimal.Context(prec=76)
 
 
 def raw_column(values: Sequence[PartitionValue], iceberg_type: str) -> pa.Array:
-    """A column of raw values of a primitive type; ``None`` becomes null.
+    """A column of raw values, as metadata has them (specification, appendix D), of a primitive type.
 
     Raises:
         TableUnsupported: a value is not of that type.
@@ -303,17 +293,15 @@ def _decimal(value: PartitionValue, scale: int) -> decimal.Decimal | None:
     return decimal.Decimal(decimal_unscaled(value)).scaleb(-scale, _DECIMAL_CONTEXT)
 
 
-# How much memory rows take as Arrow has them, as far as types and sizes tell (pure).
-
 _OFFSET_BYTES = 4
-"""Of a text or binary value beside its bytes."""
+"""Memory of a text or binary value besides its bytes."""
 _LIKELY_TEXT_BYTES = 64
 _TEXTS = frozenset({"string", "binary"})
 
 
 @cache
 def value_bytes(iceberg_type: str) -> float:
-    """Bytes of one value of a primitive type; of texts and binary values what they take besides their own bytes."""
+    """Bytes of one value of a primitive type in Arrow; for text and binary values without their own bytes."""
     try:
         kind = arrow_type(iceberg_type)
         return float(getattr(kind, "storage_type", kind).bit_width) / 8
@@ -322,5 +310,5 @@ def value_bytes(iceberg_type: str) -> float:
 
 
 def likely_row_bytes(iceberg_types: Iterable[str]) -> int:
-    """About the bytes of a row with one value of each of these types; how long texts are, no manifest tells."""
+    """An estimate of the bytes of a row with these types in Arrow; the length of texts is assumed."""
     return int(sum(value_bytes(kind) + _LIKELY_TEXT_BYTES * (kind in _TEXTS) for kind in iceberg_types))

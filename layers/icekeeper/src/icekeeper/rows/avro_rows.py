@@ -1,4 +1,9 @@
-"""Reads an Avro data or delete file block by block, as Arrow batches with field ids."""
+"""Reads an Avro data or delete file block by block, as Arrow batches with field ids.
+
+Source: specification, "Avro" data type mappings: ids are ``field-id``, ``element-id``, ``key-id`` and ``value-id``.  A
+map whose keys are no strings is an array of key-value records with ``logicalType: map``.  An optional column is a union
+with null.  Values are decoded as stored (dates as days); Arrow gives them their types.
+"""
 
 from __future__ import annotations
 
@@ -21,114 +26,13 @@ from icekeeper.metadata.avro_values import AvroTypes, require_bounded, require_p
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 
-# Reads an Avro container file block by block, as a stream.
-#
-# Source: Apache Avro 1.12 specification, "Object Container Files".
-
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
-# A schema of 2,000 columns has 0.2 MB.
-_LONGEST_HEADER = 8 * 1024 * 1024
-_BLOCK = "a block of it"
-# Numbers are read byte by byte, and each read of an object store's stream is a request.
-_BUFFER_BYTES = 1024 * 1024
-
-
-class AvroContainer:
-    """An open container file: its header is read when it is opened, each block when it is asked for."""
-
-    def __init__(self, stream: pa.NativeFile) -> None:
-        """Raises pa.ArrowInvalid where the stream is no container file or of an unknown codec."""
-        self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
-        self._size = int(stream.size())
-        self._start(_MAGIC)
-        header: dict[str, bytes] = {}
-        while count := self._long():
-            if count < 0:  # then the size of the block in bytes follows
-                self._long()
-            for _ in range(abs(count)):
-                key = self._header_text()
-                header[key.decode()] = self._header_text()
-        self._sync = self._exactly(_SYNC_BYTES)
-        if "avro.schema" not in header:
-            raise pa.ArrowInvalid("not an Avro file: its header has no schema")
-        self.schema: Any = from_json(header["avro.schema"], allow_inf_nan=False)
-        codec = header.get("avro.codec", b"null").decode()
-        if codec not in CODECS:
-            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(CODECS))}")
-        self._codec = codec
-
-    def blocks(self) -> Iterator[tuple[int, Callable[[], bytes]]]:
-        """Of every block in file order: its number of records, and what returns their bytes, decompressed.
-
-        Raises:
-            pa.ArrowInvalid: the file is damaged or truncated.
-            MetadataUnreadable: a block is larger than one may be, here or when its payload is asked for.
-        """
-        while self._stream.tell() < self._size:
-            count, size = self._long(), self._length()
-            require_fitting(_BLOCK, size)
-            data = self._exactly(size)
-            if self._exactly(_SYNC_BYTES) != self._sync:
-                raise pa.ArrowInvalid("damaged Avro file: a block does not end with the file's sync marker")
-            yield count, partial(self._decompressed, data)
-
-    def _decompressed(self, data: bytes) -> bytes:
-        try:
-            return FileLimits(_BLOCK).unpack(self._codec, data)
-        except MaintenanceError:
-            raise
-        except Exception as error:  # every codec has errors of its own
-            raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
-
-    def _start(self, magic: bytes) -> None:
-        if self._stream.read(len(magic)) != magic:
-            raise pa.ArrowInvalid("not an Avro file")
-
-    def _header_text(self) -> bytes:
-        length = self._length()
-        if self._stream.tell() + length > _LONGEST_HEADER:
-            raise pa.ArrowInvalid(f"damaged Avro file: its header has more than {_LONGEST_HEADER} bytes")
-        return self._exactly(length)
-
-    def _length(self) -> int:
-        length = self._long()
-        if not 0 <= length <= self._size:
-            raise pa.ArrowInvalid("damaged Avro file: a length is out of range")
-        return length
-
-    def _long(self) -> int:
-        """A zig-zag variable-length integer."""
-        value = shift = 0
-        while True:
-            byte = self._exactly(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-            if shift > 63:
-                raise pa.ArrowInvalid("damaged Avro file: a number has too many bytes")
-
-    def _exactly(self, size: int) -> bytes:
-        data: bytes = self._stream.read(size)
-        if len(data) != size:
-            raise pa.ArrowInvalid("truncated Avro file")
-        return data
-
-
-# Reads an Avro data or delete file as Arrow batches with field ids.
-#
-# Source: specification, "Avro" data type mappings: ids are ``field-id``, ``element-id``, ``key-id`` and ``value-id``;
-# maps whose keys are no strings are arrays of key-value records with ``logicalType: map``; an optional column is a
-# union with null.  Values are decoded as they are stored (dates as days), and Arrow gives them their types.
-
-# Decoded records are Python objects, many times as large as in Arrow: batches are smaller than those of other formats.
+# Decoded records are Python objects, many times larger than in Arrow, so batches are smaller than in other formats.
 _BATCH_ROWS = 16 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
-# Columns and what they are made of.
+# Most parts of a schema: columns and nested types.
 _MOST_PARTS = 100_000
 
-# Turns a decoded value into what Arrow takes for its type; None: it can stay as it is.
+# Turns a decoded value into one that Arrow accepts for its type; None: no change is needed.
 Prepare: TypeAlias = Callable[[Any], Any] | None
 
 _DECIMALS = Context(prec=76)
@@ -158,7 +62,7 @@ class AvroRows:
     """An open Avro file: its schema as an Arrow schema, and its rows."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
-        """Raises TableUnsupported for a schema that Iceberg does not know, pa.ArrowInvalid for a damaged header."""
+        """Raises TableUnsupported for a schema without an Iceberg mapping, pa.ArrowInvalid for a damaged header."""
         with _telling_damage("header"):
             self._container = AvroContainer(stream)
             self._schema = _full_names(self._container.schema)
@@ -168,7 +72,7 @@ class AvroRows:
             self.schema = pa.schema([column for column, _ in self._columns])
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows, in file order, with the columns of these names in the file.
+        """All rows in file order, with the columns of these names.
 
         Raises:
             pa.ArrowInvalid: the file is damaged.
@@ -204,12 +108,7 @@ class AvroRows:
 
 
 def _full_names(schema: Any) -> dict[str, Any]:
-    """The schema with full names for all named types, where they are defined and where they are used.
-
-    Raises:
-        TableUnsupported: it is no record.
-        pa.ArrowInvalid: it is damaged.
-    """
+    """The schema with full names for all named types, both where they are defined and where they are used."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise TableUnsupported("the rows of an Avro file are no records")
     try:
@@ -226,7 +125,7 @@ def _batch(rows: list[Any], kind: pa.DataType) -> pa.RecordBatch:
 
 @contextmanager
 def _telling_damage(what: str) -> Iterator[None]:
-    """Damaged bytes raise many types, of fastavro's and of Python's."""
+    """Damaged bytes raise many error types of fastavro and Python: turn them into ArrowInvalid."""
     try:
         yield
     except (MaintenanceError, pa.ArrowException, OSError):
@@ -241,7 +140,7 @@ def _damaged(what: str, error: Exception) -> pa.ArrowInvalid:
 
 @dataclass(slots=True)
 class _Types:
-    """Translates Avro types into Arrow types, each with the function that prepares decoded values for it."""
+    """Translates Avro types into Arrow types, each with the function that prepares its decoded values."""
 
     named: dict[str, tuple[pa.DataType, Prepare]] = field(default_factory=dict)
 
@@ -326,7 +225,7 @@ def _each(prepare: Prepare) -> Prepare:
 
 
 def _pairs(key: str, value: str, prepare_key: Prepare, prepare_value: Prepare) -> Prepare:
-    """Prepares a map that is stored as an array of key-value records."""
+    """For a map that is stored as an array of key-value records."""
     keys, values = prepare_key or _same, prepare_value or _same
     return lambda records: [(keys(record[key]), values(record[value])) for record in records]
 
@@ -344,3 +243,96 @@ def _decimal(raw: bytes, scale: int) -> Decimal:
     if len(raw) > _DECIMAL_BYTES:  # the time to convert one grows with the square of its length
         raise ValueError(f"a decimal has {len(raw)} bytes")
     return Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS)
+
+
+# Container files: Apache Avro 1.12 specification, "Object Container Files".
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+# A schema of 2,000 columns has 0.2 MB.
+_LONGEST_HEADER = 8 * 1024 * 1024
+_BLOCK = "a block of it"
+# Numbers are read byte by byte, and each read of an object store's stream is a request.
+_BUFFER_BYTES = 1024 * 1024
+
+
+class AvroContainer:
+    """An open container file: opening it reads the header, :meth:`blocks` reads one block at a time."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        """Raises pa.ArrowInvalid if the stream is no container file or has an unknown codec."""
+        self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
+        self._size = int(stream.size())
+        self._start(_MAGIC)
+        header: dict[str, bytes] = {}
+        while count := self._long():
+            if count < 0:  # then the size of the block in bytes follows
+                self._long()
+            for _ in range(abs(count)):
+                key = self._header_text()
+                header[key.decode()] = self._header_text()
+        self._sync = self._exactly(_SYNC_BYTES)
+        if "avro.schema" not in header:
+            raise pa.ArrowInvalid("not an Avro file: its header has no schema")
+        self.schema: Any = from_json(header["avro.schema"], allow_inf_nan=False)
+        codec = header.get("avro.codec", b"null").decode()
+        if codec not in CODECS:
+            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(CODECS))}")
+        self._codec = codec
+
+    def blocks(self) -> Iterator[tuple[int, Callable[[], bytes]]]:
+        """Every block in file order: its number of records, and a function that returns their decompressed bytes.
+
+        Raises:
+            pa.ArrowInvalid: the file is damaged or truncated.
+            MetadataUnreadable: a block is too large, here or once decompressed.
+        """
+        while self._stream.tell() < self._size:
+            count, size = self._long(), self._length()
+            require_fitting(_BLOCK, size)
+            data = self._exactly(size)
+            if self._exactly(_SYNC_BYTES) != self._sync:
+                raise pa.ArrowInvalid("damaged Avro file: a block does not end with the file's sync marker")
+            yield count, partial(self._decompressed, data)
+
+    def _decompressed(self, data: bytes) -> bytes:
+        try:
+            return FileLimits(_BLOCK).unpack(self._codec, data)
+        except MaintenanceError:
+            raise
+        except Exception as error:  # every codec has errors of its own
+            raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
+
+    def _start(self, magic: bytes) -> None:
+        if self._stream.read(len(magic)) != magic:
+            raise pa.ArrowInvalid("not an Avro file")
+
+    def _header_text(self) -> bytes:
+        length = self._length()
+        if self._stream.tell() + length > _LONGEST_HEADER:
+            raise pa.ArrowInvalid(f"damaged Avro file: its header has more than {_LONGEST_HEADER} bytes")
+        return self._exactly(length)
+
+    def _length(self) -> int:
+        length = self._long()
+        if not 0 <= length <= self._size:
+            raise pa.ArrowInvalid("damaged Avro file: a length is out of range")
+        return length
+
+    def _long(self) -> int:
+        """A zig-zag variable-length integer."""
+        value = shift = 0
+        while True:
+            byte = self._exactly(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                raise pa.ArrowInvalid("damaged Avro file: a number has too many bytes")
+
+    def _exactly(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        if len(data) != size:
+            raise pa.ArrowInvalid("truncated Avro file")
+        return data

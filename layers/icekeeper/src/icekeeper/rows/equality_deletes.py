@@ -1,5 +1,16 @@
-"""Finds the rows that equality deletes remove, and counts the keys they may match
-(rule: copy-under-keys-only-if-none-match)."""
+"""Finds the rows that equality deletes remove, by one lookup for many delete files.
+
+Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become one
+number.  For each number the lookup has the highest sequence number that deletes the key: a row is deleted if that is
+higher than the sequence number of its data file.
+
+Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete Files"; Java's
+``StructLikeSet``).  Arrow's ``index_in`` compares in the same way, except for NaN values of different bits
+(rule: nan-is-one-value).
+
+Arrow hashes the deleted values for every call, which costs more than to look a batch up.  So they are kept in order,
+and only those between the least and the greatest value of the batch are hashed.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Finds the rows that equality deletes remove, by one lookup for many delete files.
-#
-# Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become
-# one number.  For that number the lookup has the highest sequence number that deletes the key: the row is deleted if
-# that is higher than the data file's.  Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification,
-# "Equality Delete Files"; Java's ``StructLikeSet``), which is how Arrow's ``index_in`` compares, but for NaN of other
-# bits (rule: nan-is-one-value).
-#
-# Arrow hashes the deleted values anew for every call, which costs more than to look a batch up.  So they are kept in
-# order, and only those between the least and the greatest value that is looked up are hashed.
-
-# Fewer values are hashed faster than it takes to find out which of them are needed.
+# Fewer values are hashed faster than the needed ones are found.
 _FEW = 1000
 
 
@@ -33,7 +33,6 @@ class EqualityLookup:
     """The deleted keys of one set of columns."""
 
     field_ids: tuple[int, ...]
-    """The key columns."""
     values: tuple[pa.Array, ...]
     """Per column: the distinct deleted values, ascending where they have an order, null at the end."""
     combinations: tuple[pa.Array, ...]
@@ -43,10 +42,10 @@ class EqualityLookup:
 
     @classmethod
     def build(cls, field_ids: Sequence[int], columns: Sequence[pa.Array], sequence_numbers: pa.Array) -> EqualityLookup:
-        """A lookup of rows of delete files: their key columns as in ``field_ids``, and a sequence number per row."""
+        """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row."""
         columns = [_comparable(column) for column in columns]
         if len(columns) == 1 and _has_order(columns[0].type):
-            # Hash tables take many times the memory of keys: 150 bytes for one of 8, sorted ones take 60.
+            # For a key of 8 bytes, a hash table takes 150 bytes and sorting takes 60.
             values, newest = _newest_in_order(columns[0], sequence_numbers)
             return cls(tuple(field_ids), (values,), (), newest)
         values = tuple(_distinct(column) for column in columns)
@@ -57,12 +56,13 @@ class EqualityLookup:
             combinations.append(_distinct(combined))
             code = _index(combined, combinations[-1])
         grouped = pa.table({"code": code, "number": sequence_numbers}).group_by("code").aggregate([("number", "max")])
-        ordered = grouped.sort_by("code").combine_chunks()
         # Every code occurs, so the sorted codes are 0, 1, 2, … and are indexes into the numbers.
-        return cls(tuple(field_ids), values, tuple(combinations), _one_array(ordered["number_max"]))
+        newest = grouped.sort_by("code").combine_chunks()["number_max"]
+        newest = newest.combine_chunks() if newest.num_chunks != 1 else newest.chunk(0)
+        return cls(tuple(field_ids), values, tuple(combinations), newest)
 
     def newest_delete(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Per row the highest sequence number that deletes its key, null where none does; columns as ``field_ids``."""
+        """Per row the highest sequence number that deletes its key, or null; ``columns`` are those of ``field_ids``."""
         columns = [_comparable(column) for column in columns]
         code = _index(columns[0], self.values[0])
         for column, distinct, combinations in zip(columns[1:], self.values[1:], self.combinations, strict=True):
@@ -83,9 +83,9 @@ class EqualityLookup:
 def deleted_rows(
     lookups: Iterable[tuple[EqualityLookup, Sequence[pa.Array]]], sequence_number: int | pa.Array, length: int
 ) -> pa.Array:
-    """A mask of ``length`` rows: true where a delete matches whose sequence number is higher than the data file's.
+    """A mask of ``length`` rows: true where a matching delete has a higher sequence number than the data file.
 
-    ``lookups`` come with the key columns of the rows; ``sequence_number`` is that of the data file, or has one per row.
+    ``lookups`` come with the key columns of the rows; ``sequence_number`` is of the data file, or one per row.
     """
     mask = pa.repeat(pa.scalar(False), length)
     for lookup, columns in lookups:
@@ -96,7 +96,7 @@ def deleted_rows(
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """The values in a type of the same bits whose order Arrow and Python agree on; of all NaN the same one."""
+    """The values in a type of the same bits that Arrow and Python sort alike, with one NaN for all NaN values."""
     if pa.types.is_temporal(column.type):
         return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
     if pa.types.is_floating(column.type):
@@ -105,7 +105,7 @@ def _comparable(column: pa.Array) -> pa.Array:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    """Not floats, because of NaN and the zeros."""
+    """False for floats, because of NaN and the zeros."""
     return bool(pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind))
 
 
@@ -124,7 +124,7 @@ def _newest_in_order(column: pa.Array, numbers: pa.Array) -> tuple[pa.Array, pa.
     count = len(values)
     if count < 2:
         return values, numbers.take(order)
-    # Null equals null: two neighbours differ, or one of them alone is null.
+    # Null equals null: neighbours differ also if exactly one of them is null.
     differ = pc.fill_null(pc.not_equal(values.slice(1), values.slice(0, count - 1)), False)
     if values.null_count:
         nulls = pc.is_null(values)
@@ -134,7 +134,7 @@ def _newest_in_order(column: pa.Array, numbers: pa.Array) -> tuple[pa.Array, pa.
 
 
 def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
-    """The index of each value among the distinct ones, null where it is not among them."""
+    """The index of each value among the distinct ones; null: it is not among them."""
     start, end = 0, len(distinct)
     null_may_match = nulls_match and column.null_count and distinct.null_count
     if end > _FEW and _has_order(distinct.type) and not null_may_match:
@@ -144,7 +144,7 @@ def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) ->
 
 
 def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:
-    """The first and the end of the distinct values that are not outside of the bounds of the column's values."""
+    """The slice of the distinct values within the least and the greatest value of the column."""
     bounds = pc.min_max(column)
     if not bounds["min"].is_valid:
         return 0, 0
@@ -158,26 +158,20 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:
-    """One number for two indexes; both are below the number of deleted keys, so that 64 bits hold the product."""
+    """One number for two indexes; both are below the number of deleted keys, so 64 bits hold it."""
     return pc.add(pc.multiply(code, count), place)
 
 
-def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
-    return chunked.combine_chunks() if chunked.num_chunks != 1 else chunked.chunk(0)
-
-
-# Counts the deleted keys that rows may have of which only the ranges of their columns are known
-# (rule: copy-under-keys-only-if-none-match) (pure).
-#
-# A row group's statistics tell such ranges.  A bound only says that no value lies beyond it: it need not occur, so it
-# may have been cut.  Nobody's bounds contain NaN, and the zeros of either sign are one value to them.
+# The statistics of a row group give the ranges of its columns; they show which deleted keys its rows may have
+# (rule: copy-under-keys-only-if-none-match).  A bound need not occur as a value: it may be truncated.  Bounds never
+# contain NaN, and do not distinguish 0.0 from -0.0.
 
 _EXACT = Context(prec=76)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRange:
-    """What is known of the values of a column in some rows; by itself: nothing.
+    """The range of a column in some rows; without arguments, any value is possible.
 
     Bounds are raw values: dates and times as integers, decimals unscaled, texts as their bytes.
     """
@@ -188,14 +182,14 @@ class ColumnRange:
     """No value is greater; ``None``: not known."""
     may_be_null: bool = True
     may_have_values: bool = True
-    """Whether any row may have a value that is not null."""
+    """Whether any row may be non-null."""
 
 
 _ANYTHING = ColumnRange()
 
 
 def keys_within(lookup: EqualityLookup, ranges: Mapping[int, ColumnRange], sequence_number: int) -> int:
-    """How many deleted keys rows of a data file with that sequence number may have; ``ranges`` are by field id."""
+    """How many deleted keys may match rows with these ranges (by field id) in a file of that sequence number."""
     mask = pc.greater(lookup.newest, sequence_number)
     for field_id, values, places in zip(lookup.field_ids, lookup.values, lookup.places(), strict=True):
         if not pc.any(mask).as_py():
@@ -205,7 +199,7 @@ def keys_within(lookup: EqualityLookup, ranges: Mapping[int, ColumnRange], seque
 
 
 def _may_be_among(values: pa.Array, known: ColumnRange) -> pa.Array:
-    """Per value whether it may be one of the range's."""
+    """Per value whether it may be in the range."""
     among = pa.repeat(pa.scalar(known.may_have_values), len(values))
     if known.may_have_values:
         for bound, inside in ((known.least, pc.greater_equal), (known.most, pc.less_equal)):
@@ -218,7 +212,7 @@ def _may_be_among(values: pa.Array, known: ColumnRange) -> pa.Array:
 
 
 def _scalar(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """A bound as a scalar of the lookup's type; ``None``: it is no value of that type, and bounds nothing."""
+    """A bound as a scalar of the lookup's type; ``None``: it is no value of that type and is ignored."""
     if pa.types.is_decimal(kind):
         bound = Decimal(bound).scaleb(-kind.scale, _EXACT)
     elif pa.types.is_floating(kind) and bound != bound:

@@ -1,4 +1,7 @@
-"""Opens data and delete files of any format, and reads them as Arrow batches with field ids."""
+"""Opens data and delete files of any format and reads them as Arrow batches with field ids.
+
+Parquet, ORC and Avro store field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro").
+"""
 
 from __future__ import annotations
 
@@ -22,149 +25,71 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Arrow's own threads inside a task, never more of them than the cores that the task was given
-# (rule: use-only-assigned-cores).
-
-
-def arrow_threads() -> bool:
-    """What this task passes to Arrow as ``use_threads``.
-
-    Arrow has one pool of threads for the whole process, as large as the machine has cores.  A worker runs one task at a
-    time, so the pool is made as large as the task's share.
-    """
-    cores = task_cores()
-    if cores > 1 and pa.cpu_count() != cores:
-        pa.set_cpu_count(cores)
-    return cores > 1
-
-
-# Reads the footer of a Parquet file with one request, unless it is unusually large; a size is not asked for.
-#
-# Source: apache/parquet-format, "File format": a file ends with the footer, its length in four bytes and the magic
-# bytes.
-
-_MAGIC = b"PAR1"
-_FRAME = 8
-_FIRST_READ = 64 * 1024
-
-
-def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
-    """The footer of a file, as Arrow understands it.
-
-    Raises:
-        StorageError: the file does not exist, or the store failed.
-        pa.ArrowException: it is no Parquet file, or damaged.
-    """
-    end, size, _ = storage.read_end(path, _FIRST_READ)
-    wanted = int.from_bytes(end[-_FRAME:-4], "little") + _FRAME
-    if len(end) < wanted <= size:
-        end = storage.read_end(path, wanted).data
-    # Arrow finds the footer from the end, and wants the beginning of a file before it.
-    return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
-
-
-# Opens Parquet files so that what is read of a row group is in memory by pieces, however large it is.
-#
-# Arrow reads a column chunk whole unless it is told how much of it to buffer (platform: arrow-keeps-column-chunks).
-
-_SMALL_BYTES = 4 * 1024 * 1024
-"""A file of so many bytes is read as Arrow does, without a look at its row groups."""
-_THREADS_PAY_BYTES = 512 * 1024
-"""Below, it takes longer to hand columns to threads and to wait for them than to decode them here."""
-_BUFFER_BYTES = 256 * 1024
-"""Of a column chunk on this machine."""
-_AT_ONCE_BYTES = 32 * 1024 * 1024
-"""What is read with few requests may be so large: all of it is in memory before any of it is decoded."""
-_BATCH_BYTES = 16 * 1024 * 1024
-"""Of the encoded values of a batch, before compression: rows that are wide come fewer at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetRows:
-    """An open file; ``portions`` are the row groups that are read together, ``None``: all of them.
-
-    ``threads``: threads of Arrow's may decode it.
-    """
-
-    file: pq.ParquetFile
-    portions: tuple[list[int] | None, ...]
-    batch_rows: int
-    threads: bool
-
-
-def open_parquet(
-    stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int, verify_checksums: bool = True
-) -> ParquetRows:
-    """A file whose rows are read in batches of ``batch_rows``, or of fewer if they are wide; of one row group, or all.
-
-    ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
-    ``verify_checksums``: reading a page whose checksum is not that of its bytes raises an error
-    (rule: verify-page-checksums), which Arrow does only when it is asked to (platform: arrow-page-checksums).
-
-    Raises:
-        pa.ArrowException, OSError: the file is damaged.
-    """
-    options: dict[str, Any] = {
-        "coerce_int96_timestamp_unit": "us",
-        "page_checksum_verification": verify_checksums,
-    }
-    size, share = int(stream.size()), 1.0
-    if size > _SMALL_BYTES:
-        footer = pq.read_metadata(stream)
-        encoded = max(1, sum(_encoded_bytes(footer)))
-        # About how many bytes of the file one encoded byte takes; a footer sums up the latter only.
-        share = size / encoded
-        options |= {"metadata": footer, "buffer_size": _buffer_bytes(footer, share, few_reads)}
-        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // encoded))
-    file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
-    threads = size >= _THREADS_PAY_BYTES and arrow_threads()
-    if row_group is not None:
-        return ParquetRows(file, ([row_group],), batch_rows, threads)
-    portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
-    return ParquetRows(file, portions, batch_rows, threads)
-
-
-def _encoded_bytes(footer: pq.FileMetaData) -> Iterator[int]:
-    return (footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-
-
-def _buffer_bytes(footer: pq.FileMetaData, share: float, few_reads: bool) -> int:
-    """How much of a column chunk is buffered; 0: chunks are read whole, for they are small enough."""
-    largest = max(_encoded_bytes(footer), default=0) * share
-    wanted = _BUFFER_BYTES
-    if few_reads:
-        if largest <= _AT_ONCE_BYTES:
-            return 0
-        wanted = max(_BUFFER_BYTES, _AT_ONCE_BYTES // footer.num_columns)
-    return wanted if wanted * footer.num_columns < largest else 0
-
-
-def _portions(footer: pq.FileMetaData, share: float, batch_rows: int) -> Iterator[list[int]]:
-    """Row groups that together have the rows of a batch, or as many bytes as may be fetched at once."""
-    portion: list[int] = []
-    rows, size = 0, 0.0
-    for number, encoded in enumerate(_encoded_bytes(footer)):
-        portion.append(number)
-        rows += footer.row_group(number).num_rows
-        size += encoded * share
-        if rows >= batch_rows or size >= _AT_ONCE_BYTES or number == footer.num_row_groups - 1:
-            yield portion
-            portion, rows, size = [], 0, 0.0
-
-
-# Reads a data or delete file of any format as Arrow batches with field ids.
-#
-# Parquet, ORC and Avro keep field ids as attributes of their columns (specification, "Parquet", "ORC", "Avro"; ORC's
-# ``iceberg.id``).
-
-# Rows of a batch; so many keep a worker's memory flat at full speed.
 BATCH_ROWS = 128 * 1024
+"""Rows of a batch: this size keeps a worker's memory flat at full speed."""
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
+
+
+def projected_rows(
+    file: ReadableFile,
+    schema: Mapping[str, Any],
+    storage: Storage,
+    *,
+    must_hold: Collection[int] = (),
+    opened: pa.NativeFile | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
+
+    ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
+    them.  ``opened``: the bytes of the file, if they are already in memory.
+
+    Raises:
+        FileUnreadable: the file is missing, damaged, or cannot be read as that schema.
+        StorageError: the store failed.
+    """
+    with reading(file.path, storage):
+        few_reads = opened is None and not is_local(file.path)
+        with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
+            rows = open_rows(
+                stream,
+                file.file_format,
+                file.row_group,
+                few_reads=few_reads,
+                verify_checksums=file.verify_checksums,
+            )
+            projection = Projection(
+                rows.schema, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
+            )
+            for batch in rows.batches(projection.file_columns):
+                yield projection.apply(batch)
+
+
+@contextmanager
+def reading(path: str, storage: Storage) -> Iterator[None]:
+    """Turn errors of reading a data or delete file into one that names the file (rule: leave-out-unreadable-files).
+
+    Raises:
+        FileUnreadable: the file is missing, damaged, no delete file, or of another schema.
+        StorageError: the store failed; the file itself may be sound.
+    """
+    try:
+        yield
+    except (MetadataUnreadable, TableUnsupported, pa.ArrowException, OSError, ValueError) as error:
+        if failed_by_store(error):
+            with storage.translated(path):
+                raise
+        # Messages of Arrow have line breaks and unprintable bytes.
+        text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
+        raise FileUnreadable(text if path in text else f"file {path} cannot be read: {text}", path=path) from error
+    except StorageError as error:
+        if isinstance(error, FileUnreadable) or not storage.shows_missing(path, error):
+            raise
+        raise FileUnreadable(str(error), path=path) from error
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """An open file: its Arrow schema with field ids; ``batches(names)`` reads these top-level columns."""
+    """An open file: its Arrow schema with field ids; ``batches(names)`` reads those top-level columns."""
 
     schema: pa.Schema
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
@@ -178,10 +103,10 @@ def open_rows(
     few_reads: bool = False,
     verify_checksums: bool = True,
 ) -> FileRows:
-    """Open a file; the stream must stay open while batches are read.  ``row_group`` and ``verify_checksums``: as in
-    :class:`.ReadableFile`.
+    """Open a file; the stream must stay open while batches are read.
 
-    ``few_reads``: each read of the stream takes long, so that the columns of a row group are better read in one.
+    ``row_group`` and ``verify_checksums``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is
+    slow, so that the columns of a row group are read together.
 
     Raises:
         TableUnsupported: the format is not read by this version.
@@ -208,9 +133,7 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
             rows = footer.num_rows if groups is None else sum(footer.row_group(n).num_rows for n in groups)
             yield from _without_columns(rows)
         return
-    # A dot in a column name means a path to pyarrow (platform: pyarrow-dotted-columns), so such files are read whole.
-    wanted = None if any("." in name for name in names) else list(names)
-    rows, threads = parquet.batch_rows, parquet.threads
+    rows, threads, wanted = parquet.batch_rows, parquet.threads, _columns(names)
     for groups in parquet.portions:
         yield from file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=threads)
 
@@ -219,90 +142,155 @@ def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     if not names:
         yield from _without_columns(file.nrows)
         return
-    wanted = None if any("." in name for name in names) else list(names)
     for stripe in range(file.nstripes):
-        batch = file.read_stripe(stripe, columns=wanted)
+        batch = file.read_stripe(stripe, columns=_columns(names))
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(start, BATCH_ROWS)
 
 
+def _columns(names: Sequence[str]) -> list[str] | None:
+    """The columns to ask for; ``None``: all, because pyarrow takes a name with a dot as a path
+    (platform: pyarrow-dotted-columns)."""
+    return None if any("." in name for name in names) else list(names)
+
+
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns: the file has none of the wanted ones, so only the number of its rows matters."""
+    """Batches without columns, for a file that has none of the wanted ones: only the number of rows matters."""
     for start in range(0, rows, BATCH_ROWS):
         count = min(BATCH_ROWS, rows - start)
         yield pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
-def projected_rows(
-    file: ReadableFile,
-    schema: Mapping[str, Any],
-    storage: Storage,
-    *,
-    must_hold: Collection[int] = (),
-    opened: pa.NativeFile | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
+# Parquet files are opened so that only pieces of a row group are in memory, however large it is.  Arrow reads a column
+# chunk whole unless it has a buffer size (platform: arrow-keeps-column-chunks).
 
-    ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
-    them.  ``opened`` are the bytes of the file, where they are there already.
-
-    Raises:
-        FileUnreadable: the file is missing, damaged, or cannot be read as that schema.
-        StorageError: the store failed.
-    """
-    with reading(file.path, storage):
-        few_reads = opened is None and not is_local(file.path)
-        with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
-            rows = open_rows(
-                stream,
-                file.file_format,
-                file.row_group,
-                few_reads=few_reads,
-                verify_checksums=file.verify_checksums,
-            )
-            projection = Projection(
-                rows.schema, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
-            )
-            for batch in rows.batches(projection.file_columns):
-                yield projection.apply(batch)
+_SMALL_BYTES = 4 * 1024 * 1024
+"""Files up to this size are read with Arrow's defaults, without a look at their row groups."""
+_THREADS_PAY_BYTES = 512 * 1024
+"""Below this size, handing columns to threads takes longer than decoding them."""
+_BUFFER_BYTES = 256 * 1024
+"""Buffer of a column chunk on this machine."""
+_AT_ONCE_BYTES = 32 * 1024 * 1024
+"""Most bytes that are fetched with few requests: all of them are in memory before decoding starts."""
+_BATCH_BYTES = 16 * 1024 * 1024
+"""Most encoded, uncompressed bytes of a batch: batches of wide rows have fewer rows."""
 
 
-@contextmanager
-def reading(path: str, storage: Storage) -> Iterator[None]:
-    """Whatever shows that a data or delete file is not there, or not as the table says, names the file
-    (rule: leave-out-unreadable-files).
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """An open Parquet file and how to read it."""
+
+    file: pq.ParquetFile
+    portions: tuple[list[int] | None, ...]
+    """Row groups that are read together; ``None``: all of them."""
+    batch_rows: int
+    threads: bool
+    """Whether Arrow may decode with threads."""
+
+
+def open_parquet(
+    stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int, verify_checksums: bool = True
+) -> ParquetRows:
+    """Open one row group or all; batches have ``batch_rows`` rows, or fewer if rows are wide.
+
+    ``few_reads``: as in :func:`open_rows`.  ``verify_checksums``: reading a page with a wrong checksum raises an error
+    (rule: verify-page-checksums); Arrow checks only on request (platform: arrow-page-checksums).
 
     Raises:
-        FileUnreadable: as said; also in place of what says that the file is no delete file, or of another schema.
-        StorageError: the store failed, which says nothing of the file.
+        pa.ArrowException, OSError: the file is damaged.
     """
-    try:
-        yield
-    except (MetadataUnreadable, TableUnsupported, pa.ArrowException, OSError, ValueError) as error:
-        if failed_by_store(error):
-            with storage.translated(path):
-                raise
-        # Arrow breaks lines, and quotes the byte that it stumbled over.
-        text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
-        raise FileUnreadable(text if path in text else f"file {path} cannot be read: {text}", path=path) from error
-    except StorageError as error:
-        if isinstance(error, FileUnreadable) or not storage.shows_missing(path, error):
-            raise
-        raise FileUnreadable(str(error), path=path) from error
+    options: dict[str, Any] = {
+        "coerce_int96_timestamp_unit": "us",
+        "page_checksum_verification": verify_checksums,
+    }
+    size, share = int(stream.size()), 1.0
+    if size > _SMALL_BYTES:
+        footer = pq.read_metadata(stream)
+        encoded = max(1, sum(_encoded_bytes(footer)))
+        # Bytes of the file per encoded byte, estimated: the footer only has the sum of encoded bytes.
+        share = size / encoded
+        options |= {"metadata": footer, "buffer_size": _buffer_bytes(footer, share, few_reads)}
+        batch_rows = max(1, min(batch_rows, _BATCH_BYTES * footer.num_rows // encoded))
+    file = pq.ParquetFile(stream, pre_buffer=few_reads and not options.get("buffer_size"), **options)
+    threads = size >= _THREADS_PAY_BYTES and arrow_threads()
+    if row_group is not None:
+        return ParquetRows(file, ([row_group],), batch_rows, threads)
+    portions = tuple(_portions(file.metadata, share, batch_rows)) if few_reads else (None,)
+    return ParquetRows(file, portions, batch_rows, threads)
 
 
-# Tells by its manifest entry alone whether this version can read a data file (pure).
+def _encoded_bytes(footer: pq.FileMetaData) -> Iterator[int]:
+    return (footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
 
-# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform: arrow-orc-nanoseconds): some moments
-# from 1677 to 2262.
+
+def _buffer_bytes(footer: pq.FileMetaData, share: float, few_reads: bool) -> int:
+    """How much of a column chunk is buffered; 0: chunks are small enough to be read whole."""
+    largest = max(_encoded_bytes(footer), default=0) * share
+    wanted = _BUFFER_BYTES
+    if few_reads:
+        if largest <= _AT_ONCE_BYTES:
+            return 0
+        wanted = max(_BUFFER_BYTES, _AT_ONCE_BYTES // footer.num_columns)
+    return wanted if wanted * footer.num_columns < largest else 0
+
+
+def _portions(footer: pq.FileMetaData, share: float, batch_rows: int) -> Iterator[list[int]]:
+    """Lists of row groups that together have the rows of a batch, or as many bytes as may be fetched at once."""
+    portion: list[int] = []
+    rows, size = 0, 0.0
+    for number, encoded in enumerate(_encoded_bytes(footer)):
+        portion.append(number)
+        rows += footer.row_group(number).num_rows
+        size += encoded * share
+        if rows >= batch_rows or size >= _AT_ONCE_BYTES or number == footer.num_row_groups - 1:
+            yield portion
+            portion, rows, size = [], 0, 0.0
+
+
+def arrow_threads() -> bool:
+    """The ``use_threads`` argument for Arrow in this task; sizes Arrow's pool to the task's cores
+    (rule: use-only-assigned-cores).
+
+    Arrow has one thread pool per process, by default with a thread per core of the machine.  A worker runs one task at
+    a time.
+    """
+    cores = task_cores()
+    if cores > 1 and pa.cpu_count() != cores:
+        pa.set_cpu_count(cores)
+    return cores > 1
+
+
+# apache/parquet-format, "File format": a file ends with the footer, its length in four bytes and the magic bytes.
+_MAGIC = b"PAR1"
+_FRAME = 8
+_FIRST_READ = 64 * 1024
+
+
+def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
+    """The footer of a Parquet file, read with one request unless it is unusually large.
+
+    Raises:
+        StorageError: the file does not exist, or the store failed.
+        pa.ArrowException: it is no Parquet file, or damaged.
+    """
+    end, size, _ = storage.read_end(path, _FIRST_READ)
+    wanted = int.from_bytes(end[-_FRAME:-4], "little") + _FRAME
+    if len(end) < wanted <= size:
+        end = storage.read_end(path, wanted).data
+    # Arrow finds the footer from the end and also checks the magic bytes at the start.
+    return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
+
+
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform: arrow-orc-nanoseconds), which hold
+# times from 1677 to 2262 only.
 _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
 _MICRO_TIMES = ("timestamp", "timestamptz")
 
 
 def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapping[int, str]) -> str | None:
-    """Why a data file must be left alone, as the end of a sentence; ``None`` where it can be read.
+    """Why this version cannot read a data file, by its manifest entry, as the end of a sentence; ``None``: it can.
 
-    ``deletes`` are the delete files that apply to it, ``types`` those of the columns that are wanted, by field id.
+    ``deletes`` are the delete files that apply to it, ``types`` the types of the wanted columns by field id.
     """
     if file.key_metadata is not None:
         return "is encrypted"
@@ -318,7 +306,7 @@ def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapp
 
 
 def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
-    """Whether a bound lies outside of what Arrow can read; where a file has no bounds, only reading it will tell."""
+    """Whether a bound is outside of Arrow's range; without bounds only reading the file shows it."""
     for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
         for field_id, value in bounds.items():
             # A bound of four bytes is a day: the column was a date when the file was written.

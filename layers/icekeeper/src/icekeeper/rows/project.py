@@ -1,4 +1,9 @@
-"""Converts rows of any file into rows of the current schema; columns are matched by field id."""
+"""Converts rows of any file into rows of the current schema (specification, "Column Projection", "Schema Evolution").
+
+Columns are matched by field id, never by name (rule: columns-by-field-id, promoted-values-keep-old-width).  The columns
+of a file without ids get the ids of the name mapping or, without a mapping, their positions.  Converters are made once
+per file; a column that needs none is passed on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -15,127 +20,12 @@ from icekeeper.metadata.single_value import raw_from_json
 from icekeeper.model import PartitionValue
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of, raw_column
 
-# Fills in a column that a file lacks: with the identity partition value, the initial default, or null.
-#
-# Source: specification, "Column Projection", "Default values" (rule: absent-column-value).
-
-Constant: TypeAlias = Callable[[int], pa.Array]
-"""Makes a column of so many rows, all of which hold the same value."""
-
-
-def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
-    """How to make the column of a field that a file lacks; ``name`` is its full name for messages.
-
-    ``identity_values`` are raw partition values by column id; null is a value, too.
-
-    Raises:
-        TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
-    """
-    kind = field["type"]
-    if isinstance(kind, str) and field["id"] in identity_values:
-        value = identity_values[field["id"]]
-        return lambda length: _constant(value, kind, length)
-    default = field.get("initial-default")
-    if default is not None:
-        return _default(kind, default, name)
-    if field["required"]:
-        raise TableUnsupported(f"a file lacks the required column {name}, which has no default")
-    return lambda length: _constant(None, kind, length)
-
-
-def _default(kind: Any, default: Any, name: str) -> Constant:
-    if isinstance(kind, str):
-        value = raw_from_json(kind, default)
-        return lambda length: _constant(value, kind, length)
-    target = arrow_type(kind)
-    if kind["type"] == "struct" and isinstance(default, Mapping):
-        # A field that the struct's default leaves out has its own default.
-        fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
-        children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
-        return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))
-    if default in ([], {"keys": [], "values": []}):
-        return lambda length: pa.array([[]] * length, target)
-    raise TableUnsupported(f"column {name} has the default {default!r}, which this version of Icekeeper cannot fill in")
-
-
-def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
-    """A column of one raw value, or of nulls."""
-    target = arrow_type(iceberg_type)
-    if value is None and not isinstance(target, pa.BaseExtensionType):
-        return pa.nulls(length, target)
-    one = raw_column([value], iceberg_type)
-    if isinstance(one, pa.ExtensionArray):
-        return pa.ExtensionArray.from_storage(target, pa.repeat(one.storage[0], length))
-    return pa.repeat(one[0], length)
-
-
-# Tells whether values of a file's type are the same values in a table's type (pure)
-# (rule: read-faithfully-or-not-at-all).
-#
-# Arrow casts far more than Iceberg promotes: text to the number that it spells, ``true`` to 1, a moment to its time of
-# day, a double to the nearest float.  Engines do not, or do otherwise.
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Texts and bytes of any length: some writers do not say which of them they are."""
-    return any(
-        is_it(kind)
-        for is_it in (
-            *(types.is_string, types.is_large_string, types.is_string_view),
-            *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
-        )
-    )
-
-
-_FAMILIES: Mapping[str, Callable[[pa.DataType], bool]] = {
-    "boolean": types.is_boolean,
-    "integer": types.is_integer,
-    "float": types.is_floating,
-    "decimal": types.is_decimal,
-    "text": _is_text,
-    "date": types.is_date,
-    "time": types.is_time,
-    "timestamp": types.is_timestamp,
-    "null": types.is_null,
-}
-# Besides their own: a date may have become a timestamp, and Avro and old writers give times as integers alone.
-_MORE = {("integer", "date"), ("integer", "time"), ("integer", "timestamp"), ("date", "timestamp")}
-
-
-def has_same_values(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a column of one Arrow type may be cast to that of a table; ``target`` is a primitive Iceberg type's.
-
-    The cast itself still refuses single values, such as those out of range.
-    """
-    here, there = _family(_plain(source)), _family(_plain(target))
-    if here == there == "float":
-        return bool(source.bit_width <= target.bit_width)
-    return here is not None and (here in (there, "null") or (here, there) in _MORE)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain(kind.storage_type)
-    return _plain(kind.value_type) if types.is_dictionary(kind) else kind
-
-
-def _family(kind: pa.DataType) -> str | None:
-    return next((name for name, is_of_it in _FAMILIES.items() if is_of_it(kind)), None)
-
-
-# Converts rows of any file into rows of the current schema; columns are matched by field id, never by name.
-#
-# Source: specification, "Column Projection", "Schema Evolution"
-# (rule: columns-by-field-id, promoted-values-keep-old-width).  A file without ids gets those of the name mapping or,
-# without one, of its columns' positions (rule: columns-by-field-id).  Converters are made once per file; a column that
-# needs none is passed on as it is.
-
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
 class _FileColumn:
-    """A column of a file, with the id that the file gives it or, in a file without ids, the name mapping."""
+    """A column of a file, with its id from the file or, in a file without ids, from the name mapping."""
 
     index: int
     name: str
@@ -163,26 +53,25 @@ class Projection:
         must_hold: Collection[int] = (),
         by_position: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """``identity_values`` are raw partition values by column id, for columns that the file does not hold.
+        """``identity_values``, ``name_mapping`` and ``by_position`` are as in :class:`.ReadableFile`.
 
-        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.  ``by_position`` are the
-        fields of the table's current schema, by which a file without ids is read where there is no name mapping.
+        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.
 
         Raises:
-            TableUnsupported: the file's columns cannot be told apart, one that it must hold is not there, or a type
-                cannot be converted.
+            TableUnsupported: the file's columns have no usable ids, one of ``must_hold`` is missing, or a type cannot
+                be converted.
         """
         self.schema = arrow_schema(table_schema)
         self._sources: list[tuple[str, Converter | None] | Constant] = []
         self._is_same = file_schema.equals(self.schema, check_metadata=True)
         if self._is_same or file_schema.remove_metadata().equals(self.schema, check_metadata=True):
-            # The common case, field ids included: nothing is matched, missing or converted.
+            # The common case: the schemas are the same, field ids included.
             self._sources += [(name, None) for name in self.schema.names]
             return
         columns = _file_columns(list(file_schema), name_mapping, by_position)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
-            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which nothing may stand in for")
+            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which no default may replace")
         by_id = {column.field_id: column for column in columns if column.field_id is not None}
         for field in table_schema["fields"]:
             column = by_id.get(field["id"])
@@ -193,22 +82,23 @@ class Projection:
 
     @property
     def file_columns(self) -> list[str]:
-        """The names in the file of the top-level columns that must be read."""
+        """The top-level columns to read, by their names in the file."""
         return list(dict.fromkeys(source[0] for source in self._sources if isinstance(source, tuple)))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows, in the same order, in the table's schema."""
         if self._is_same:
             return batch
-        arrays = []
-        for source in self._sources:
-            if isinstance(source, tuple):
-                name, convert = source
-                array = batch.column(name)
-                arrays.append(array if convert is None else convert(array))
-            else:
-                arrays.append(source(batch.num_rows))
+        arrays = [_filled(source, batch.column, batch.num_rows) for source in self._sources]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _filled(source: tuple[Any, Converter | None] | Constant, column: Callable[[Any], pa.Array], rows: int) -> pa.Array:
+    """A column of the file (by name or index), converted if necessary, or a constant column."""
+    if not isinstance(source, tuple):
+        return source(rows)
+    key, convert = source
+    return column(key) if convert is None else convert(column(key))
 
 
 def _file_columns(
@@ -216,10 +106,10 @@ def _file_columns(
     mapping: Sequence[Mapping[str, Any]] | None,
     by_position: Sequence[Mapping[str, Any]],
 ) -> list[_FileColumn]:
-    """The columns of a file; in one without any ids, ids are those of the name mapping (specification, "Name Mapping").
+    """The columns of a file; a file without any ids gets those of the name mapping (specification, "Name Mapping").
 
     Raises:
-        TableUnsupported: the file has no ids, the table no name mapping, and positions tell nothing.
+        TableUnsupported: the file has no ids, the table no name mapping, and positions do not fit the schema.
     """
     if any(_has_ids(field) for field in fields):
         return [_column(i, field, None, use_ids=True) for i, field in enumerate(fields)]
@@ -231,13 +121,13 @@ def _file_columns(
 def _mapping_by_position(
     fields: Sequence[pa.Field], schema: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
-    """The name mapping that gives each column its position, counted from 1, as id, which is what Iceberg-Java does.
+    """The name mapping that gives each column its position, counted from 1, as id.
 
-    Java does it whatever the columns are, and reads nested ones as null (platform: java-reads-by-position).  Here every
-    column must be the very one that has that id, by name and type (rule: columns-by-field-id).
+    Iceberg-Java does this for any columns, and reads nested ones as null (platform: java-reads-by-position).  Here each
+    column must agree in name and type with the field of that id (rule: columns-by-field-id).
 
     Raises:
-        TableUnsupported: one is not.
+        TableUnsupported: a column does not.
     """
     by_id = {int(field["id"]): field for field in schema}
     for position, column in enumerate(fields, 1):
@@ -259,9 +149,9 @@ def _has_ids(field: pa.Field) -> bool:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Whether it is one of Arrow's list types, which the Arrow schemas of other writers' Parquet files name.
+    """Whether it is one of the list types that the Arrow schemas of other writers' Parquet files have.
 
-    List views do not count: Arrow 26 loses elements when it turns them into lists.
+    List views are excluded: Arrow 26 loses elements when it turns them into lists.
     """
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -296,11 +186,7 @@ def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | 
 def _converter(
     column: _FileColumn, iceberg_type: Any, identity_values: Mapping[int, PartitionValue]
 ) -> Converter | None:
-    """A function that converts the file's column to the table's type; ``None``: it has that type already.
-
-    Raises:
-        TableUnsupported: it cannot be converted.
-    """
+    """A function that converts the file's column to the table's type; ``None``: it has that type already."""
     if isinstance(iceberg_type, str):
         return _primitive_converter(column, arrow_type(iceberg_type))
     kind = iceberg_type["type"]
@@ -317,7 +203,7 @@ def _primitive_converter(column: _FileColumn, target: pa.DataType) -> Converter 
     source = column.type
     if source == target:
         return None
-    if not has_same_values(source, target):  # nested ones, too
+    if not has_same_values(source, target):  # false for nested types, too
         raise TableUnsupported(f"column {column.name} is {source} in a file, which cannot be read as {target}")
     if isinstance(target, pa.BaseExtensionType):
         storage = target.storage_type
@@ -343,14 +229,7 @@ def _struct_converter(
         return None
 
     def convert_struct(array: pa.Array) -> pa.Array:
-        children = []
-        for source in sources:
-            if isinstance(source, tuple):
-                index, convert = source
-                child = array.field(index)
-                children.append(child if convert is None else convert(child))
-            else:
-                children.append(source(len(array)))
+        children = [_filled(source, array.field, len(array)) for source in sources]
         if not children:
             return pa.nulls(len(array), target)
         return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(array))
@@ -397,3 +276,106 @@ def _map_converter(column: _FileColumn, iceberg_type: Mapping[str, Any]) -> Conv
 def _compact(array: pa.Array) -> pa.Array:
     """The array, copied if it is a slice: Arrow cannot combine sliced offsets with a null mask."""
     return array if array.offset == 0 else array.take(pa.arange(0, len(array)))
+
+
+Constant: TypeAlias = Callable[[int], pa.Array]
+"""Makes a column of the given number of rows, all with the same value."""
+
+
+def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
+    """How to fill in a column that a file lacks; ``name`` is its full name for messages.
+
+    It has the identity partition value, which may be null, else the initial default, else null (specification, "Column
+    Projection", "Default values") (rule: absent-column-value).  ``identity_values`` are raw, by column id.
+
+    Raises:
+        TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
+    """
+    kind = field["type"]
+    if isinstance(kind, str) and field["id"] in identity_values:
+        value = identity_values[field["id"]]
+        return lambda length: _constant(value, kind, length)
+    default = field.get("initial-default")
+    if default is not None:
+        return _default(kind, default, name)
+    if field["required"]:
+        raise TableUnsupported(f"a file lacks the required column {name}, which has no default")
+    return lambda length: _constant(None, kind, length)
+
+
+def _default(kind: Any, default: Any, name: str) -> Constant:
+    if isinstance(kind, str):
+        value = raw_from_json(kind, default)
+        return lambda length: _constant(value, kind, length)
+    target = arrow_type(kind)
+    if kind["type"] == "struct" and isinstance(default, Mapping):
+        # A field that the struct's default leaves out has its own default.
+        fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
+        children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
+        return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))
+    if default in ([], {"keys": [], "values": []}):
+        return lambda length: pa.array([[]] * length, target)
+    raise TableUnsupported(f"column {name} has the default {default!r}, which this version of Icekeeper cannot fill in")
+
+
+def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
+    """A column of one raw value, or of nulls."""
+    target = arrow_type(iceberg_type)
+    if value is None and not isinstance(target, pa.BaseExtensionType):
+        return pa.nulls(length, target)
+    one = raw_column([value], iceberg_type)
+    if isinstance(one, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(target, pa.repeat(one.storage[0], length))
+    return pa.repeat(one[0], length)
+
+
+# Arrow casts far more types than Iceberg promotes: text to the number that it spells, ``true`` to 1, a timestamp to its
+# time of day, a double to the nearest float.  Engines do not cast these, or cast them differently.  So few casts are
+# allowed (rule: read-faithfully-or-not-at-all).
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Text or bytes of any length: some writers do not distinguish them."""
+    return any(
+        is_it(kind)
+        for is_it in (
+            *(types.is_string, types.is_large_string, types.is_string_view),
+            *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+        )
+    )
+
+
+_FAMILIES: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "boolean": types.is_boolean,
+    "integer": types.is_integer,
+    "float": types.is_floating,
+    "decimal": types.is_decimal,
+    "text": _is_text,
+    "date": types.is_date,
+    "time": types.is_time,
+    "timestamp": types.is_timestamp,
+    "null": types.is_null,
+}
+# Casts between families: a date may have become a timestamp, and Avro and old writers store times as plain integers.
+_MORE = {("integer", "date"), ("integer", "time"), ("integer", "timestamp"), ("date", "timestamp")}
+
+
+def has_same_values(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a column may be cast to ``target``, the Arrow type of a primitive Iceberg type.
+
+    The cast itself still refuses single values, for example those out of range.
+    """
+    here, there = _family(_plain(source)), _family(_plain(target))
+    if here == there == "float":
+        return bool(source.bit_width <= target.bit_width)
+    return here is not None and (here in (there, "null") or (here, there) in _MORE)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    return _plain(kind.value_type) if types.is_dictionary(kind) else kind
+
+
+def _family(kind: pa.DataType) -> str | None:
+    return next((name for name, is_of_it in _FAMILIES.items() if is_of_it(kind)), None)

@@ -1,4 +1,4 @@
-"""Streams the live rows of a task's inputs in the schema of its outputs, small inputs ahead of time."""
+"""Streams the live rows of a read task's inputs; small inputs are fetched and decoded ahead of time."""
 
 from __future__ import annotations
 
@@ -22,177 +22,6 @@ from icekeeper.rows.read_task import InputFile, ReadTask, resolved_lineage
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Decodes small inputs of a task ahead, in threads, while the rows before them are looked at and written.
-#
-# Arrow decodes the columns of a file side by side, which a small file is not worth: its columns are done before a
-# thread has taken one.  So a thread decodes small files as a whole, some neighbours at a time
-# (platform: tiny-files-one-decoder).  What is decoded ahead has a bound of memory (rule: decode-ahead-in-order).
-
-InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
-"""An input and its rows, which may be decoded by whoever reads them."""
-
-_SMALL_BYTES = 4 * 1024 * 1024
-"""Of a file that is decoded as a whole; Arrow decodes the columns of larger ones side by side."""
-_PORTION_BYTES = 1024 * 1024
-"""Of rows in memory that a thread decodes at a time: to hand over a single tiny file takes as long as to decode it."""
-_MOST_OF_PORTION_BYTES = 2 * _PORTION_BYTES
-"""Rows that turn out larger than manifest entries let expect are decoded when their turn has come."""
-_WORTH_THREADS_BYTES = 2 * _PORTION_BYTES
-"""Of rows of small files: fewer are decoded before a thread has started."""
-_AHEAD_BYTES = 8 * 1024 * 1024
-"""Of rows in memory that are decoded, or being decoded, before their turn."""
-
-
-def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[str, Any]) -> Generator[InputRows]:
-    """The inputs of a task in their order, each to be read before the next one is asked for.
-
-    ``inputs`` have their rows in ``schema``, not decoded yet.  All cores of the task but the caller's decode; without
-    another core, or much to decode, each input is left to its reader.  Closing the iterator ends the threads.  What
-    decoding an input raises, reading its rows raises.
-    """
-    row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
-    small_rows = sum(source.record_count for source in task.inputs if _is_small(source))
-    others = task_cores() - 1
-    if not others or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
-        yield from inputs
-        return
-    with WorkThreads(others, thread_name_prefix="icekeeper-decode") as pool:
-        try:
-            yield from _by_threads(inputs, row_bytes, pool)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _by_threads(inputs: Iterator[InputRows], row_bytes: float, pool: WorkThreads) -> Iterator[InputRows]:
-    """``row_bytes`` is what a row is likely to take in memory, until some are decoded."""
-    portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
-    while True:
-        while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:
-            portion, size = _portion(inputs, row_bytes)
-            if not portion:
-                break
-            portions.append((size, pool.submit(_decoded, portion)))
-        if not portions:
-            return
-        decoded, measured = portions[0][1].result()
-        row_bytes = measured or row_bytes
-        yield from decoded
-        del decoded
-        portions.popleft()
-
-
-def _portion(inputs: Iterator[InputRows], row_bytes: float) -> tuple[list[InputRows], float]:
-    """The next inputs for a thread, and about how many bytes their rows take in memory."""
-    portion: list[InputRows] = []
-    size = 0.0
-    for source, batches in inputs:
-        portion.append((source, batches))
-        size += source.record_count * row_bytes
-        if size >= _PORTION_BYTES:
-            break
-    return portion, size
-
-
-def _decoded(portion: list[InputRows]) -> tuple[list[InputRows], float | None]:
-    """Small files with their rows, as long as these take little memory; an error waits until its file's turn.
-
-    Also the bytes of a row in memory; ``None``: no row is in memory yet.
-    """
-    found: list[InputRows] = []
-    rows = size = 0
-    with on_cores(1):  # Arrow's threads would wait for one another
-        for source, batches in portion:
-            if not _is_small(source) or size >= _MOST_OF_PORTION_BYTES:
-                found.append((source, batches))
-                continue
-            try:
-                held = _first_rows(batches, source.record_count)
-            except Exception as error:
-                found.append((source, _failing(error)))
-                break
-            rows += sum(batch.num_rows for batch in held)
-            size += sum(batch.nbytes for batch in held)
-            found.append((source, chain(held, batches)))
-    return found, size / rows if rows else None
-
-
-def _is_small(source: InputFile) -> bool:
-    return source.file_size_in_bytes <= _SMALL_BYTES and source.record_count <= BATCH_ROWS
-
-
-def _first_rows(batches: Iterator[pa.RecordBatch], expected: int) -> list[pa.RecordBatch]:
-    """All batches, unless they hold more rows than expected: then some are left."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows > expected:
-            break
-    return held
-
-
-def _failing(error: Exception) -> Iterator[pa.RecordBatch]:
-    yield from ()
-    raise error
-
-
-# Opens the inputs of a task one after the other; small files of an object store are fetched before they are needed.
-#
-# A request takes milliseconds however little it asks for, and a small file of ten columns would take a dozen of them,
-# one after the other.  So such files are fetched whole, several at once, up to a bound of memory.  Files on this
-# machine are opened when they are needed.
-
-_OPENED_AHEAD_BYTES = 16 * 1024 * 1024
-_AHEAD_FILES = 64
-_THREADS = 8
-
-
-def opened_inputs(inputs: Sequence[InputFile], storage: Storage) -> Iterator[tuple[InputFile, pa.NativeFile | None]]:
-    """Each input in order with its bytes; ``None``: it is to be opened by whoever reads it.
-
-    Raises:
-        FileUnreadable: an input, when its turn has come, is missing.
-        StorageError: the store failed.
-    """
-    waiting = deque(inputs)
-    ahead: deque[tuple[InputFile, Future[pa.NativeFile | None] | None]] = deque()
-    held = 0
-    with WorkThreads(_THREADS, thread_name_prefix="icekeeper-fetch") as pool:
-        try:
-            while ahead or waiting:
-                while waiting and (not ahead or (held < _OPENED_AHEAD_BYTES and len(ahead) < _AHEAD_FILES)):
-                    source = waiting.popleft()
-                    ahead.append((source, pool.submit(_whole, source, storage) if _fits_ahead(source) else None))
-                    held += _held_bytes(source)
-                source, fetched = ahead.popleft()
-                yield source, None if fetched is None else fetched.result()
-                del fetched
-                held -= _held_bytes(source)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _fits_ahead(source: InputFile) -> bool:
-    return source.file_size_in_bytes <= _SMALL_BYTES and not is_local(source.path)
-
-
-def _held_bytes(source: InputFile) -> int:
-    return source.file_size_in_bytes if _fits_ahead(source) else 0
-
-
-def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
-    """The bytes of a file; ``None`` where it is larger than its manifest entry says, and would not fit."""
-    with (
-        reading(source.path, storage),
-        storage.translated(source.path),
-        storage.open_input(source.path, source.file_size_in_bytes) as stream,
-    ):
-        return pa.BufferReader(stream.read_buffer()) if stream.size() <= _SMALL_BYTES else None
-
-
-# Streams the live rows of a task's inputs in the schema of its outputs, one batch at a time.
-
 
 @dataclass(slots=True)
 class Tally:
@@ -209,19 +38,19 @@ class Tally:
 def read_rows(
     task: ReadTask, storage: Storage, tally: Tally, deletes: DeletedRows | None = None
 ) -> Generator[pa.RecordBatch]:
-    """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts what was read.
+    """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts them.
 
-    ``deletes`` is what :func:`.deleted_rows_of` found for these inputs, or for more; ``None``: it is found now.
-    Threads that read ahead end with the iterator: close it where it may be left before its end
+    ``deletes`` is the result of :func:`.deleted_rows_of` for these inputs, or for more; with ``None``, this function
+    calls it.  Threads that read ahead end with the iterator.  Close the iterator if you may leave it early
     (rule: decode-ahead-in-order).
 
     Raises:
-        FileUnreadable: an input or delete file is missing, damaged, of another schema, or holds another number of rows
-            than its manifest says.
+        FileUnreadable: an input or delete file is missing, damaged, of another schema, or its number of rows differs
+            from its manifest entry.
         StorageError: the store failed.
     """
     outputs = task.schema["fields"]
-    # Columns that only equality deletes still need are read, and dropped once they have been applied.
+    # Columns that only equality deletes need are dropped once the deletes are applied.
     wanted = read_schema(task)
     deletes = deletes or deleted_rows_of(task, storage)
     for held in portions(_parts(task, wanted, storage, tally), 0 if deletes is None else deletes.portion_rows):
@@ -236,10 +65,10 @@ def read_rows(
 
 
 def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
-    """All inputs and delete files of a task that cannot be read, each with a sentence that names it.
+    """All inputs and delete files of a task that cannot be read: path → a sentence that names the file.
 
-    Reads everything once more: it is asked when reading has met one of them, so that the next attempt is the last.
-    Empty where the store fails meanwhile.
+    It reads everything again.  Call it after one unreadable file was found: the next attempt can then leave out all of
+    them.  It returns nothing if the store fails.
     """
     try:
         return _unreadable(task, storage)
@@ -271,7 +100,7 @@ def _unreadable(task: ReadTask, storage: Storage) -> dict[str, str]:
 
 
 def _without(task: ReadTask, unreadable: Collection[str]) -> ReadTask:
-    """The task without the inputs that cannot be read, or need a delete file that cannot
+    """The task without unreadable inputs and without inputs that need an unreadable delete file
     (rule: unreadable-delete-blocks-its-files)."""
     bad = {number for number, delete in enumerate(task.deletes) if delete.path in unreadable}
     left = (source for source in task.inputs if source.path not in unreadable and bad.isdisjoint(source.deletes))
@@ -279,7 +108,7 @@ def _without(task: ReadTask, unreadable: Collection[str]) -> ReadTask:
 
 
 def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
-    """All rows of the inputs in that schema, with their lineage."""
+    """All rows of the inputs in ``schema``, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
     for source, batches in _inputs(task, schema, storage):
         first_row = source.first_row
@@ -296,16 +125,175 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
             )
 
 
-def _inputs(
-    task: ReadTask, schema: Mapping[str, Any], storage: Storage
-) -> Iterator[tuple[InputFile, Iterator[pa.RecordBatch]]]:
-    """Each input in order with its rows, on several cores decoded ahead."""
+def _inputs(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[InputRows]:
     inputs = (
         (source, projected_rows(task.readable(source), schema, storage, opened=stream))
         for source, stream in opened_inputs(task.inputs, storage)
     )
-    if task_cores() == 1:
-        return inputs
-    # Work on one core starts without it.
+    return inputs if task_cores() == 1 else decoded_ahead(inputs, task, schema)
 
-    return decoded_ahead(inputs, task, schema)
+
+# Small files of an object store are fetched whole, several at once, before their turn.  Column by column, a small file
+# of ten columns would take a dozen requests of several milliseconds each, one after the other.
+
+_OPENED_AHEAD_BYTES = 16 * 1024 * 1024
+_AHEAD_FILES = 64
+_THREADS = 8
+
+
+def opened_inputs(inputs: Sequence[InputFile], storage: Storage) -> Iterator[tuple[InputFile, pa.NativeFile | None]]:
+    """Each input in order with its bytes; ``None``: the caller opens it.
+
+    Raises:
+        FileUnreadable: the input whose turn has come is missing.
+        StorageError: the store failed.
+    """
+    waiting = deque(inputs)
+    ahead: deque[tuple[InputFile, Future[pa.NativeFile | None] | None]] = deque()
+    held = 0
+    with WorkThreads(_THREADS, thread_name_prefix="icekeeper-fetch") as pool:
+        try:
+            while ahead or waiting:
+                while waiting and (not ahead or (held < _OPENED_AHEAD_BYTES and len(ahead) < _AHEAD_FILES)):
+                    source = waiting.popleft()
+                    ahead.append((source, pool.submit(_whole, source, storage) if _fits_ahead(source) else None))
+                    held += _held_bytes(source)
+                source, fetched = ahead.popleft()
+                yield source, None if fetched is None else fetched.result()
+                del fetched
+                held -= _held_bytes(source)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _fits_ahead(source: InputFile) -> bool:
+    return source.file_size_in_bytes <= _SMALL_BYTES and not is_local(source.path)
+
+
+def _held_bytes(source: InputFile) -> int:
+    return source.file_size_in_bytes if _fits_ahead(source) else 0
+
+
+def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
+    """The bytes of a file; ``None`` if it is larger than its manifest entry says and does not fit."""
+    with (
+        reading(source.path, storage),
+        storage.translated(source.path),
+        storage.open_input(source.path, source.file_size_in_bytes) as stream,
+    ):
+        return pa.BufferReader(stream.read_buffer()) if stream.size() <= _SMALL_BYTES else None
+
+
+# Small inputs are decoded ahead in threads, while the caller works on the rows before them.
+#
+# Arrow decodes the columns of one file in parallel.  For a small file this does not pay: decoding a column takes less
+# time than handing it to a thread.  So one thread decodes several small files whole (platform: tiny-files-one-decoder),
+# within a memory limit (rule: decode-ahead-in-order).
+
+InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
+"""An input and its rows, decoded or not."""
+
+_SMALL_BYTES = 4 * 1024 * 1024
+"""The largest file that is fetched and decoded whole."""
+_PORTION_BYTES = 1024 * 1024
+"""Rows in memory that a thread decodes at a time: handing over one tiny file takes as long as decoding it."""
+_MOST_OF_PORTION_BYTES = 2 * _PORTION_BYTES
+"""Once the decoded rows of a portion reach this, the caller decodes the rest; estimates may be too low."""
+_WORTH_THREADS_BYTES = 2 * _PORTION_BYTES
+"""Rows of small files in memory: fewer are decoded before a thread has started."""
+_AHEAD_BYTES = 8 * 1024 * 1024
+"""Rows in memory that are decoded before their turn."""
+
+
+def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[str, Any]) -> Generator[InputRows]:
+    """The inputs of a task in their order; read each one before you ask for the next.
+
+    ``inputs`` have their rows in ``schema``, not decoded yet.  All cores of the task except the caller's decode.  With
+    one core or little to decode, the caller decodes.  Closing the iterator ends the threads.  An error of decoding is
+    raised where the rows of that input are read.
+    """
+    row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
+    small_rows = sum(source.record_count for source in task.inputs if _is_small(source))
+    others = task_cores() - 1
+    if not others or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
+        yield from inputs
+        return
+    with WorkThreads(others, thread_name_prefix="icekeeper-decode") as pool:
+        try:
+            yield from _by_threads(inputs, row_bytes, pool)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _by_threads(inputs: Iterator[InputRows], row_bytes: float, pool: WorkThreads) -> Iterator[InputRows]:
+    """``row_bytes`` is an estimate of a row's bytes in memory, used until some are decoded."""
+    portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
+    while True:
+        while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:
+            portion, size = _portion(inputs, row_bytes)
+            if not portion:
+                break
+            portions.append((size, pool.submit(_decoded, portion)))
+        if not portions:
+            return
+        decoded, measured = portions[0][1].result()
+        row_bytes = measured or row_bytes
+        yield from decoded
+        del decoded
+        portions.popleft()
+
+
+def _portion(inputs: Iterator[InputRows], row_bytes: float) -> tuple[list[InputRows], float]:
+    """The next inputs for a thread, and about how many bytes their rows take in memory."""
+    portion: list[InputRows] = []
+    size = 0.0
+    for source, batches in inputs:
+        portion.append((source, batches))
+        size += source.record_count * row_bytes
+        if size >= _PORTION_BYTES:
+            break
+    return portion, size
+
+
+def _decoded(portion: list[InputRows]) -> tuple[list[InputRows], float | None]:
+    """The inputs, small ones decoded within the memory limit; an error is raised when its file is read.
+
+    Also the measured bytes of a row in memory; ``None``: no row was decoded.
+    """
+    found: list[InputRows] = []
+    rows = size = 0
+    with on_cores(1):  # Arrow's threads would wait for one another
+        for source, batches in portion:
+            if not _is_small(source) or size >= _MOST_OF_PORTION_BYTES:
+                found.append((source, batches))
+                continue
+            try:
+                held = _first_rows(batches, source.record_count)
+            except Exception as error:
+                found.append((source, _failing(error)))
+                break
+            rows += sum(batch.num_rows for batch in held)
+            size += sum(batch.nbytes for batch in held)
+            found.append((source, chain(held, batches)))
+    return found, size / rows if rows else None
+
+
+def _is_small(source: InputFile) -> bool:
+    return source.file_size_in_bytes <= _SMALL_BYTES and source.record_count <= BATCH_ROWS
+
+
+def _first_rows(batches: Iterator[pa.RecordBatch], expected: int) -> list[pa.RecordBatch]:
+    """All batches; if they hold more rows than expected, the rest is not decoded."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows > expected:
+            break
+    return held
+
+
+def _failing(error: Exception) -> Iterator[pa.RecordBatch]:
+    yield from ()
+    raise error

@@ -1,4 +1,7 @@
-"""What a worker needs to read live rows, made from manifest entries, and the lineage of rows."""
+"""Read tasks: what a worker needs to read live rows, made from manifest entries; and the lineage of rows.
+
+Tasks are picklable.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,13 @@ from icekeeper.metadata.document import NAME_MAPPING, TableMetadata
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 from icekeeper.rows.arrow_schema import column_path
 
-# What a worker needs to read live rows: data files, the delete files that apply to them, the schema; picklable.
-
 OPEN_FILE_BYTES = 256 * 1024
-"""Opening a file takes as long as decoding so many bytes of it: 2.5 ms, where 100 MB are decoded in a second."""
+"""Opening a file takes as long as decoding this many bytes: 2.5 ms at 100 MB a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableFile:
-    """A data or delete file in a store, and what a reader has to know of it besides its bytes."""
+    """A data or delete file in a store, and what its reader needs besides its bytes."""
 
     path: str
     file_format: str = "PARQUET"
@@ -36,12 +37,10 @@ class ReadableFile:
     by_position: Sequence[Mapping[str, Any]] = ()
     """The top-level fields of the table's current schema, for a file without field ids where there is no mapping."""
     row_group: int | None = None
-    """The only row group of a Parquet file that is read; ``None``: the whole file is."""
+    """The only row group of a Parquet file to read; ``None``: all."""
     file_size_in_bytes: int | None = None
-    """What its manifest entry says; ``None``: not known here."""
     verify_checksums: bool = True
-    """Whether a Parquet file with a page whose checksum is not that of its bytes is unreadable
-    (rule: verify-page-checksums)."""
+    """Whether a Parquet page with a wrong checksum makes the file unreadable (rule: verify-page-checksums)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +54,13 @@ class DeleteFile:
     record_count: int
     equality_ids: tuple[int, ...] = ()
     referenced_data_file: str | None = None
-    """The path of the data file whose positions a deletion vector holds."""
     content_offset: int | None = None
-    """Where a deletion vector lies in its Puffin file, in bytes."""
     content_size_in_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A data file to read; ``record_count`` and ``file_size_in_bytes`` are those of its manifest entry."""
+    """A data file to read; its sizes are from its manifest entry."""
 
     path: str
     record_count: int
@@ -74,48 +71,48 @@ class InputFile:
     deletes: tuple[int, ...] = ()
     """The delete files that apply to it, as indexes into the task's ``deletes``."""
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
-    """Column id → raw partition value of identity fields, for columns that the file does not hold."""
+    """As in :class:`ReadableFile`."""
     first_row_id: int | None = None
-    """From v3 on, the row id of its first row; rows without a stored id count on from it."""
+    """From v3 on, the row id of its first row."""
     partition_number: int = 0
-    """Inputs of one spec and partition have the same number: equality deletes of a partition apply to all of them."""
+    """The same for all inputs of one spec and partition: equality deletes of a partition apply to all of them."""
     row_group: int | None = None
-    """The only row group of a Parquet file that is read, and whose rows ``record_count`` counts; ``None``: all are."""
+    """The only row group of a Parquet file to read; ``record_count`` then counts its rows.  ``None``: all."""
     first_row: int = 0
-    """The position in the file of the first row that is read."""
+    """The position in the file of the first row to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """Read the live rows of ``inputs`` as rows of one schema."""
+    """Read the live rows of ``inputs`` as rows of one schema.
+
+    ``name_mapping``, ``by_position`` and ``verify_checksums`` are as in :class:`ReadableFile`.
+    """
 
     inputs: tuple[InputFile, ...]
     schema: Mapping[str, Any]
-    """The Iceberg schema of the rows: the columns that are wanted, and no others."""
+    """The Iceberg schema of the rows: only the wanted columns."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
-    """``schema.name-mapping.default``, for inputs without field ids; ``None``: the table has none."""
     by_position: Sequence[Mapping[str, Any]] = ()
-    """The top-level fields of the table's current schema, for such inputs where there is no mapping."""
     deletes: tuple[DeleteFile, ...] = ()
     key_fields: Sequence[Mapping[str, Any]] = ()
-    """Fields that equality deletes compare and the schema lacks: they are read, and dropped after the deletes."""
+    """Fields that equality deletes compare and the schema lacks: they are dropped once the deletes are applied."""
     verify_checksums: bool = True
-    """Of data and delete files, as in :class:`ReadableFile`."""
     io_properties: Mapping[str, str]
 
     @property
     def key_memory_bytes(self) -> int:
-        """Most bytes of memory that looking up keys of equality deletes takes (rule: bounded-worker-memory)."""
+        """Most bytes of memory for the lookup of equality delete keys (rule: bounded-worker-memory)."""
         return 128 * 1024 * 1024
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the data files, with an allowance for each file that is opened, delete files included."""
+        """Bytes of the data files, with an allowance for each data or delete file that is opened."""
         files = len(self.inputs) + len(self.deletes)
         return sum(source.file_size_in_bytes for source in self.inputs) + files * OPEN_FILE_BYTES
 
     def readable(self, source: InputFile) -> ReadableFile:
-        """One of the inputs, as :func:`.file_rows.projected_rows` takes it."""
+        """One of the inputs, for :func:`.projected_rows`."""
         return ReadableFile(
             path=source.path,
             file_format=source.file_format,
@@ -128,12 +125,11 @@ class ReadTask:
         )
 
 
-# Row lineage: rows keep their id and the sequence number of their last change, whatever file they move to.
-#
-# Source: specification, "Row Lineage" (rule: rows-keep-their-lineage).  A rewrite writes both as columns, with the
-# values that a reader of the input resolves: the stored value where there is one, else for the id that of the file's
-# first row plus the position, and for the last change the file's data sequence number.  (Java takes the file sequence
-# number; the two differ only in files that were rewritten without these columns.)
+# Row lineage (specification, "Row Lineage"): a rewrite keeps the id of each row and the sequence number of its last
+# change (rule: rows-keep-their-lineage).  It writes both as columns, with the values that a reader of the input finds.
+# A stored value is kept.  Without one, the id is the file's first row id plus the position, and the last change is the
+# file's data sequence number.  (Java takes the file sequence number; the two differ only in files that were rewritten
+# without these columns.)
 
 # Specification, "Reserved Field IDs".
 ROW_ID_ID = 2147483540
@@ -143,24 +139,23 @@ _FIELDS = (
     {"id": LAST_UPDATED_ID, "name": "_last_updated_sequence_number", "required": False, "type": "long"},
 )
 LINEAGE_NAMES = tuple(str(field["name"]) for field in _FIELDS)
-"""The names of the two columns, in the order in which files have them."""
+"""The names of the two columns, in the order of the columns in files."""
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedLineage:
-    """What rows without stored values have: the row at position ``n`` has the id ``first_row_id + n``, all of them have
-    the file's data sequence number."""
+    """The lineage of rows without stored values: row ``n`` has the id ``first_row_id + n``."""
 
     first_row_id: int
     sequence_number: int
 
     def after(self, rows: int) -> InheritedLineage:
-        """The same for the rows behind the first ``rows``."""
+        """The lineage of the rows after the first ``rows``."""
         return InheritedLineage(self.first_row_id + rows, self.sequence_number)
 
 
 def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A table's schema with the two columns of row lineage at its end.
+    """A table's schema with the two lineage columns at its end.
 
     Raises:
         TableUnsupported: the table has a column of one of these reserved names.
@@ -174,7 +169,7 @@ def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
 def resolved_lineage(
     batch: pa.RecordBatch, ids: Sequence[int], source: InputFile | InheritedLineage, first_row: int
 ) -> pa.RecordBatch:
-    """The batch with the two columns filled in, if it has them.
+    """The batch with nulls of the lineage columns filled in, if it has these columns.
 
     ``ids`` are the field ids of its columns, ``first_row`` is the position of its first row in the source.
     """
@@ -189,9 +184,6 @@ def resolved_lineage(
         index = ids.index(field_id)
         batch = batch.set_column(index, batch.schema.field(index), pc.coalesce(batch.column(index), value))
     return batch
-
-
-# Makes read tasks from manifest entries: data files, the delete files that apply to them, the columns to read.
 
 
 class PlannedInput(Protocol):
@@ -215,12 +207,10 @@ def make_read_task(
     *,
     verify_checksums: bool = True,
 ) -> ReadTask:
-    """What a worker needs to read the live rows of some files, at least one, as rows of ``schema``.
-
-    ``verify_checksums``: as in :class:`.ReadableFile`.
+    """The task that reads the live rows of one or more files as rows of ``schema``.
 
     Raises:
-        TableUnsupported: an equality delete cannot be applied by this version.
+        TableUnsupported: this version cannot apply an equality delete.
         StorageError: the table's name mapping is not JSON, so that none of the files can be read.
     """
     deletes = {entry.file.key: entry for planned in files for entry in planned.deletes}
@@ -289,11 +279,11 @@ def _delete_file(entry: ManifestEntry) -> DeleteFile:
 def _other_key_fields(
     metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
 ) -> list[dict[str, Any]]:
-    """The fields that equality deletes compare and ``schema`` lacks, found in any schema of the table
+    """The fields that equality deletes compare and ``schema`` lacks, from any schema of the table
     (rule: equality-keys-by-value).
 
-    They are optional, because old files may lack them.  A field in a struct comes with the structs around it, which
-    then hold nothing else.
+    They are optional, because old files may lack them.  A nested field comes in its structs, without their other
+    fields.
 
     Raises:
         TableUnsupported: a column is in no schema, or inside a list or map.
@@ -320,7 +310,7 @@ def _other_key_fields(
 
 
 def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
-    """The field of that id within its structs, all optional, without their other fields; ``None``: it is not there."""
+    """The field of that id in its structs, all optional, without their other fields; ``None``: it is not there."""
     path = column_path(fields, field_id)
     if path is None:
         return None
