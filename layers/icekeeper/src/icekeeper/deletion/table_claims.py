@@ -330,7 +330,7 @@ def _is_inside(folder: str, home: str) -> bool:
 
 # Commands for people.  While a table with a claim cannot be loaded, no file in its folders is deleted.  Only a person
 # can say that its catalog is gone for good (``forget_claims``), or that an entry which was never read needs no files of
-# other tables (``exclude_entry``; rule: never-seen-tables-stop-their-bucket).
+# other tables (``exclude_entry``) (rule: never-seen-tables-stop-their-bucket).
 
 OpenCatalog = Callable[[str, str], Catalog | None]
 """Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
