@@ -1,8 +1,7 @@
-"""Deletes files that nobody needs, batch by batch, each after another look.
+"""Deletes files that nobody needs, in batches.
 
-Just before each batch everything that could need a file is read again: a file stays that a snapshot, a pin or a staged
-load has come to need since planning.  Batches are deleted in parallel.  What failed for a transient reason is tried
-again, after another look.
+Just before each batch, everything that could need a file is read again.  A file that a snapshot, a pin or a staged load
+needs since planning is kept.  Batches are deleted in parallel.  Transient failures are tried again after another check.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage
 
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
-"""Returns those of some paths that may still be deleted, for reasons other than who needs them: their age."""
+"""Returns those of the paths that are still old enough to delete."""
 
 _PARALLEL_LOOKS = 16
-# S3's limit for one DeleteObjects request; also how much is deleted between two looks at the pointer.
+# S3's limit for one DeleteObjects request; also the number of files deleted between two reads of the catalog pointer.
 _BATCH = 1000
 _ATTEMPTS = 4
-# The pauses between attempts are 0.8, 1.6 and 3.2 s: storage has waited and tried again by itself before.
+# The pauses between attempts are 0.8, 1.6 and 3.2 s: the storage layer has retried with its own pauses before.
 _FIRST_PAUSE = 4
-# After so many batches in a row of which nothing could be deleted, the store is down and not busy.
+# After this many batches in a row without a single deletion, the store is down rather than busy.
 _HOPELESS = 8
 
 
 @dataclass(slots=True)
 class DeletedFiles:
-    """The paths that were deleted, those that could not be (with the reason), and those that are needed again."""
+    """The deleted paths, the failed ones with the reason, and the spared ones, which are needed again."""
 
     deleted: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class DeletedFiles:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Sentences, without a full stop, about what could not be deleted: one at most, with the reason of one file."""
+        """At most one sentence, without a full stop: the number of failures, and one file with its reason."""
         if not self.failed:
             return ()
         path, reason = next(iter(self.failed.items()))
@@ -57,7 +56,7 @@ class DeletedFiles:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether files were to be deleted, and none of them could be."""
+        """Whether deletions failed and none succeeded."""
         return bool(self.failed) and not self.deleted
 
 
@@ -69,16 +68,16 @@ def delete_unneeded(
     needs: FileNeeds,
     confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """Delete those of the paths that nobody needs, batch by batch, each after another look.
+    """Delete those of the paths that nobody needs, in batches.
 
-    ``what`` names the files where progress is told.  ``confirm`` is called before that look, so that the look stays the
-    last thing before a request.  Memory grows by a few pointers per path.
+    ``what`` names the files in progress reports.  ``confirm`` is called before ``needs`` is read again, so that nothing
+    comes between that reading and the request.
 
     Raises:
         OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, a table that
-            shares files cannot be loaded any more, or another run has taken the table's lease.
-        MetadataUnreadable: new references cannot be read; what was not yet deleted stays.
-        StorageError: the catalog does not answer; what was not yet deleted stays.
+            shares files can no longer be loaded, or another run has taken the table's lease.
+        MetadataUnreadable: new references cannot be read; the remaining files are kept.
+        StorageError: the catalog does not answer; the remaining files are kept.
     """
     work = _Deletion(context, known, what, len(paths), needs, confirm)
     waiting = paths
@@ -93,8 +92,6 @@ def delete_unneeded(
 
 
 class _Deletion:
-    """The deletion of one list of files."""
-
     def __init__(
         self,
         context: OperationContext,
@@ -113,7 +110,7 @@ class _Deletion:
         self._fruitless = 0
 
     def attempt(self, paths: Sequence[str]) -> list[str]:
-        """Try every path once; returns those that failed for a transient reason."""
+        """Try every path once; return those that failed for a transient reason."""
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self._fruitless = 0
@@ -125,7 +122,7 @@ class _Deletion:
                 if self._fruitless >= _HOPELESS:
                     again += paths[start:]
                     break
-                # A worker is free: what is found to be unreferenced now is deleted now.
+                # A worker is free, so the batch is deleted directly after this check.
                 wanted = self._unreferenced(paths[start : start + _BATCH])
                 if wanted:
                     running.append(pool.submit(self._storage.delete, wanted))
@@ -135,7 +132,7 @@ class _Deletion:
 
     def give_up(self, paths: Sequence[str]) -> None:
         self.result.failed.update(dict.fromkeys(paths, self._reason))
-        self._tell()
+        self._report_progress()
 
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
         if self._confirm is not None:
@@ -155,18 +152,18 @@ class _Deletion:
             else:
                 self.result.failed[path] = reason
         self._fruitless = self._fruitless + 1 if report.transient and not report.deleted else 0
-        self._tell()
+        self._report_progress()
         return sorted(report.transient)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self._context.progress(self._what, self.result.settled, self._total)
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:
-    """Those of the files that still exist and were modified before ``older_than_ms``, as the store says now.
+    """Those of the files that still exist in the store and were modified before ``older_than_ms``.
 
     Raises:
-        StorageError: the store could not tell.
+        StorageError: the store does not answer.
     """
     with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
         found = pool.map(storage.status, paths)

@@ -1,8 +1,8 @@
-"""Answers who needs a file.  Every deletion asks :class:`FileNeeds` when it plans, and again before every batch.
+"""Decides whether anybody needs a file.  Every deletion asks :class:`FileNeeds` at planning and before each batch.
 
-It knows what the table itself references, the tables that may share files with it, what pins, staged loads and running
-jobs hold, newer metadata of the table that its catalog entry does not know, and where the table may delete at all
-(rule: one-object-decides-deletions).  Whatever cannot be read makes it refuse: less is deleted, never more
+It knows the references of the table and of the tables that may share files with it; the files that pins, staged loads
+and running jobs hold; newer metadata that the catalog entry does not know; and the locations where the table may delete
+(rule: one-object-decides-deletions).  If something cannot be read, it refuses: fewer files are deleted, never more
 (rule: unreadable-deletes-less).
 """
 
@@ -48,14 +48,11 @@ GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (
 class FileNeeds:
     """Knows who needs files of one table.
 
-    Args:
-        context: the pass.
-        table: the table as it was loaded.
-        references: those of the table's own references that the caller has read, and knows not to need the files.
+    ``references``: the table's own references that the caller has read already, and that do not need the files.
     """
 
     def __init__(self, context: OperationContext, table: LoadedTable, references: References | None = None) -> None:
-        """Raises MetadataUnreadable when what a pin holds cannot be read, StorageError when the state fails."""
+        """Raises MetadataUnreadable if a pinned snapshot cannot be read, StorageError if the state store fails."""
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.storage(table).read)
         self.held.look(table.metadata)
@@ -75,16 +72,16 @@ class FileNeeds:
         self._newer: set[str] = set()
 
     def may_delete(self, path: str) -> bool:
-        """Whether the table may delete there at all: below its own locations, and where the deployment allows it."""
+        """Whether the path is below the table's own locations and the deployment allows deletions there."""
         return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
 
     def ask(self, paths: Iterable[str]) -> None:
-        """Find out who else may need files that this table's own snapshots or loads named.
+        """Find who else may need files that this table's own snapshots or loads name.
 
         Raises:
-            OperationRefused: a table that may need them cannot be loaded, there is a newer head of one, or what lies
-                beside them cannot be listed.
-            MetadataUnreadable: what somebody needs cannot be read.
+            OperationRefused: a table that may need them cannot be loaded, a table has a newer head than its entry,
+                or a folder cannot be listed.
+            MetadataUnreadable: references of such a table cannot be read.
             StorageError: catalog, store or state store failed.
         """
         self.ask_tables_near(paths)
@@ -92,13 +89,13 @@ class FileNeeds:
         self._look_for_other_formats(paths)
 
     def ask_tables_near(self, paths: Iterable[str]) -> None:
-        """Find who else may need these files: only tables whose folders touch the table's own, or theirs.
+        """Find the tables that may need these files: those whose folders touch this table's location or the files'.
 
-        What lies in a folder of such a table below this one's location is theirs altogether, unless they share it.
+        If such a table has a folder below this table's location, the whole folder is left alone unless both share it.
 
         Raises:
             OperationRefused: a table that may need them cannot be loaded.
-            MetadataUnreadable: what such a table needs cannot be read.
+            MetadataUnreadable: references of such a table cannot be read.
             StorageError: catalog or state store failed.
         """
         folders = sorted({normalise(self._home), *self._folders_outside(paths)})
@@ -109,13 +106,13 @@ class FileNeeds:
         self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
 
     def ask_neighbours(self) -> Neighbours:
-        """Find which tables may need files anywhere in this table's folders.
+        """Find the tables that may need files anywhere in this table's folders.
 
-        What lies in a folder of theirs below this table's location is theirs altogether.
+        If such a table has a folder below this table's location, the whole folder is left alone.
 
         Raises:
             OperationRefused: another table has the same location, or one that may need files cannot be read.
-            MetadataUnreadable: what such a table needs cannot be read.
+            MetadataUnreadable: references of such a table cannot be read.
             StorageError: catalog or state store failed.
         """
         near = near_tables(self._context, self._table, sorted({normalise(self._home), *map(normalise, self._owned)}))
@@ -125,18 +122,18 @@ class FileNeeds:
         return neighbours
 
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
-        """Look for newer metadata of the table that its catalog entry does not know; spare what it needs.
+        """Look for newer metadata of the table that its catalog entry does not know; spare the files it references.
 
-        ``listed``: metadata files that a listing of the location has found; else the metadata folders are listed.
+        ``listed``: metadata files from a listing of the location; without it the metadata folders are listed.
 
         Raises:
-            OperationRefused: another catalog, or a newer state of this one, has another head of the table, or whether
-                there is one cannot be told.
-            MetadataUnreadable: such metadata, or what it needs, cannot be read.
+            OperationRefused: another catalog, or a newer state of this one, has another head of the table; or the
+                folders cannot be listed, so that it might.
+            MetadataUnreadable: such metadata, or its references, cannot be read.
         """
         storage = self._context.storage(self._table)
         found = list_beside(storage, self._table, listed)
-        now = self._context.load()  # after the listing: what others commit meanwhile is known
+        now = self._context.load()  # after the listing, so that commits made meanwhile are no strays
         for stray in refuse_other_head(now, read_strays(storage, now, found)):
             self._newer.update(map(any_spelling, needed_by(storage, stray, self.references)))
 
@@ -156,15 +153,15 @@ class FileNeeds:
         )
 
     def leave_alone(self, path: str) -> bool:
-        """Whether a file lies in a folder that is left to another table altogether, as of the last ``ask_…``."""
+        """Whether the whole folder of the file is left to another table, as of the last ``ask_…`` call."""
         return self._left_alone.may_contain(path)
 
     def look_again(self) -> None:
-        """Read every catalog pointer, pin and staged load anew; called just before each batch.
+        """Read every catalog pointer, pin and staged load again; called just before each batch.
 
         Raises:
             OperationRefused: the table was replaced, its files must not be deleted any more, or a table that shares
-                files cannot be loaded any more.
+                files can no longer be loaded.
             MetadataUnreadable: new references cannot be read.
             StorageError: a catalog or the state store does not answer.
         """
@@ -203,11 +200,10 @@ class FileNeeds:
             )
 
     def _is_own_metadata(self, path: str) -> bool:
-        """Whether the file lies where the table keeps its metadata, and nothing else."""
         return self._metadata_alone is not None and is_under(path, self._metadata_alone)
 
     def _share(self, near: NearTables) -> None:
-        # A second entry of this table by which nobody can read it needs nothing: newer metadata lies beside its own.
+        # An unusable second entry of this table needs nothing: ``look_for_other_heads`` finds newer metadata.
         given_up = [(claims, reason) for claims, reason in near.given_up if not self._is_this_table(claims)]
         unreadable = [*near.unreadable, *given_up]
         for claims, reason in unreadable:
@@ -223,8 +219,8 @@ class FileNeeds:
         self._left_alone = PathSet((*held, *claimed))
 
     def _spare_entry_at(self, pointer: str) -> None:
-        """Spare what an entry needs that stands at a metadata file of this very table, which is ours to read: rules
-        that keep it apart must not cost a second entry its history (rule: follow-each-entry)."""
+        """Spare the references of a second entry of this table, even if the operator's rules keep that entry apart
+        (rule: follow-each-entry)."""
         storage = self._context.storage(self._table)
         found = read_listed_metadata(storage, pointer)
         if found is not None and found.uuid == self._table.metadata.uuid:
@@ -232,7 +228,6 @@ class FileNeeds:
             self._newer.update(map(any_spelling, needed))
 
     def _is_this_table(self, claims: TableClaims) -> bool:
-        """Whether an entry is this table under another name."""
         identity = identity_of(self._context.catalog, self._table)
         return bool(identity.uuid) and claims.copy == identity.copy
 
@@ -247,7 +242,7 @@ class FileNeeds:
             )
 
     def _way_to_forget(self, claims: TableClaims) -> str:
-        """What the refusal advises where the entry's catalog may be gone, so that nobody can drop it there any more."""
+        """The refusal's advice if the entry's catalog may be gone, so that the entry cannot be dropped there."""
         catalog = self._context.catalog
         if (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse):
             return ""

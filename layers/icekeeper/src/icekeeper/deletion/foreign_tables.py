@@ -1,5 +1,10 @@
-"""Finds the owner of an unreferenced metadata file (rule: unknown-metadata-stops-sweeps), and tables of other formats
-in a folder."""
+"""Finds the owners of unreferenced metadata files, and tables of other formats, under a table's location.
+
+If a metadata file belongs to another table, that table's data may be there too and look like orphans.  A metadata file
+that the store does not let us read might be such a file.  Both stop the deletion (rule: unknown-metadata-stops-sweeps),
+unless the operator waives it with ``orphan_protected_prefixes`` (rule: operators-waive-foreign-metadata).  A damaged
+file stops nothing: nobody can read a table by it.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +23,8 @@ from icekeeper.pass_context.stores import spelled_root
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
-# Finds out to which table an unreferenced metadata file under a table's location belongs
-# (rule: unknown-metadata-stops-sweeps).
-#
-# Where it is another table's, data of that table may lie there too and look like our orphans.  A file that the store
-# does not let us read might be such a one.  Both stop the deletion, unless the operator says otherwise with
-# ``orphan_protected_prefixes`` (rule: operators-waive-foreign-metadata).  One that is damaged stops nothing: nobody can
-# read a table by it.
-
 WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
-"""The setting that waives the refusal, and where, for people."""
+"""The setting that waives the refusal and where it counts, as messages say it."""
 
 _PARALLEL_READS = 16
 _BEGINNING_BYTES = 4096
@@ -35,14 +32,14 @@ _BEGINNING_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ForeignMetadata:
-    """A metadata file, and UUID and location of its table; ``error`` says why they cannot be read."""
+    """A metadata file with the UUID and the location of its table; ``error``: why they cannot be read."""
 
     path: str
     uuid: str | None
     location: str
     error: str | None = None
     is_damaged: bool = False
-    """It was read, and is none that anybody could load a table by."""
+    """The file was read and does not hold valid table metadata."""
 
 
 def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str]) -> list[ForeignMetadata]:
@@ -60,9 +57,9 @@ def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str
 
 
 def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None) -> ForeignMetadata | None:
-    """To which table a metadata file belongs; ``None`` when it is surely the expected table's, or gone by now.
+    """The table to which a metadata file belongs; ``None``: it is the expected table's, or gone by now.
 
-    Old tables have many, each with the whole history in it; mostly its first bytes hold the UUID already.
+    Only the first bytes are read if they hold the UUID: old tables have many metadata files, each with a long history.
     """
     try:
         if expected_uuid is not None and leading_uuid(_beginning(storage, path)) == expected_uuid:
@@ -74,14 +71,14 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
             if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
                 return None
         except StorageError:
-            pass  # the first failure tells more
+            pass  # the first failure says more
         return ForeignMetadata(path, None, "", str(error), isinstance(error, MetadataUnreadable))
 
 
 def former_tables(table: TableMetadata, found: Iterable[ForeignMetadata]) -> list[ForeignMetadata]:
-    """Those of the metadata files that are of another table at the very location of this one.
+    """Those of the metadata files that belong to a dropped table at exactly this table's location.
 
-    That table was dropped, and this one created at its place: PyIceberg's default location has no part of its own.
+    PyIceberg's default location has no unique part, so a table that is created again gets the location of the old one.
     """
     home = normalise(table.location)
     return [one for one in found if one.error is None and normalise(one.location) == home]
@@ -92,7 +89,7 @@ def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[Foreig
 
     Raises:
         OperationRefused: names the other table's UUID and location.
-        MetadataUnreadable: whose it is cannot be told.
+        MetadataUnreadable: a file cannot be read, so that its owner is unknown.
     """
     for other in found:
         if explained(other):
@@ -114,20 +111,18 @@ def _beginning(storage: Storage, path: str) -> bytes:
         return bytes(stream.read(_BEGINNING_BYTES))
 
 
-# Finds tables of other formats in a table's folders: Delta Lake, Hudi and Paimon, by the folder of their log.
-#
-# Which files they need is written in their logs, which are not read here; so all files in their folders may be needed.
-# Sources: Delta Lake's protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage
-# Format", ``.hoodie``), Paimon's specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``)
-# (rule: other-formats-keep-their-folder).
+# Tables of other formats (Delta Lake, Hudi, Paimon) are found by the folder of their log.  The logs are not read, so
+# any file in such a table's folder may be needed (rule: other-formats-keep-their-folder).  Sources: Delta's protocol
+# ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format", ``.hoodie``), Paimon's
+# specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``).
 
 _PARALLEL_LOOKS = 16
-# So many files of a folder are looked at for a marker; one answer of a store holds more.
+# Files listed per folder to find a log file; fewer than one page of a listing.
 _FILES_LOOKED_AT = 100
-# So many roots beside each other are no tables, but days or hashes of one: only the folder around them is looked at.
+# More sibling folders than this are partitions or hashes of one table: only their parent is checked.
 _MOST_SIBLINGS = 50
 _MARKER = re.compile(r"/(?:(?:_delta_log|\.hoodie)/|schema/schema-\d+\Z|snapshot/snapshot-\d+\Z)")
-# Where a file shows a marker: Paimon keeps every schema, but not every snapshot.
+# The folders to list: ``snapshot`` is left out because Paimon keeps every schema, but not every snapshot.
 _MARKED = ("_delta_log", ".hoodie", "schema")
 
 
@@ -138,7 +133,7 @@ def other_format_at(path: str) -> str | None:
 
 
 def find_other_formats(storage: Storage, locations: Sequence[str], paths: Iterable[str]) -> frozenset[str]:
-    """Look for tables of other formats in the folders of these data files, and in those above, up to the locations.
+    """The folders of other formats' tables among the folders of these data files and their parents in the locations.
 
     Raises:
         StorageError: the store does not answer.
@@ -159,7 +154,7 @@ def _few_roots(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:
-    """The folder, and every folder above it up to the location that contains it, included."""
+    """The folder, and its parents up to and including the location that contains it."""
     yield folder
     while any(is_under(folder, location) for location in locations):
         folder = folder.rpartition("/")[0]

@@ -1,4 +1,9 @@
-"""Which other tables may have files near a table, and which state of a table is the newest (pure)."""
+"""Which other tables may have files near a table, and which state of a table is the newest.  Nothing is read here.
+
+A table claims the folders that its metadata names, the folders of the files that its document names, and the folders
+where an earlier pass saw files that only its manifests name (imported files).  Every deletion checks these claims first
+(rule: ask-neighbours-before-deleting).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
 from icekeeper.storage.paths import authority, is_under, leads_out, may_be_under, normalise
 
-# Which other tables may have files under a table's location (pure).
-#
-# A table claims the folders that its metadata names, those of the files that its document names, and those where an
-# earlier pass over it has seen files that only its manifests name (imported ones).  Checked before any deletion
-# (rule: ask-neighbours-before-deleting).
-
 # Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
 
@@ -32,18 +31,18 @@ class TableFolders:
     folders: Mapping[str, str]
     """The table's own folders: normalised → as spelled."""
     files_in: frozenset[str]
-    """Folders of the files that the document names, and those where manifests were seen to name some."""
+    """Folders of the files that the document names, or that manifests named in an earlier pass."""
     is_kept_apart: bool = False
-    """Whether the operator's rules keep it away from the table that asks: then no folder is its own there."""
+    """The operator's rules keep it apart from the table that is cleaned; then it owns no folder there."""
 
     def overlap(self, location: str) -> bool:
-        """Whether the table could have files under a location: one of its folders contains it, or lies in it."""
+        """Whether one of the table's folders contains the location or is inside it."""
         place = normalise(location)
         if any(_is_in(place, folder) for folder in self.folders):
             return True
         if any(_is_in(folder, place) for folder in self.folders):
             return True
-        # A bucket stands for files in too many folders.
+        # ``files_in`` names a whole bucket if there are files in too many folders.
         return any(_is_in(folder, place) or _is_in(place, folder) for folder in self.files_in)
 
     def is_table_of(self, other: LoadedTable) -> bool:
@@ -57,32 +56,31 @@ class TableFolders:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The tables that concern one table's location."""
+    """``sharing``: tables whose references protect files in this table's location, too; ``left_alone``: folders of
+    other tables below the location, in which this table deletes nothing."""
 
     sharing: tuple[TableFolders, ...] = ()
-    """Tables whose references protect files there, too."""
     left_alone: tuple[str, ...] = ()
-    """Folders of other tables below the location; this table deletes nothing in them."""
 
     def explain(self, found: ForeignMetadata) -> bool:
-        """Whether a metadata file lies in the folder of a table that the catalog knows."""
+        """Whether a metadata file is in the folder of a table that the catalog knows."""
         return any(may_be_under(found.path, folder) for folder in self.left_alone)
 
 
 def has_its_own_bucket(location: str) -> bool:
-    """Whether S3 Tables made the location: then no other table can be there."""
+    """Whether S3 Tables created the location, so that no other table can be there."""
     return authority(location).endswith(_TABLE_BUCKET_SUFFIX)
 
 
 def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ()) -> TableFolders:
-    """Where a table has files by its document, and by the (normalised) folders where files of it were seen."""
+    """The folders that a table's document names, and the (normalised) ones where its files were seen."""
     metadata = table.metadata
     own = (metadata.location, metadata.data_location, metadata.metadata_directory)
     return TableFolders(
         catalog,
         table,
         {normalise(folder): folder for folder in own},
-        # Thousands of files lie in a few folders.
+        # Thousands of files share a few folders.
         frozenset((*map(normalise, {path.rpartition("/")[0] for path in _named_files(table)}), *seen_in)),
     )
 
@@ -130,42 +128,37 @@ def _named_files(table: LoadedTable) -> Iterator[str]:
         yield from snapshot.inline_manifests
 
 
-# Decides whether a catalog entry is at the newest state of its table, by metadata files it does not know
-# (rule: stale-entries-delete-nothing).
+# Is a catalog entry at the newest state of its table (rule: stale-entries-delete-nothing)?
 #
-# The same table may be registered in two catalogs (a migration), and a catalog's database may come back from a backup:
-# then an entry points at an older state, and what the newer state needs looks like orphans.  The evidence lies beside
-# the table's own metadata.  Metadata that follows directly on the entry's may be a swap that crashed, or another head:
-# what it needs is spared.  Metadata that follows on metadata which the table does not know was swapped in somewhere:
-# another head.
+# A table may be registered in two catalogs (a migration), or a catalog's database may be restored from a backup.  Then
+# the entry points at an older state, and files of the newer state look like orphans.  Metadata files next to the
+# table's own are the evidence.  A file made directly from the entry's metadata may be a crashed commit or another head:
+# its references are spared.  A file made from metadata that the table does not know proves another head.
 
 # "00012-<uuid>.metadata.json" of Iceberg-Java and PyIceberg, "v12.metadata.json" of Hadoop catalogs and SeaweedFS.
 _NUMBER = re.compile(r"v?(\d+)[-.]")
-# Between the clock of whoever made a commit and that of the store which stamped its metadata file.
+# The clock of a committer and the clock of the store may differ by this much.
 _CLOCKS_DIFFER_MS = 15 * 60 * 1000
-# Iceberg-Java's TableMetadata allows that a state is so much older than the one before it, by its writer's clock.
+# Iceberg-Java's TableMetadata accepts a state that is up to this much older than the one before it.
 _STATES_MAY_OVERLAP_MS = 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StrayMetadata:
-    """A metadata file of the table that is neither the catalog entry's current one, nor in its metadata log."""
+    """A metadata file of the table that is neither its catalog entry's current one nor in the metadata log."""
 
     path: str
     metadata: TableMetadata
 
     @property
     def base(self) -> str | None:
-        """The normalised path of the metadata file that it was made from; ``None`` where its metadata log is empty."""
+        """The normalised path of the metadata file that it was made from; ``None`` if its metadata log is empty."""
         log = self.metadata.metadata_log
         return normalise(str(log[-1]["metadata-file"])) if log else None
 
 
 def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
-    """Whether a metadata file is surely older than every entry of the table's metadata log.
-
-    Long histories leave very many of these; they are not read.
-    """
+    """Whether a metadata file is certainly older than the whole metadata log.  Such files are many and are not read."""
     log = table.metadata.metadata_log
     oldest = min((int(entry["timestamp-ms"]) for entry in log), default=table.metadata.last_updated_ms)
     numbers = [_number(str(entry["metadata-file"])) for entry in log] + [_number(table.metadata_location)]
@@ -176,27 +169,27 @@ def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
 
 
 def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:
-    """The metadata files that may be a newer head, whose references are to be spared: those one step beyond the entry.
+    """The metadata files one step beyond the entry: each may be a newer head, so its references must be spared.
 
     Raises:
-        OperationRefused: a metadata file follows on another one that the table does not know either.
+        OperationRefused: a metadata file was made from another one that the table does not know either.
     """
     metadata = table.metadata
     known = {normalise(str(entry["metadata-file"])): int(entry["timestamp-ms"]) for entry in metadata.metadata_log}
     known[normalise(table.metadata_location)] = metadata.last_updated_ms
     made_ms = _made_ms(known)
     spared = []
-    for stray in sorted(strays, key=lambda one: one.metadata.last_updated_ms, reverse=True):  # the newest is told
+    for stray in sorted(strays, key=lambda one: one.metadata.last_updated_ms, reverse=True):  # report the newest
         number, base_number = _number(stray.path), None if stray.base is None else _number(stray.base)
-        # Some catalogs leave entries out of the log: a number that is missing there is one of the table's own past.
+        # Some catalogs leave entries out of the log: a number that is missing there is from the table's own past.
         is_own_past = number is not None and number not in made_ms and _was_followed(stray, number, made_ms)
-        # So is what lost a swap so long ago that the log does not reach back to it.
+        # So is a file that lost a swap before the log begins.
         reaches_back = base_number is None or base_number >= min(made_ms, default=0)
         lost_long_ago = not reaches_back and _was_followed(stray, base_number, made_ms)
         if is_own_past or lost_long_ago or normalise(stray.path) in known:
             continue
         is_unknown = stray.base is not None and stray.base not in known
-        # What shows no more than the table knows may be all that another head has: then the numbers must tell.
+        # A file without new snapshots may still be another head: then only its number shows it.
         if _is_ancestor(metadata, stray.metadata) and (not is_unknown or base_number is None):
             continue
         if is_unknown:
@@ -206,14 +199,14 @@ def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Se
                 "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
                 "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
             )
-        # One that follows on an older state lost against the commits that the table has made since.
+        # A file made from an older state lost against a later commit.
         if stray.base is None or stray.base == normalise(table.metadata_location):
             spared.append(stray)
     return spared
 
 
 def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
-    """Number of a metadata file → when it was made (epoch milliseconds); the last time where numbers began anew."""
+    """Number of a metadata file → its time (epoch milliseconds), the latest if a number occurs twice."""
     made_ms: dict[int, int] = {}
     for path, time_ms in known.items():
         number = _number(path)
@@ -223,9 +216,9 @@ def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
 
 
 def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int, int]) -> bool:
-    """Whether a metadata file was made before the table went beyond a number.
+    """Whether a metadata file was made before the table reached a higher number.
 
-    One that was made later, although its number is smaller, is of a head that went its own way and has moved since.
+    A file with a smaller number that was made later belongs to another head.
     """
     if number is None:
         return False
@@ -236,7 +229,7 @@ def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int
 
 
 def _is_ancestor(now: TableMetadata, then: TableMetadata) -> bool:
-    """Whether everything that the older metadata refers to is in the newer one, too."""
+    """Whether the newer metadata has all snapshots of the older one."""
     return then.snapshots.keys() <= now.snapshots.keys() and then.last_updated_ms <= now.last_updated_ms
 
 
@@ -245,13 +238,10 @@ def _number(path: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-# The locations whose files a table may delete (rule: delete-below-own-locations) (pure).
-
-
 def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
-    """Where this table's files live; nothing outside is ever deleted.  Nested locations are listed once.
+    """The locations below which this table may delete files (rule: delete-below-own-locations); nested ones once.
 
-    A folder below one of them that is a symbolic link to somewhere else is not owned: who else uses it is not known.
+    A symbolic link that leads out of a location is not owned: others may use its target.
     """
     locations: list[str] = []
     for location in sorted(set(metadata.locations), key=len):
@@ -260,15 +250,14 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
     return tuple(locations)
 
 
-# Prefix mismatch: a listed path and a referenced one that differ only in scheme, bucket or host.
+# Prefix mismatch: a listed path and a referenced one differ only in scheme, bucket or host after normalisation.
 #
-# The table may be a copy, or its bucket renamed.  Which of both is not guessed: what still differs after normalisation
-# is refused (rule: refuse-same-path-elsewhere), as by ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's
-# ``DeleteOrphanFiles``.
+# The table may be a copy, or its bucket was renamed.  Neither is guessed: the deletion is refused
+# (rule: refuse-same-path-elsewhere), as with ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.
 
 
 def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:
-    """The refusal to delete a file, because its path is referenced under another scheme, bucket or host."""
+    """The refusal to delete a file whose path is referenced under another scheme, bucket or host."""
     return OperationRefused(
         f"{path} is referenced as {referenced}: the same path under {authority(referenced)} instead of "
         f"{authority(path)}; nothing was deleted"

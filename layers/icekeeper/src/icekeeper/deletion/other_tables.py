@@ -1,4 +1,12 @@
-"""Reads other tables that may need a file, of every served catalog, each within a time limit."""
+"""Finds and reads the tables of all served catalogs that may need files of the table that is cleaned.
+
+Any table may have adopted files of another one (``add_files``), and only its manifests show it.  So before the first
+deletion, each run looks once at every table of every served catalog (rule: look-at-every-served-table): it loads the
+tables whose head is new, reads their new manifests and records the folders that they name (their *claims*).  Then only
+tables whose claims touch the cleaned table are loaded, and their references read.  An entry that cannot be read is
+known by its last look.  An entry that nobody has ever read stops the deletions in its bucket until a person excludes it
+(rule: never-seen-tables-stop-their-bucket).
+"""
 
 from __future__ import annotations
 
@@ -48,23 +56,21 @@ from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import is_under, may_be_under, normalise
 
-# How long a pass may read another table: one that is never done with holds up nobody else's maintenance
-# (rule: cut-off-endless-tables).
-#
-# A look that takes too long is an error like any other: what that table may need stays.  It is remembered, and such a
-# table is not looked at again for a while.
-
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Beside so many tables that hang, each of the others has a short time: a function ends after 15 minutes.
+# After so many tables that hang, each further table gets a short time: a function ends after 15 minutes.
 _MOST_GIVEN_UP = 16
 _SHORT_S = 5.0
 
 
 class LimitedLooks:
-    """The looks of a pass at the tables of one catalog, each for at most ``detection_timeout_s``."""
+    """Reads the tables of one catalog, each for at most ``detection_timeout_s`` (rule: cut-off-endless-tables).
+
+    A look that takes too long is an error like any other, so files that the table may need are kept.  It is recorded,
+    and the table is not read again for a while.
+    """
 
     def __init__(self, context: OperationContext, catalog: Catalog) -> None:
         """Raises StorageError if the state cannot be read."""
@@ -77,10 +83,10 @@ class LimitedLooks:
         self._waiting = waiting_cuts(cuts, CutWork.LOOK, context.clock())
 
     def look(self, name: TableName, work: Callable[[], Result]) -> Result:
-        """The result of work that reads a table, or what it raises.
+        """The result of ``work``, which reads a table, or its error.
 
         Raises:
-            StorageError: it took too long, now or a short while ago.
+            StorageError: it takes too long, or did recently.
         """
         if (cut := self._waiting.get(name.key)) is not None:
             raise StorageError(f"{name} is not read: {cut.sentence}")
@@ -107,10 +113,10 @@ class LimitedLooks:
 def follow_for_a_while(
     context: OperationContext, catalog: Catalog, name: TableName, work: Callable[[], Result]
 ) -> Result:
-    """The result of work that reads all references of another table, which may take half of the pass' own time.
+    """The result of ``work``, which reads all references of another table.
 
     Raises:
-        StorageError: it took longer.
+        StorageError: it took longer than half of the pass's own time.
     """
     limit_s = context.policy.job_timeout_s / 2
     why = f"reading what {name} references did not end within half of job_timeout_s {context.policy.job_timeout_s}"
@@ -122,7 +128,7 @@ def follow_for_a_while(
 
 
 def _shown(work: Callable[[], Result], entry: Entry, limit_s: float, why: str) -> Callable[[], Result]:
-    """The work, which shows its table for as long as its thread is at it, also once nobody waits for it."""
+    """The work, listed by ``at_work`` as long as its thread runs, even after the time limit."""
 
     def shown() -> Result:
         with at_work(CutWork.LOOK, entry, limit_s=limit_s + LATEST_LOOK_S, why=why):
@@ -131,35 +137,25 @@ def _shown(work: Callable[[], Result], entry: Entry, limit_s: float, why: str) -
     return shown
 
 
-# Looks at every table of every served catalog, once a run, before the first file of another table goes
-# (rule: look-at-every-served-table).
-#
-# Any table may have taken in files of any other one (``add_files``), and only its manifests tell.  The passes of a run
-# share one look.  It loads the tables that detection has not seen at the head that was looked into last, and reads the
-# manifests that came since; what it sees is recorded (``claims``).  An entry that cannot be read is known by its last
-# look; one that nobody has ever looked into stops the deletions in its bucket, until a person excludes it
-# (rule: never-seen-tables-stop-their-bucket).
-
 UNKNOWN_WAREHOUSE = "?"
-"""Stands for the warehouse of a catalog that was never opened; it counts for the run alone that could not open it."""
+"""The warehouse of a catalog that was never opened.  Such a look counts only in the run that could not open it."""
 # An item of DynamoDB holds 400 KB.
 _MOST_BYTES = 300_000
 _PARALLEL_LOOKS = 16
 _TABLE_BUCKET = "arn:"
-# Other characters would mean something in a rule, or to a shell.
+# Other characters have a meaning in a rule or in a shell.
 _IN_A_RULE = re.compile(r"[\w-]+(?:\.[\w-]+)+")
-# A run that is begun anew after days (a redriven execution), or that lasts so long, looks again.
+# A run that is restarted after this time (a redriven execution), or that lasts longer, looks again.
 _HOLDS_MS = 6 * HOUR_MS
 
 
 def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[CatalogLook]:
     """Look at every table of the catalogs that share the state, unless this run has done so.
 
-    Nobody looks for others at a table all of whose folders lie in a bucket of its own, nor at such a table for files of
-    others (platform: s3tables-own-bucket).
+    Tables in buckets of their own are left out: they cannot share files (platform: s3tables-own-bucket).
 
     Raises:
-        OperationRefused: what a table needs that may need files of ``own`` is not known.
+        OperationRefused: a table that may need files of ``own`` cannot be read.
         StorageError: the state store failed.
     """
     if all(map(has_its_own_bucket, owned_locations(own.metadata))):
@@ -177,10 +173,9 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
 
 
 def fitting(look: CatalogLook) -> CatalogLook | None:
-    """The look, small enough to be recorded in any state; ``None``: it cannot be.
+    """The look, made small enough for any state store; ``None``: it stays too large.
 
-    Of very many tables that cannot be read, one of each namespace stands for all of it
-    (rule: hostile-names-stop-nobody).
+    If very many tables cannot be read, one of each namespace represents all of them (rule: hostile-names-stop-nobody).
     """
     if _is_small(look):
         return look
@@ -196,7 +191,7 @@ def _is_small(look: CatalogLook) -> bool:
 def _folded(unseen: Iterable[UnseenEntry]) -> Iterator[UnseenEntry]:
     groups: defaultdict[tuple[tuple[str, ...], bool, str], list[UnseenEntry]] = defaultdict(list)
     for one in unseen:
-        if not one.is_known:  # passes find that out themselves
+        if not one.is_known:  # passes find known ones by their claims
             groups[one.table.namespace, one.is_gone, one.location and store_of(one.location)].append(one)
     for first, *others in groups.values():
         if not others:
@@ -212,12 +207,12 @@ def _folded(unseen: Iterable[UnseenEntry]) -> Iterator[UnseenEntry]:
 
 
 def is_lost(error: MaintenanceError) -> bool:
-    """Whether a table could not be loaded because the metadata file that its entry names is gone."""
+    """Whether a load failed because the metadata file that the entry names is gone."""
     return isinstance(error, StorageError) and error.pointer is not None and is_gone(error)
 
 
 def lost_entries(looks: Iterable[CatalogLook]) -> Iterator[tuple[TableClaims, str]]:
-    """Entries that nobody has looked into, and whose metadata file is gone: where they lie, and the reason."""
+    """Entries that were never read and whose metadata file is gone, as claims on their location; and the reason."""
     for look in looks:
         for one in look.unseen:
             if one.is_gone and one.location and not one.is_known:
@@ -228,13 +223,13 @@ def lost_entries(looks: Iterable[CatalogLook]) -> Iterator[tuple[TableClaims, st
 
 
 def _is_near_nobody(context: OperationContext, look: CatalogLook) -> bool:
-    """Whether the tables of a catalog have a bucket of their own each, so that nobody looks at them for files."""
+    """Whether each table of the catalog has a bucket of its own, so that none can share files."""
     found = context.state.claims.of_catalog(*look.key) if look.warehouse.startswith(_TABLE_BUCKET) else ()
     return any(has_its_own_bucket(one.location) for one in found)
 
 
 def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLook:
-    """The look that this run has taken at a catalog; what it left for later, or all, is looked at now."""
+    """This run's look at a catalog: the recorded one, completed where it has tables without a result, or a new one."""
     now_ms = context.clock()
     is_begun = before.run == run and abs(now_ms - before.looked_ms) <= _HOLDS_MS
     if is_begun and all(one.reason for one in before.unseen):
@@ -243,7 +238,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
         catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _reopened(context, before)
-        if catalog is None:  # not served any more: what is recorded of its tables is spared
+        if catalog is None:  # no longer served: the recorded claims of its tables are spared
             return CatalogLook(catalog=before.catalog, warehouse=before.warehouse)
         if is_begun:
             unseen += [one for one in before.unseen if one.reason]
@@ -274,7 +269,7 @@ def _reopened(context: OperationContext, look: CatalogLook) -> Catalog | None:
 
 
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:
-    """Look into those of the tables that moved since anybody did; the entries of which that failed.
+    """Read those of the tables that have a new head; return the entries that cannot be read.
 
     Raises:
         StorageError: the state store failed.
@@ -306,15 +301,15 @@ def _look_at_table(
         return None
     except PolicyError:
         return None  # dropped meanwhile, or no table
-    except Exception as error:  # documents are read as they are; one that breaks the specification stops no other
+    except Exception as error:  # a document that breaks the specification must not stop the other tables
         log.warning("%s: %s cannot be looked at: %s", context.table, name, error)
         return unseen_entry(name, recorded, error, location)
 
 
 def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exception, location: str = "") -> UnseenEntry:
-    """What a look notes of a table that cannot be read, and of which this is ``recorded``.
+    """The result of a look at a table that cannot be read.
 
-    ``location``: its normalised location, where that was read.
+    ``recorded``: its claims; ``location``: its normalised location, if that was read.
     """
     if isinstance(error, MaintenanceError):
         pointer = error.pointer if isinstance(error, StorageError) else None
@@ -331,14 +326,14 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
         failed = UnseenEntry(table=table, reason=reason, location=location)
     if recorded is None:
         return failed
-    if recorded.is_excluded:  # it stops nothing; what lies under its location stays
+    if recorded.is_excluded:  # it stops nothing; files under its location are kept
         return replace(failed, is_gone=True)
-    # What its last look recorded is spared where the table is asked for (``near_tables``).
+    # ``near_tables`` spares the claims of its last look.
     return replace(failed, is_known=recorded.is_looked_into)
 
 
 def _location_of(pointer: str | None) -> str:
-    """The normalised location of a table of which only the path of its metadata file is known."""
+    """A table's normalised location, derived from the path of its metadata file."""
     folder = "" if pointer is None else normalise(pointer).rpartition("/")[0]
     return folder.removesuffix("/metadata")
 
@@ -349,18 +344,17 @@ def why_deletions_wait(
     own: LoadedTable,
     looks: Iterable[CatalogLook],
 ) -> str | None:
-    """Why no file of a table is deleted: an entry in its bucket was never looked into, and is not gone
+    """Why no file of a table is deleted: an entry in its bucket was never read, and is not gone
     (rule: never-seen-tables-stop-their-bucket).
 
-    ``None`` if there is none, but for entries that rules of the operator keep away
-    (rule: separated-tables-stop-nothing).
+    ``None``: no such entry, or the operator's rules keep all of them apart (rule: separated-tables-stop-nothing).
 
     Raises:
         StorageError: the state store failed.
     """
     folders = [normalise(location) for location in owned_locations(own.metadata)]
     for look in looks:
-        everywhere = cache(partial(_places, state, look, own))  # it reads what is recorded of all of its tables
+        everywhere = cache(partial(_places, state, look, own))  # reads the claims of all its tables
         if look.may_hide(own.is_kept_apart_from) and _may_touch(everywhere(), folders):
             return (
                 f"whether a table of catalog {look.catalog} needs files of {own.name} is not known, because "
@@ -391,9 +385,9 @@ def why_deletions_wait(
 
 
 def rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: TableName) -> str:
-    """What a refusal says where rules could keep both tables apart: those of one namespace no rule can.
+    """A refusal's advice which rules keep both tables apart; empty if they have one namespace, so that no rule can.
 
-    Where the other one may have files, a person says: it names whatever location it likes.
+    The other table's folder is left open: its own metadata could name any location.
     """
     names = (f"{catalog}.{'.'.join(own.name.namespace)}", f"{other_catalog}.{'.'.join(other.namespace)}")
     if names[0] == names[1] or not all(map(_IN_A_RULE.fullmatch, names)):
@@ -406,14 +400,13 @@ def rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: Ta
 
 
 def _may_touch(places: Iterable[str], folders: Iterable[str]) -> bool:
-    """Whether one of the folders lies in one of the places; no place is known: then it may."""
+    """Whether one of the folders touches one of the places, or no place is known."""
     places = list(places)
     return not places or any(touches(place, folder) for place in places for folder in folders)
 
 
 def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
-    """The buckets in which the tables of a catalog lie, as far as they are known; those that rules keep away count
-    where no other is known."""
+    """The known buckets of a catalog's tables; tables that rules keep apart count only if no other is known."""
     known = [one for one in state.claims.of_catalog(*look.key) if one.location]
     near = {one.location for one in known if not own.is_kept_apart_from(look.catalog, one.table)}
     found = near or {one.location for one in known}
@@ -423,7 +416,7 @@ def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
 
 
 def _bucket(folder: str, warehouse: str) -> str:
-    """The bucket of a normalised folder; on this machine its catalog's warehouse stands for one."""
+    """The bucket of a normalised folder; for local files the catalog's warehouse."""
     store = store_of(folder)
     if store != "/":
         return store
@@ -431,22 +424,17 @@ def _bucket(folder: str, warehouse: str) -> str:
     return place if touches(place, folder) and len(place) <= len(folder) else store
 
 
-# Loads the tables that may have files in some folders, of its own catalog and of every other one that is served here.
-#
-# The state knows in which folders each table has files: every one was looked at in this run (``served_tables``).  So
-# only tables whose folders touch are loaded, and what they reference by now is read.
-
 _PARALLEL_LOADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogTables:
-    """The tables of a catalog: where each may have files, and those that cannot be loaded, with the reason."""
+    """Loaded tables of a catalog with their folders, and those that cannot be loaded, with the reason."""
 
     tables: tuple[TableFolders, ...]
     unreadable: tuple[tuple[TableName, str], ...]
     is_gone: bool = False
-    """Whether the metadata files of all that cannot be loaded are gone."""
+    """The metadata file of every unreadable table is gone."""
 
     @property
     def loaded(self) -> Sequence[LoadedTable]:
@@ -460,19 +448,17 @@ class NearTables:
     tables: tuple[TableFolders, ...] = ()
     unreadable: tuple[tuple[TableClaims, str], ...] = ()
     given_up: tuple[tuple[TableClaims, str], ...] = ()
-    """As ``unreadable``, but nobody can read the table by the entry: its metadata file is gone, or its catalog is not
-    served any more."""
+    """Unreadable for good: the metadata file is gone, or the catalog is no longer served."""
     kept_apart: tuple[tuple[TableClaims, str], ...] = ()
-    """As ``unreadable`` or ``given_up``, of tables that the operator's rules keep away
-    (rule: separated-tables-stop-nothing)."""
+    """Unreadable or given up, but kept apart by the operator's rules (rule: separated-tables-stop-nothing)."""
     pointers: tuple[str, ...] = ()
-    """Metadata files in the folders of the table that asks at which entries of such tables stand."""
+    """Metadata files in the cleaned table's folders to which entries of kept apart tables point."""
 
 
 def load_all(
     catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
 ) -> CatalogTables:
-    """Load many tables in parallel, and record where they have files; one dropped meanwhile is left out.
+    """Load tables in parallel, and record the folders of new ones; a table that was dropped meanwhile is left out.
 
     Raises:
         StorageError: the names cannot be listed, or the state store failed.
@@ -513,10 +499,10 @@ def load_all(
 
 
 def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
-    """Every other table, of any catalog served here, that may have files in the (normalised) folders.
+    """Every other table of all served catalogs that may have files in the (normalised) folders.
 
     Raises:
-        OperationRefused: there is a table of which it is not known whether it has.
+        OperationRefused: for some table this is unknown.
         StorageError: the state store failed.
     """
     looks = know_every_table(context, own)
@@ -530,7 +516,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
     failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
     catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
-    # What waits is read once for each catalog, and tables of one that hang shorten each other's time.
+    # One object for each catalog, so that tables that hang shorten the time of the others there.
     ways = {
         key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
         for key, catalog in catalogs.items()
@@ -541,7 +527,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
             lambda entry: _near_one(context, own, ways[entry[:2]], claimed[entry], folders, failed.get(entry)),
             entries,
         )
-    # A table that was renamed is found twice.
+    # A renamed table is found twice.
     found = _joined(near)
     others = {entry_of(table.catalog, table.table): table for table in found.tables}
     homes = owned_locations(own.metadata)
@@ -563,9 +549,9 @@ def _near_one(
     folders: Sequence[str],
     failed: UnseenEntry | None,
 ) -> NearTables:
-    """What one entry leads to; ``way`` leads to its catalog: the looks there, else as :func:`_opened` says.
+    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`_opened` without one.
 
-    ``failed``: how the look of the run failed; what cannot be read takes long, and is not read again for each pass.
+    ``failed``: the failed look of this run, which is not repeated for each pass, because it may take long.
     """
     is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
 
@@ -595,15 +581,15 @@ def _near_one(
         if unread is not None:
             near.append(lost(str(unread), table.table.name))
         if any(map(table.overlap, folders)):
-            apart = is_kept_apart(table.table.name)  # what it names stays, but no folder is its own here
+            apart = is_kept_apart(table.table.name)  # files that it names are kept, but it owns no folder here
             near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
     return _joined(near)
 
 
 def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
-    """Whether an entry that nobody has ever looked into is spared under its location, of which only its pointer tells.
+    """Whether the location of a lost entry that was never read is spared.
 
-    Not where the operator's rules keep it away, nor one around ``own`` that a person has excluded.
+    Not if the operator's rules keep it apart, or if it contains ``own`` and a person has excluded the entry.
     """
     if own.is_kept_apart_from(lost.catalog, lost.table):
         return False
@@ -625,7 +611,7 @@ def _joined(near: Sequence[NearTables]) -> NearTables:
 def _looked_into(
     context: OperationContext, one: TableFolders, recorded: TableClaims
 ) -> tuple[TableFolders, MaintenanceError | None]:
-    """A table with every folder in which it has files now; with an error where its manifests cannot be read."""
+    """A table with all folders in which it has files now; and the error if its manifests cannot be read."""
     if one.table.name == recorded.table and is_seen(recorded, one.table):
         return one, None
     try:
@@ -635,7 +621,7 @@ def _looked_into(
 
 
 def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
-    """The catalog of an entry; ``None``: it is not served any more; else why it cannot be opened."""
+    """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
     if (claims.catalog, claims.warehouse) == (context.catalog.name, context.catalog.warehouse):
         return context.catalog
     try:
@@ -647,7 +633,7 @@ def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | N
 def _loaded_by_claims(
     context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
 ) -> CatalogTables:
-    """The table that was seen under a name, also under the one that it has by now; the claims of one that is gone go.
+    """The table that was seen under a name, or under its new name; the claims of a dropped table are removed.
 
     Raises:
         StorageError: the catalog cannot be listed, or the state store failed.
@@ -660,7 +646,7 @@ def _loaded_by_claims(
     renamed = load_all(catalog, unknown, context.state, recorded)
     if not renamed.unreadable and not found.tables:
         context.state.claims.forget(claims.entry)
-    # One that cannot be loaded may be the one that is looked for.
+    # A table that cannot be loaded may be the renamed one.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
     near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
     return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone)

@@ -1,9 +1,8 @@
-"""A set of millions of referenced paths in eight bytes each.
+"""A set of millions of referenced paths in eight bytes each (1 M paths: 8 MB; as a set of text about 200 MB).
 
-Only hashes of normalised paths are kept.  Two paths with one hash can only make an orphan look referenced, so that it
-stays; a referenced path is always found.  1 M paths are 8 MB here, some 200 MB as a set of text.
+Only hashes of normalised paths are kept.  A collision can only make an orphan look referenced, so that it is kept.
 
-Files that a listing must hold are *expected*: what no listed object answers to is missing
+Paths in listed folders are *expected*: if no listed object matches, the file is missing
 (rule: keep-possible-last-copies).  That takes one more byte per path.
 """
 
@@ -21,23 +20,23 @@ from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, any_spelling, authority, merged_spellings
 
-# Sorted and freed of repetitions each time so many came in: a path that many manifests hold counts once.
+# After this many new hashes the set is sorted and deduplicated: many manifests may name the same path.
 _UNSORTED = 1_000_000
 _AT_ONCE = 10_000
 
 
 def path_hash(key: str) -> int:
-    """64 bits, the same in every process and on every machine."""
+    """A 64-bit hash that is the same in every process and on every machine."""
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 class Hashes:
-    """Sorted 64-bit numbers; what was added last waits unsorted."""
+    """A set of 64-bit numbers in a sorted array; the newest are still unsorted."""
 
     def __init__(self) -> None:
         self._sorted, self._new = array("q"), array("q")
         self._found: bytearray | None = None
-        """One byte per sorted number: whether it was asked for; made by the first :meth:`find`."""
+        """One byte per sorted number: whether it was looked up; created by the first :meth:`find`."""
 
     def add(self, values: Iterable[int]) -> None:
         self._new.extend(values)
@@ -51,11 +50,11 @@ class Hashes:
         return place < len(self._sorted) and self._sorted[place] == value
 
     def missing(self, values: array[int]) -> list[int]:
-        """Where in ``values`` the numbers stand that are not among these."""
+        """The positions in ``values`` of the numbers that are not in this set."""
         return self._search(values)[0]
 
     def find(self, values: array[int]) -> list[int]:
-        """As :meth:`missing`; remembers which of these numbers were asked for.  Nothing is added afterwards."""
+        """As :meth:`missing`; marks the numbers that were looked up.  Nothing may be added afterwards."""
         missing, places = self._search(values)
         if self._found is None:
             self._found = bytearray(len(self._sorted))
@@ -64,7 +63,7 @@ class Hashes:
         return missing
 
     def never_found(self) -> Iterable[int]:
-        """The numbers for which :meth:`find` was never asked."""
+        """The numbers that :meth:`find` never looked up."""
         if self._new:
             self._sort()
         if self._found is None:
@@ -72,7 +71,7 @@ class Hashes:
         return (value for value, is_found in zip(self._sorted, self._found, strict=True) if not is_found)
 
     def _search(self, values: array[int]) -> tuple[list[int], pa.Array]:
-        """Where in ``values`` the numbers stand that are not among these, and where here those stand that are."""
+        """The positions in ``values`` of the unknown numbers, and the positions in this set of the known ones."""
         if self._new:
             self._sort()
         if not self._sorted:
@@ -88,7 +87,7 @@ class Hashes:
         return len(self._sorted)
 
     def _sort(self) -> None:
-        assert self._found is None, "marks belong to the places that the numbers had"
+        assert self._found is None, "sorting would move the numbers away from their marks"
         self._sorted.extend(self._new)
         self._new = array("q")
         values = _arrow(self._sorted).unique()
@@ -111,19 +110,19 @@ class UnlistedPaths:
         return len(self._hashes)
 
     def place(self, path: str) -> int | None:
-        """The number of the path among these, from 0; ``None``: it is none of them."""
+        """The index of the path in this set, from 0; ``None``: it is not in it."""
         value = self._hash(any_spelling(path))
         place = bisect_left(self._hashes, value)
         return place if place < len(self._hashes) and self._hashes[place] == value else None
 
     @classmethod
     def joined(cls, parts: Iterable[UnlistedPaths]) -> UnlistedPaths:
-        """What several parts of a comparison lack; each made its hashes with :func:`path_hash`."""
+        """The union of several parts, whose hashes were made with :func:`path_hash`."""
         return cls((value for part in parts for value in part._hashes), path_hash)
 
 
 class ReferencedPaths:
-    """The paths that a table references; ``home`` is the location whose files are asked about."""
+    """The paths that a table references; ``home``: the location whose files are looked up."""
 
     def __init__(
         self,
@@ -132,9 +131,9 @@ class ReferencedPaths:
         hash_of: Callable[[str], int] = hash,
         listed_too: Iterable[str] = (),
     ) -> None:
-        """``hash_of``: 64 bits with a sign; :func:`path_hash` where hashes come from other processes.
+        """``hash_of``: a signed 64-bit hash; :func:`path_hash` if hashes come from other processes.
 
-        ``listed_too``: other folders of which the listing holds all files.
+        ``listed_too``: further folders that the listing covers completely.
         """
         own = authority(home)
         self._own = "/" if own == "file://" else f"{own}/"
@@ -148,7 +147,7 @@ class ReferencedPaths:
         self._take(paths, self._add)
 
     def expect(self, paths: Iterable[str]) -> None:
-        """Add paths of which those in listed folders are in the listing, unless they are missing."""
+        """Add paths; those in listed folders are expected in the listing."""
         self._take(paths, self._expect)
 
     def _take(self, paths: Iterable[str], add: Callable[[Sequence[str]], None]) -> None:
@@ -159,7 +158,7 @@ class ReferencedPaths:
                 if len(some) >= _AT_ONCE:
                     add(merged_spellings(some))
                     some = []
-        finally:  # what is known when reading fails
+        finally:  # keep the paths that were read before an error
             add(merged_spellings(some))
 
     def _expect(self, normals: Sequence[str]) -> None:
@@ -172,9 +171,9 @@ class ReferencedPaths:
         self._elsewhere.add(self._hash(behind_authority(normal)) for normal in elsewhere)
 
     def hashes(self, path: str) -> tuple[int, int | None]:
-        """The hash of the normalised path, and that of its part behind scheme and bucket.
+        """The hash of the normalised path, and the hash without scheme and bucket.
 
-        The second is ``None`` for a path in home's own bucket, which cannot be a prefix mismatch.
+        The second is ``None`` in home's own bucket, where a path cannot be a prefix mismatch.
         """
         normal = any_spelling(path)
         return self._hash(normal), None if normal.startswith(self._own) else self._hash(behind_authority(normal))
@@ -186,7 +185,7 @@ class ReferencedPaths:
         self._elsewhere.add(elsewhere for _, elsewhere in pairs if elsewhere is not None)
 
     def expected_hash(self, path: str) -> int | None:
-        """The hash of a path that :meth:`expect` would look for in the listing; ``None``: it is elsewhere."""
+        """The hash of a path that :meth:`expect` would expect; ``None``: it is outside the listed folders."""
         normal = any_spelling(path)
         return self._hash(normal) if normal.startswith(self._listed) else None
 
@@ -195,11 +194,11 @@ class ReferencedPaths:
         self._expected.add(hashes)
 
     def unlisted(self) -> UnlistedPaths:
-        """The expected paths that :meth:`unreferenced` was never asked about."""
+        """The expected paths that :meth:`unreferenced` did not see in the listing."""
         return UnlistedPaths(self._expected.never_found(), self._hash)
 
     def unreferenced(self, listed: Sequence[ListedObject], names: FolderNames) -> list[ListedObject]:
-        """The listed objects that are not referenced; ``names``: of the whole listing."""
+        """The listed objects that are not referenced; ``names`` is shared by the whole listing."""
         normals = merged_spellings([names.normal(found.path) for found in listed])
         hashes = array("q", map(self._hash, normals))
         left = self._expected.find(hashes)
@@ -216,5 +215,5 @@ class ReferencedPaths:
         return len(self._expected) + len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
-        """Whether, most probably, the same path is referenced under another scheme, bucket or host."""
+        """Whether (but for a hash collision) the path is referenced under another scheme, bucket or host."""
         return len(self._elsewhere) > 0 and self._hash(behind_authority(any_spelling(path))) in self._elsewhere

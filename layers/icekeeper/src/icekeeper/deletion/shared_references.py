@@ -1,4 +1,8 @@
-"""The files of a shared location that other tables, pins, staged loads or hidden commits need."""
+"""The files that must be kept although the newest state of the table does not reference them.
+
+Pins and staged loads hold files, newer metadata that the catalog entry does not know references files, and so do other
+tables that share a location (rule: one-object-decides-deletions).
+"""
 
 from __future__ import annotations
 
@@ -35,15 +39,11 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, is_under, may_be_under, normalise, planned_file
 from icekeeper.storage.storage import Storage
 
-# Files that must stay although the table's newest state does not reference them: pinned and staged ones
-# (rule: one-object-decides-deletions).
-#
-# Whoever adds a pin checks afterwards that its snapshot is still there.  An expiry that read the pins before, and
-# commits after that check, still finds the pin here, before it deletes a file.
+log = logging.getLogger(__name__)
 
 
 def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) -> Sequence[str]:
-    """The paths that loads of other tables have staged, and their pinned metadata files; they may lie in our location.
+    """The staged paths and pinned metadata files of other tables, which may be in this table's location.
 
     Raises:
         StorageError: the state store cannot be read.
@@ -56,7 +56,11 @@ def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) ->
 
 
 class HeldFiles:
-    """What pins and staged loads hold, as of the last :meth:`look`."""
+    """The files that pins and staged loads hold, as of the last :meth:`look`.
+
+    A pin may be added after an expiry has read the pins, and before it commits.  The expiry finds it here before it
+    deletes a file.
+    """
 
     def __init__(self, memory: TableMemory, read: Callable[[str], bytes]) -> None:
         self._memory = memory
@@ -67,10 +71,10 @@ class HeldFiles:
         self._followed: set[tuple[int, str]] = set()
 
     def look(self, now: TableMetadata) -> None:
-        """Ask the state store anew; ``now`` is the table's newest state, whose snapshots need no pin.
+        """Read the state store again; ``now`` is the table's newest state, whose snapshots need no pin.
 
         Raises:
-            MetadataUnreadable: what a pinned snapshot needs cannot be read.
+            MetadataUnreadable: the references of a pinned snapshot cannot be read.
             StorageError: the state store cannot be read.
         """
         loads = self._memory.staged_loads()
@@ -106,11 +110,8 @@ class HeldFiles:
             ) from error
 
 
-# Lists the files that the record of a staged load stands for.
-
-
 def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
-    """The paths of all files that the load may have left; of a job, one for each possible attempt at a task.
+    """The paths of all files that a staged load may have left; for a job, one for each possible attempt at a task.
 
     Raises:
         StorageError: the state store cannot be read.
@@ -120,7 +121,7 @@ def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
         yield from [record] if planned is None else planned.paths
 
 
-# Finds and reads the metadata files of a table that its catalog entry does not know, and what they refer to.
+# Stray metadata: metadata files of a table that its catalog entry does not know.
 
 _PARALLEL_READS = 16
 
@@ -130,11 +131,10 @@ def list_beside(
 ) -> Sequence[ListedObject]:
     """The metadata files in the table's metadata folders, for :func:`read_strays`; none in a table bucket.
 
-    ``found``: those that a listing of the table's location has found, which is not listed again.
+    ``found``: those from a listing of the table's location, which is then not listed again.
 
     Raises:
-        OperationRefused: a folder must not be listed, or the listing lacks what is there, so that a newer head of the
-            table would not be seen.
+        OperationRefused: a folder cannot be listed, or the listing is incomplete, so that a newer head could be missed.
         StorageError: the store does not answer.
     """
     home = table.metadata.location
@@ -151,8 +151,7 @@ def list_beside(
 
 
 def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> None:
-    """Raises OperationRefused when a listing lacks the table's own metadata file, though it is there
-    (rule: empty-listings-prove-nothing)."""
+    """Raises OperationRefused if a listing lacks the table's own metadata file (rule: empty-listings-prove-nothing)."""
     current = normalise(table.metadata_location)
     folder = current.rpartition("/")[0]
     if folder not in map(normalise, metadata_folders(table.metadata)):
@@ -165,12 +164,12 @@ def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[List
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
-    """Read those of the listed metadata files that belong to the table, but are unknown to it and may be newer.
+    """Read the listed metadata files that belong to the table, are unknown to it and may be newer.
 
-    Files outside of the table's metadata folders are passed over: they belong to others.
+    Files outside the table's metadata folders are skipped: they belong to others.
 
     Raises:
-        StorageError: the store does not answer, so that what one of them says is not known.
+        StorageError: the store does not answer.
     """
     metadata = table.metadata
     known = {normalise(path) for path in metadata_files(metadata, table.metadata_location)}
@@ -184,7 +183,7 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
     ]
 
     def stray(path: str) -> StrayMetadata | None:
-        found = read_listed_metadata(storage, path)  # what is damaged, orphan removal decides about
+        found = read_listed_metadata(storage, path)  # ``None`` if damaged: orphan removal decides
         return StrayMetadata(path, found) if found is not None and _is_of(metadata, found) else None
 
     with WorkThreads(_PARALLEL_READS, thread_name_prefix="metadata-read") as pool:
@@ -192,12 +191,12 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
 
 
 def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iterator[str]:
-    """The paths that a stray metadata file references, itself included, without those ``known`` to be needed.
+    """The stray metadata file and the paths that it references, without those that are ``known`` already.
 
-    A manifest may be gone already, because the table has expired it since; then there is nothing to protect.
+    A missing manifest is skipped: the table has expired it since.
 
     Raises:
-        MetadataUnreadable: something that is there cannot be read.
+        MetadataUnreadable: an existing file cannot be read.
     """
     reader = TableReader(stray.metadata, storage.read)
     references = References(set(known.snapshots), set(known.manifests))
@@ -222,22 +221,14 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
 
 
 def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
-    """Whether metadata belong to the table, by UUID.  Where one has none (v1), the location decides."""
+    """Whether metadata belongs to the table, by UUID, or by location if one has no UUID (v1)."""
     if table.uuid and found.uuid:
         return table.uuid.lower() == found.uuid.lower()
     return normalise(table.location) == normalise(found.location)
 
 
-# The files that other tables need of a shared location, pinned and staged ones included; read anew as they change.
-#
-# The catalog entry of such a table may be out of date, as the table's own may be: newer metadata beside it is looked
-# for.
-
-log = logging.getLogger(__name__)
-
-
 class _Followed:
-    """One table, and those of its references that have been read."""
+    """A table that shares a location, and those of its references that have been read."""
 
     def __init__(self, context: OperationContext, found: TableFolders, table: LoadedTable) -> None:
         self.found, self.catalog, self.table = found, found.catalog, table
@@ -256,10 +247,10 @@ class _Followed:
 
 
 class _SeenFolders:
-    """The folders in which tables that cannot be read were seen to have files, of those that rules keep away.
+    """The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
 
-    A folder below the table that asks is spared whole.  One around it, as anybody's ``write.data.path`` may be, stands
-    for the files that such a root has: those directly in it, and in folders of partitions and hashes.
+    A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example a
+    shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
     """
 
     def __init__(self, own: LoadedTable) -> None:
@@ -267,7 +258,7 @@ class _SeenFolders:
         self._below, self._roots = PathSet(), set[str]()
 
     def add(self, folders: Iterable[str]) -> Sequence[str]:
-        """Spare what lies in (normalised) folders; those of them that lie in the table."""
+        """Spare the files in (normalised) folders; return the folders that are inside the table."""
         below = sorted({one for one in folders for home in self._homes if one != home and may_be_under(one, home)})
         self._below.add(below)
         self._roots.update(folders)
@@ -278,26 +269,29 @@ class _SeenFolders:
 
 
 class SharedReferences:
-    """The files that tables which share a location need, and those that are pinned or staged of them."""
+    """The files that tables which share a location reference, pin or stage.
+
+    The catalog entry of such a table may be out of date: newer metadata is looked for in its folders, too.
+    """
 
     def __init__(
         self, context: OperationContext, tables: Sequence[TableFolders], own: LoadedTable, known: References
     ) -> None:
-        """``own``: the table whose files are deleted; the caller has read those of its references that are ``known``.
+        """``own``: the table whose files are deleted; ``known``: its references that the caller has read.
 
-        Another entry of ``own`` needs the history of the metadata file at which it stands, also where that is our own
-        head: it stays there when we go on (rule: follow-each-entry).
+        Another entry of ``own`` needs all that its metadata file references, even if that file is now ``own``'s head,
+        too: the entry does not follow later commits (rule: follow-each-entry).
 
         Raises:
-            OperationRefused: one of them has a newer head that its catalog entry does not know.
-            MetadataUnreadable: something that one of them needs cannot be read.
+            OperationRefused: a table has a newer head that its catalog entry does not know.
+            MetadataUnreadable: references of a table cannot be read.
             StorageError: a store does not answer.
         """
         self._context = context
         self._paths, self._of_kept_apart = (ReferencedPaths(own.metadata.location) for _ in range(2))
         self._seen = _SeenFolders(own)
         self.left: list[str] = []
-        """What stays for tables that cannot be read, in sentences."""
+        """Sentences about folders that are kept for tables that cannot be read."""
         self._followed: dict[tuple[str, str, TableName], _Followed] = {}
         for found in tables:
             key = (found.catalog.name, found.catalog.warehouse, found.table.name)
@@ -310,18 +304,18 @@ class SharedReferences:
                 self._follow(followed)
                 followed.held.look(followed.table.metadata)
         for followed in _newest_entries(self._followed.values()):
-            # Metadata beside the table that is cleaned is looked for by the caller.
+            # The caller looks for newer metadata of the cleaned table itself.
             if followed.identity.copy != identity.copy:
                 with self._reading(followed):
                     self._look_beside(followed)
 
     def spare_seen(self, name: str, folders: Iterable[str], reason: str) -> None:
-        """Spare what a table that rules keep away was seen to have in this one's folders, as nobody can read it now."""
+        """Spare the folders in which an unreadable table, kept apart by rules, was seen to have files."""
         below = self._seen.add(folders)
-        told = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and cannot be read"
-        if below and told not in self.left:
-            log.warning("%s: %s: %s", self._context.table, told, reason)
-            self.left.append(told)
+        sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and cannot be read"
+        if below and sentence not in self.left:
+            log.warning("%s: %s: %s", self._context.table, sentence, reason)
+            self.left.append(sentence)
 
     def __contains__(self, path: str) -> bool:
         return (
@@ -333,16 +327,16 @@ class SharedReferences:
 
     @property
     def tables(self) -> Sequence[LoadedTable]:
-        """The tables as they were last loaded, without those that rules keep away."""
+        """The tables as last loaded, without those that rules keep apart."""
         return [followed.table for followed in self._followed.values() if not followed.found.is_kept_apart]
 
     def has_prefix_mismatch(self, path: str) -> bool:
-        """As :meth:`ReferencedPaths.has_prefix_mismatch`; tables that rules keep away may name any bucket."""
+        """As :meth:`ReferencedPaths.has_prefix_mismatch`; tables that rules keep apart may name any bucket."""
         return self._paths.has_prefix_mismatch(path)
 
     @contextmanager
     def _reading(self, followed: _Followed) -> Iterator[None]:
-        """What cannot be read of a table stops the deletion; where rules keep it away, what was seen is spared."""
+        """An unreadable table stops the deletion; if rules keep it apart, its seen folders are spared instead."""
         try:
             yield
         except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -352,10 +346,10 @@ class SharedReferences:
             self.spare_seen(name, followed.found.files_in, str(error))
 
     def look_again(self) -> None:
-        """Look at every table's pointer, and add what came to be referenced since.
+        """Read every table's pointer, and add the new references.
 
         Raises:
-            OperationRefused: a table cannot be loaded any more.
+            OperationRefused: a table can no longer be loaded.
             MetadataUnreadable: new references cannot be read.
         """
         for key, known in tuple(self._followed.items()):
@@ -367,7 +361,7 @@ class SharedReferences:
             with reading_anew():
                 now = known.catalog.load(known.table.name)
         except PolicyError:
-            return  # dropped meanwhile; its files stay protected in this pass
+            return  # dropped meanwhile; its files are still spared in this pass
         except MaintenanceError as error:
             raise OperationRefused(
                 f"{known.table.name}, which shares this table's location, cannot be loaded any more: {error}; "
@@ -383,18 +377,12 @@ class SharedReferences:
         followed.held.look(now.metadata)
 
     def _look_beside(self, followed: _Followed) -> None:
-        """Add what newer metadata of a table needs that its catalog entry does not know.
-
-        Raises:
-            OperationRefused: the table has another head, or whether it has one cannot be told.
-            MetadataUnreadable: what is there cannot be read.
-            StorageError: the store or the catalog does not answer.
-        """
+        """Add the references of newer metadata that a table's catalog entry does not know; errors as above."""
         storage = self._context.storage(followed.table)
         listed = list_beside(storage, followed.table)
         if not read_strays(storage, followed.table, listed):
             return
-        # After the listing: what was committed since the table was loaded is no stray.
+        # Load after the listing, so that commits made since the first load are no strays.
         self._load_again(followed)
         strays = read_strays(storage, followed.table, listed)
         for stray in strays if followed.found.is_kept_apart else refuse_other_head(followed.table, strays):
@@ -408,7 +396,7 @@ class SharedReferences:
             with reading_anew():
                 now = followed.catalog.load(followed.table.name)
         except PolicyError:
-            return  # dropped meanwhile; its files stay protected in this pass
+            return  # dropped meanwhile; its files are still spared in this pass
         before = followed.table
         if now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location:
             followed.table = now
@@ -425,7 +413,7 @@ class SharedReferences:
 
 
 def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
-    """The catalog entries without those that are out of date: another entry of the same table knows their state."""
+    """The entries without outdated ones, whose metadata file another entry of the same table has in its log."""
     same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
     for one in entries:
         same[one.identity.copy].setdefault(normalise(one.table.metadata_location), one)

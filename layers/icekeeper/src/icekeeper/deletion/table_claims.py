@@ -1,5 +1,8 @@
-"""Records in which folders a table has files, and lets people list and forget such claims
-(rule: ask-neighbours-before-deleting)."""
+"""Claims: the folders in which each table has files, recorded for passes over other tables (``state/claims.py``).
+
+A pass over another table reads the claims before it deletes in these folders (rule: ask-neighbours-before-deleting).
+Here they are learned from manifests and recorded; people can list and forget them, and exclude an entry.
+"""
 
 from __future__ import annotations
 
@@ -27,33 +30,27 @@ from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-# Reads the manifests that were added since the last pass, to learn in which folders the table has files.
-#
-# A table may have files in another table's folder.  Whoever deletes there must know it, also when a pass over the guest
-# only expires snapshots or does nothing.  Up to where manifests were read is recorded, so that each is read only once.
-
 log = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
 
-# Below, the manifests of a pass fit into its cache, or nearly; above, its operations read most of them again anyway.
+# Up to this size the manifests of a pass fit into its cache; above it, the workers of the engine read them.
 _BY_ENGINE_BYTES = 64 * 1024 * 1024
 _TASK_BYTES = 8 * 1024 * 1024
-# Entries are decoded in Python: a byte of them takes as long as so many of a data file.
+# Entries are decoded in Python: one byte of a manifest costs as much time as this many bytes of a data file.
 _DATA_BYTES_PER_BYTE = 8
 
 
 def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> bool:
-    """Take note in the pass's footprint of every file of the manifests that were added since ``before``: in this
-    process, or of many manifests by all workers.
+    """Read the manifests that were added since ``before``; the pass's footprint takes note of their files' folders.
 
-    Returns whether all of them were there: one that is gone stops neither readers of the others nor this
-    (rule: read-each-guest-manifest-once).
+    The claims record up to which commit manifests were read, so each is read once
+    (rule: read-each-guest-manifest-once).  Returns whether all of them exist; a missing one stops nothing.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is damaged.
-        StorageError: a store or the engine broke.
+        StorageError: a store or the engine failed.
     """
     reader = context.reader(loaded)
     known = list(before)
@@ -72,12 +69,12 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
 
 
 def _see(reader: TableReader, manifests: Sequence[ManifestFile]) -> bool:
-    """Read the paths of all live entries; whether all manifests were there."""
+    """Read the paths of all live entries; return whether all manifests exist."""
     return _that_are_there(lambda some: deque(reader.live_paths(some), maxlen=0), manifests)[1]
 
 
 def _that_are_there(read: Callable[[Sequence[_Item]], _Read], items: Sequence[_Item]) -> tuple[Sequence[_Read], bool]:
-    """Read all items at once, and where a file is gone, one by one all that are there; whether none is gone.
+    """Read all items at once, or one by one if a file is gone; return the results, and whether none is gone.
 
     Raises:
         MetadataUnreadable: one is damaged.
@@ -100,11 +97,11 @@ def _that_are_there(read: Callable[[Sequence[_Item]], _Read], items: Sequence[_I
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Some manifests to read; ``own``: the folders in which the table keeps data files and nothing else."""
+    """A task: manifests to read; ``own``: the folders in which the table keeps only data files."""
 
     storage: Storage
     document: Mapping[str, Any]
-    """What a reader asks of the table's metadata; not the snapshots, which can be many."""
+    """The part of the table's metadata that a reader needs, without the snapshots."""
     manifests: tuple[ManifestFile, ...]
     own: tuple[str, ...]
 
@@ -128,7 +125,7 @@ def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Se
 
 
 def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
-    """The roots of the files of live entries, whether all manifests were there, and what could not be read."""
+    """The roots of the files of live entries, whether all manifests exist, and the error if one is damaged."""
     seen = Footprint()
     reader = TableReader(TableMetadata(look.document), look.storage.read, partial(seen.see, own=look.own))
     try:
@@ -139,15 +136,14 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
 
 
 def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
-    """The sequence number and the time (epoch milliseconds) up to which the table's manifests are read by now."""
+    """The sequence number and the time (epoch milliseconds) of the table's newest state."""
     return metadata.last_sequence_number, max(metadata.snapshot_times_ms, default=-1)
 
 
 def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> bool:
-    """Whether the table is at another state than one that follows on what was seen up to these marks
-    (rule: read-each-guest-manifest-once).
+    """Whether the table is at an older or different history than the one that was read up to these marks.
 
-    Its catalog entry was restored or registered anew: its sequence numbers begin again below those that were seen.
+    Its catalog entry was restored or registered again, so that sequence numbers repeat.
     """
     return metadata.last_sequence_number < sequence_number or any(
         0 < s.sequence_number <= sequence_number and s.timestamp_ms > seen_ms for s in metadata.snapshots.values()
@@ -157,21 +153,17 @@ def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> b
 def _new_manifests(
     reader: TableReader, listed: Iterable[ManifestFile], ids: Collection[int], sequence_number: int
 ) -> Sequence[ManifestFile]:
-    """Those of the ``listed`` manifests that came since; ``ids``: of the snapshots that list them."""
+    """Those of the ``listed`` manifests that are new; ``ids``: of the snapshots that list them."""
     snapshots = reader.metadata.snapshots
     found: dict[str, ManifestFile] = {}
     for manifest in listed:
         adder = manifest.added_snapshot_id
-        # Manifests of v1 have no sequence number; when one came whose snapshot is gone is not known.
+        # Manifests of v1 have no sequence number; if its snapshot is gone, its age is unknown.
         is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)
         if manifest.may_have_live_files and (manifest.sequence_number > sequence_number or is_new_v1):
             found[manifest.manifest_path] = manifest
     return list(found.values())
 
-
-# Records in which folders a table has files (its claims), for passes over other tables (``state/claims.py``).
-#
-# A pass over another table reads them before it deletes in one of these folders.
 
 _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
 
@@ -182,9 +174,9 @@ def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
 
 
 def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
-    """Read the table's new manifests at the beginning of a pass, dry runs too, and record where its files lie.
+    """Read the table's new manifests at the beginning of a pass (dry runs too), and record its folders.
 
-    Never fails: a table whose manifests cannot be read stays one that nobody has looked at.
+    Never fails: a table whose manifests cannot be read counts as never read.
     """
     try:
         known = _recorded(context.state, context.catalog, loaded)
@@ -200,19 +192,19 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
 
 
 def is_seen(claims: TableClaims | None, loaded: LoadedTable) -> bool:
-    """Whether the manifests of a table's newest state had been read when the claims of its entry were recorded."""
+    """Whether the claims include the manifests of the table's newest state."""
     if claims is None or claims.uuid != (loaded.metadata.uuid or ""):
         return False
     return (claims.seen_sequence_number, claims.seen_ms) == newest_marks(loaded.metadata)
 
 
 def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
-    """Read the manifests that another table got since anybody looked at it, and record where its files lie.
+    """Read the new manifests of another table, and record its folders.
 
-    Returns the normalised folders outside of its location in which it has files.
+    Returns the normalised folders outside its location in which it has files.
 
     Raises:
-        MetadataUnreadable: a manifest list or manifest is damaged; one that is gone protects nothing.
+        MetadataUnreadable: a manifest list or manifest is damaged; a missing one protects nothing.
         StorageError: a store failed.
     """
     known, seen = _recorded(context.state, catalog, loaded), Footprint()
@@ -222,7 +214,7 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
 
 
 def remember_claims(context: OperationContext) -> None:
-    """Record the folders in which an operation saw files first; never fails, so that its outcome is told."""
+    """Record the folders in which an operation saw files first; never fails, so that its outcome is reported."""
     roots = context.footprint.news()
     if not roots:
         return
@@ -237,7 +229,7 @@ def remember_claims(context: OperationContext) -> None:
 def record_first_look(
     state: StateStore, catalog: Catalog, loaded: LoadedTable, before: Iterable[TableClaims] = ()
 ) -> None:
-    """Record where a table has files by its document, and what is recorded of it under other names (``before``).
+    """Record the folders that a table's document names, and those recorded under its other names (``before``).
 
     Raises:
         StorageError: the state store failed.
@@ -246,9 +238,9 @@ def record_first_look(
 
 
 def first_look(catalog: Catalog, loaded: LoadedTable, recorded: TableClaims | None) -> TableClaims | None:
-    """What to record of where a table has files by its document alone; ``None``: the same as is ``recorded`` already.
+    """The claims to record from a table's document alone; ``None``: the ``recorded`` ones include its own folders.
 
-    Of a table that is known only its own folders are compared: what its snapshots name, the next look records.
+    The next look records the folders that its snapshots name.
     """
     metadata = loaded.metadata
     if recorded is None or recorded.copy != identity_of(catalog, loaded).copy:
@@ -262,7 +254,7 @@ def first_look(catalog: Catalog, loaded: LoadedTable, recorded: TableClaims | No
 
 
 def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, TableClaims]:
-    """What is recorded of the tables of a catalog.
+    """The claims of the tables of a catalog.
 
     Raises:
         StorageError: the state store failed.
@@ -271,7 +263,7 @@ def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, T
 
 
 def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
-    """Normalised folders inside the table's location in which any pass has found data files of it.
+    """Normalised folders inside the table's location in which any pass has found its data files.
 
     Raises:
         StorageError: the state store failed.
@@ -288,10 +280,10 @@ def _record(
     roots: Iterable[str],
     marks: tuple[int, int] | None,
 ) -> TableClaims:
-    """Record where a table has files by its document, and by the ``roots`` of data files that were seen.
+    """Record the folders that a table's document names, and the ``roots`` of its data files that were seen.
 
-    What is ``known`` of the same table is kept, because a file elsewhere may be older than the history that is left.
-    ``marks``: the sequence number and the time (epoch milliseconds) up to which its manifests have been read.
+    ``known`` claims of the same table are kept: a file elsewhere may be older than the remaining history.
+    ``marks``: see :func:`newest_marks`.
     """
     entry, before = known
     now = _claims(catalog, loaded, roots, before)
@@ -305,7 +297,7 @@ def _record(
 def _recorded(
     state: StateStore, catalog: Catalog, loaded: LoadedTable
 ) -> tuple[TableClaims | None, Sequence[TableClaims]]:
-    """The claims of this catalog entry, and those of the same table under all its names."""
+    """The claims of this catalog entry, and those of the table under all its names."""
     identity = identity_of(catalog, loaded)
     entry = state.claims.of_entry(entry_of(catalog, loaded))
     if entry is not None and entry.copy == identity.copy and (entry.folders or entry.data_roots):
@@ -336,11 +328,9 @@ def _is_inside(folder: str, home: str) -> bool:
     return touches(folder, home) and len(folder) >= len(home)
 
 
-# Lets people see the claims of other tables near a table, forget those of catalogs that are gone, and exclude entries.
-#
-# While a table with such a claim cannot be loaded, no file in its folders is deleted.  That its catalog is gone for
-# good only a person can say (rule: ask-neighbours-before-deleting), and so it is with an entry that cannot be read, and
-# never was (rule: never-seen-tables-stop-their-bucket).
+# Commands for people.  While a table with a claim cannot be loaded, no file in its folders is deleted.  Only a person
+# can say that its catalog is gone for good (``forget_claims``), or that an entry which was never read needs no files of
+# other tables (``exclude_entry``) (rule: never-seen-tables-stop-their-bucket).
 
 OpenCatalog = Callable[[str, str], Catalog | None]
 """Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
@@ -365,9 +355,9 @@ def forget_claims(
     *,
     force: bool = False,
 ) -> TableClaims:
-    """Forget the claim of an entry whose catalog is gone, and write who did it into the journal of the handle's table.
+    """Forget the claim of an entry whose catalog is gone, and record in the journal of the handle's table who did it.
 
-    ``force``: also when its catalog is configured, but does not answer or has no table of that name (perhaps renamed).
+    ``force``: even if its catalog is configured, but does not answer or has no table of that name (perhaps renamed).
 
     Raises:
         PolicyError: no such claim, or several.
@@ -386,16 +376,16 @@ def forget_claims(
     (claims,) = found
     _require_gone(claims, open_other, force=force)
     handle.state.claims.forget(claims.entry)
-    _tell(handle, loaded, claims)
+    _journal(handle, loaded, claims)
     return claims
 
 
 def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> TableClaims:
-    """Record that an entry which cannot be read needs no file of another table, until it can be read again.
+    """Record that an unreadable entry needs no file of another table, until it can be read again.
 
     Raises:
         PolicyError: there is no such table.
-        OperationRefused: it can be read, or was looked into before: what it needs is known.
+        OperationRefused: it can be read, or was read before, so that its needs are known.
         StorageError: the state store failed.
     """
     table = _as_listed(catalog, table)
@@ -416,7 +406,7 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
 
 
 def _as_listed(catalog: Catalog, table: TableName) -> TableName:
-    """The name of the catalog that has this text: a person cannot write each part of every name."""
+    """The listed table whose name has this text: a person cannot type every name part by part."""
     if table.is_plain:
         return table
     listed = catalog.list_tables()
@@ -450,7 +440,7 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
     )
 
 
-def _tell(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
+def _journal(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
     now_ms = handle.clock()
     summary = (
         f"claims: {_who()} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files in "

@@ -1,4 +1,4 @@
-"""Begins a pass (load, check the policy, choose what is due) and ends it (journal and memory)."""
+"""Begins a pass (load, check the policy, choose what is due) and ends it (journal and records)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, cloc
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LastSeen, PassRecord, ScheduleRun, StateStore
 
-# Begins a pass: loads the table, checks the policy against it, records where it has files.
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PassStart:
-    """What a pass found: which table, and its head before the first operation."""
+    """The table of a pass, and its head before the first operation."""
 
     identity: TableIdentity
     head_id: int | None
@@ -37,15 +35,14 @@ class PassStart:
 def begin(
     context: OperationContext, policies: Sequence[ResolvedPolicy] = (), *, loaded: LoadedTable | None = None
 ) -> LoadedTable:
-    """Load the table, check that the policy fits it, and record that it is known here.
+    """Load the table, check that the policy fits it, and record its folders.
 
-    ``policies`` are those of the pass's parts, where these are not the one of the context.  ``loaded`` is the table
-    where it was loaded just now.
+    ``policies``: those of the pass's parts, if they differ from the context's; ``loaded``: the table if just loaded.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
         PlanStale: it is not the table that the context was made for.
-        StorageError: the table cannot be loaded at all.
+        StorageError: the table cannot be loaded.
     """
     loaded = loaded or context.load()
     for resolved in policies or (context.resolved,):
@@ -60,7 +57,7 @@ def begin(
 
 
 def _know_other_entries(context: OperationContext, loaded: LoadedTable) -> None:
-    """Look at every table: another entry may stand at a metadata file that a commit of this pass would delete."""
+    """Look at every table: another entry may point at a metadata file that a commit of this pass would delete."""
     from icekeeper.deletion.other_tables import know_every_table  # functions that begin no pass import this module
 
     try:
@@ -75,20 +72,17 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
     return None if head is None else head.snapshot_id
 
 
-# Which operations a pass leaves out because they are not due, where nobody asked for the pass but detection.
-
-
 def of_part(context: OperationContext, settings: ResolvedPolicy, schedule: str | None) -> OperationContext:
-    """The context of what a schedule does (``None``: of what no schedule names) under its settings.
+    """The context for a schedule's operations (``None``: those that no schedule names) with its settings.
 
-    A schedule that names its operations has asked for them: each turn does them.
+    Operations that a schedule names run at each of its turns, as if a person had asked for them.
     """
     is_proposed = context.is_proposed and not context.resolved.names_operations(schedule)
     return replace(context, resolved=settings, is_proposed=is_proposed)
 
 
 def remembered_turns(context: OperationContext) -> Mapping[str, ScheduleRun]:
-    """The last turns of the table's schedules and sweeps; not read, and empty, where nothing goes by them.
+    """The last turns of the table's schedules and sweeps; empty (and not read) if nothing depends on them.
 
     Raises:
         StorageError: the state cannot be read.
@@ -100,10 +94,10 @@ def remembered_turns(context: OperationContext) -> Mapping[str, ScheduleRun]:
 def why_waiting(
     context: OperationContext, part: PolicyPart, operation: Operation, turns: Mapping[str, ScheduleRun]
 ) -> str | None:
-    """Why the sweep of a part waits; ``None``: it is due, as in every pass that a person asked for, or no sweep."""
+    """Why an orphan sweep that only detection proposed waits; ``None``: it is due, or it is another operation."""
     if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed:
         return None
-    if part.resolved.why_not(operation) or context.why_stop():  # then that is the reason
+    if part.resolved.why_not(operation) or context.why_stop():  # the operation reports that reason
         return None
     return why_no_sweep(context.resolved, part.schedule, turns, context.memory.identity.key, context.started_ms)
 
@@ -111,9 +105,9 @@ def why_waiting(
 def why_no_statistics(
     context: OperationContext, metadata: TableMetadata, part: PolicyPart, operation: Operation
 ) -> str | None:
-    """Why the pass will compute no statistics, as far as the metadata document tells: so no job is started for them.
+    """Why the pass will not compute statistics, by the metadata document alone, so that no job is started for them.
 
-    The operation itself decides by the newest head.
+    The operation itself decides again by the newest head.
 
     Raises:
         PolicyError: the policy names columns that the table does not have.
@@ -125,24 +119,21 @@ def why_no_statistics(
     return why_not_planned(metadata, head, part.resolved.policy) if is_proposed else None
 
 
-# Remembers when a table was swept, or that it was tried in vain: the next sweep is counted from it
-# (rule: only-whole-sweeps-count).
-
-
 def remember_sweep(
     state: StateStore, identity: TableIdentity, outcome: OperationOutcome, started_ms: int, finished_ms: int
 ) -> None:
-    """Record a sweep of a real pass (epoch milliseconds); the outcome of another operation, or of none begun, is none.
+    """Record when a real pass swept a table; the next sweep counts from then (rule: only-whole-sweeps-count).
 
-    One that found nothing is whole.  One that failed, was refused or could not delete a file leaves the table due.
+    A sweep that found nothing counts.  After a sweep that failed, was refused or could not delete a file, the table is
+    still due.  Outcomes of other operations are ignored.
 
     Raises:
         StorageError: the state cannot be written.
     """
     if outcome.operation is not Operation.REMOVE_ORPHANS:
         return
-    # Of the reasons to skip a sweep two are found out by trying it: a store that neither lists nor deletes, and what a
-    # dropped table has left at the same location.
+    # Two reasons to skip a sweep are only found by trying it: a store that cannot list or delete, and metadata of a
+    # dropped table at the same location.
     is_former = FORMER_TABLES in outcome.metrics
     is_impossible = outcome.status is Status.SKIPPED and (
         is_former or "remove_orphans.orphans_known" in outcome.metrics
@@ -163,11 +154,8 @@ def remember_sweep(
     )
 
 
-# Ends a pass: writes what it did into the journal and remembers what it saw.
-
-
 def with_warnings(outcome: PassOutcome) -> PassOutcome:
-    """The outcome with warnings about what went wrong beside the operations: staged files, clocks."""
+    """The outcome with warnings about problems outside the operations: staged files, clocks."""
     staged = outcome.staged
     problem = () if staged is None or staged.problem is None else (staged.problem,)
     met = [*(part.metrics for part in outcome.operations), *(() if staged is None else (staged.metrics,))]
@@ -176,14 +164,13 @@ def with_warnings(outcome: PassOutcome) -> PassOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DonePart:
-    """One part of a pass that has ended; which operations it had, their outcomes say."""
+    """A finished part of a pass: a schedule, or (``None``) the operations that no schedule names."""
 
     schedule: str | None
-    """``None``: what no schedule names."""
     fingerprint: str
-    """Digest of the settings that held; empty: they say nothing of what was seen."""
+    """Digest of the settings; empty: the pass is not evidence that the table needs nothing."""
     interval_ms: int = 0
-    """Of the schedule."""
+    """The interval of the schedule."""
 
 
 def conclude(
@@ -194,10 +181,7 @@ def conclude(
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
-    """Write a pass that changed something into the journal, remember what it saw.
-
-    Never fails, because what was done must be told.
-    """
+    """Record a pass; see :func:`record_outcome`.  Never fails, so that the outcome is reported."""
     try:
         record_outcome(state, started, outcome, parts, engine, finished_ms)
     except StorageError as error:
@@ -214,10 +198,10 @@ def record_outcome(
     engine: str,
     finished_ms: int,
 ) -> None:
-    """As :func:`conclude`, for a caller who can try again.
+    """Write a pass that changed something into the journal, and record sweeps, turns of schedules and the head.
 
     Raises:
-        StorageError: the state cannot be written.
+        StorageError: the state cannot be written; the caller can try again.
     """
     if not outcome.changed_nothing:
         state.record_pass(
@@ -242,7 +226,7 @@ def record_outcome(
         state.remember(
             started.identity,
             LastSeen(
-                # From before the pass: a commit that came in between was perhaps not looked at, so it must be news.
+                # The head before the pass: a commit during the pass may not have been planned on, so it must be new.
                 snapshot_id=started.head_id,
                 fingerprint=part.fingerprint,
                 finished_ms=finished_ms,
@@ -257,15 +241,15 @@ def record_outcome(
 def _record_schedule(
     state: StateStore, started: PassStart, part: DonePart, schedule: str, done: PassOutcome, finished_ms: int
 ) -> None:
-    """Record the turn of a schedule, unless an operation of it failed or is not known: then it stays due.
+    """Record the turn of a schedule; after a failed or unknown operation it stays due.
 
-    A refusal counts as done: its cause is in the table, and the next turn asks again.
+    A refusal counts as done, because its cause is in the table; the next turn tries again.
     """
     if not done.operations or any(part.status is Status.FAILED for part in done.operations):
         return
     last = state.schedules.of_table(started.identity).get(schedule)
     if last is not None and started.started_ms < last.finished_ms <= finished_ms:
-        return  # a report that is repeated
+        return  # this outcome has been recorded before
     state.schedules.record(
         started.identity,
         ScheduleRun(

@@ -1,7 +1,7 @@
-"""The orphans of a whole bucket: one listing against the references of all tables of a catalog.
+"""The orphans of a whole bucket: one listing, compared with the references of all tables of a catalog.
 
-Each table keeps its own policy, guards and re-checks; what differs is only that its files come out of one listing, and
-that a file which any table references is nobody's orphan.  Asked for by users of Iceberg (issue 7111).
+Each table has its own policy and checks, as in a pass of its own.  The differences: all tables share one listing, and a
+file that any table references is no orphan.  Users of Iceberg asked for this (issue 7111).
 """
 
 from __future__ import annotations
@@ -49,40 +49,38 @@ from icekeeper.storage.storage import FileSource, ListedLocation, Storage
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
 _AT_ONCE = 10_000
-# One metadata file of a folder says whose it is; of a bucket full of foreign tables so many are reported.
+# The most folders of foreign tables to report; one metadata file of a folder shows its table.
 _FOREIGN_FOLDERS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSweep:
-    """What is asked for: the orphans of every table of a catalog whose location is below ``bucket``, an address."""
+    """The request: sweep every table of a catalog whose location is below the address ``bucket``."""
 
     catalog: Catalog
     state: StateStore
     make_context: Callable[[LoadedTable], OperationContext]
     bucket: str
     inventory: str | None
-    """The address of a list of files, or of an S3 Inventory, that is read instead of listing the bucket."""
+    """The address of a list of files, or of an S3 Inventory, to read instead of listing the bucket."""
     run_id: str
     dry_run: bool
 
 
 @dataclass(slots=True)
 class _TableSearch:
-    """A table whose orphans are looked for."""
-
     context: OperationContext
     table: LoadedTable
     references: References
     collector: CandidateCollector
     older_than_ms: int
     elsewhere: tuple[str, ...]
-    """Folders of its data path outside of its location that are swept, too."""
+    """Folders of its data path outside its location that are swept, too."""
 
 
 @dataclass(slots=True)
 class _Outside:
-    """The listed files that lie in no table's location."""
+    """The listed files outside all tables' locations."""
 
     files: int = 0
     size: int = 0
@@ -100,7 +98,7 @@ class _Outside:
 
 
 def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
-    """Remove the orphans of every table of the bucket; the journal gets each table of which something was deleted.
+    """Remove the orphans of every table of the bucket; tables with deletions are recorded in the journal.
 
     Raises:
         PolicyError: the catalog has no table below the address.
@@ -111,7 +109,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     warnings: list[str] = []
     try:
         listed.extend(catalog.list_tables())
-    except PartlyListed as error:  # each sweep asks whether a table that is not listed may need files
+    except PartlyListed as error:  # each sweep checks whether an unlisted table may need files
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
     if not any(may_be_under(table.metadata.location, asked.bucket) for table in tables.loaded):
@@ -130,7 +128,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     foreign: list[ForeignMetadata] = []
     if searches:
         one = next(iter(searches.values()))
-        storage = one.context.storage(one.table).operators()  # the bucket is the caller's to name
+        storage = one.context.storage(one.table).operators()  # an operator names the bucket
         source = _source(storage, asked)
         _assign_to_tables(source.objects(), tables, searches, outside, referenced)
         unlisted = referenced.unlisted()
@@ -162,9 +160,9 @@ def _source(storage: Storage, asked: BucketSweep) -> FileSource:
 def _prepared(
     asked: BucketSweep, tables: CatalogTables, referenced: ReferencedPaths
 ) -> Iterator[tuple[TableName, _TableSearch | OperationOutcome]]:
-    """Every table that could be loaded with its search, or the reason why there is none.
+    """Every loaded table with its search, or with the outcome if it is not searched; adds to ``referenced``.
 
-    Of several catalog entries of one table only the first is searched.  ``referenced`` gets what any of them needs.
+    If a table has several catalog entries, only the first is searched.
     """
     first_of: dict[tuple[str, str], TableName] = {}
     for table in tables.loaded:
@@ -178,10 +176,7 @@ def _prepared(
 
 
 def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths) -> _TableSearch | OperationOutcome:
-    """Read what a table references, before the listing, also where none of its own orphans may go.
-
-    Its files may lie in the location of a table that is searched.
-    """
+    """Read a table's references before the listing, even if it is not swept: its files may be in another's location."""
     try:
         context = asked.make_context(table)
     except MaintenanceError as error:
@@ -198,18 +193,17 @@ def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths
 
 @dataclass(slots=True)
 class _Preparation:
-    """Reads what one table references, and decides whether its files are looked for at all."""
+    """Adds a table's references to those of the whole bucket (``referenced``), and decides whether to sweep it."""
 
     asked: BucketSweep
     table: LoadedTable
     referenced: ReferencedPaths
-    """What any table of the bucket references; this table's paths are added."""
     references: References = field(default_factory=References)
     older_than_ms: int = 0
     elsewhere: tuple[str, ...] = ()
 
     def run(self, context: OperationContext) -> OperationOutcome:
-        """Succeeded, or skipped with the reason why nothing of the table may go."""
+        """Succeeded, or skipped with the reason why the table is not swept."""
         table, location = self.table, self.table.metadata.location
         reader, snapshots = context.reader(table), table.metadata.snapshots.values()
         self.referenced.update(documents(table.metadata, table.metadata_location))
@@ -253,13 +247,13 @@ def _assign_to_tables(
             if not owners:
                 outside.add(found)
             searched = [owner for owner in owners if owner in searches]
-            for owner in searched:  # those that share a location are refused when it comes to deleting
+            for owner in searched:  # tables that share a location are refused at the deletion
                 of_searches[owner].append(found)
             if not searched:
                 of_others.append(found)
         for owner, files in of_searches.items():
             searches[owner].collector.add_all(files)
-        # Nobody looks for orphans among these, but a searched table may reference them: they are not missing.
+        # These are no candidates, but a searched table may reference them, so they must not count as missing.
         if of_others:
             referenced.unreferenced(of_others, names)
 
@@ -267,10 +261,10 @@ def _assign_to_tables(
 def _delete_in_turn(
     one: _TableSearch, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    """Delete the orphans of one table under its lease; one that another run maintains now is left to that
+    """Delete the orphans of one table under its lease; a table that another run maintains now is skipped
     (rule: lost-lease-changes-nothing).
 
-    What was read and listed before the lease was taken is old; the deletion looks again.
+    References and listing are older than the lease; the deletion checks again.
     """
     if one.context.dry_run:
         return _delete(one, one.context, unlisted, is_current=is_current)
@@ -308,7 +302,7 @@ def _foreign_outside(storage: Storage, outside: _Outside) -> list[ForeignMetadat
 
 
 def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[ForeignTable, ...]:
-    """The tables that the catalog does not know, each once; a metadata file that cannot be read counts as one."""
+    """The tables that the catalog does not know, each once; an unreadable metadata file counts as one."""
     by_table = {
         (found.uuid, found.location or found.path): ForeignTable(found.uuid, found.location, found.path)
         for found in foreign
@@ -318,7 +312,7 @@ def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) 
 
 
 def _recorded(one: _TableSearch, outcome: OperationOutcome) -> tuple[str, ...]:
-    """Record the sweep of a table, in the journal if it was not in vain; the warnings that this gave rise to."""
+    """Record the sweep of a table, also in the journal if it deleted something; return warnings."""
     context = one.context
     started = PassStart(context.memory.identity, None, context.started_ms)
     done = PassOutcome(

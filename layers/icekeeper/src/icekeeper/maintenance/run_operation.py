@@ -1,4 +1,7 @@
-"""Runs one operation of a pass; an error becomes its outcome. The bucket's own is switched off first."""
+"""Runs one operation of a pass; an error becomes its outcome.
+
+With ``ownership=icekeeper``, the table bucket's own operation is switched off first (rule: leave-bucket-its-jobs).
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,14 @@ from icekeeper.policy import Operation
 from icekeeper.report.activity import operation_finished, operation_started, progress_of
 from icekeeper.report.outcome import OperationOutcome, failed, refused, request_metrics, skipped
 
-# ``ownership=icekeeper``: the table bucket's own operation is switched off before ours begins
-# (rule: leave-bucket-its-jobs).
-
 log = logging.getLogger(__name__)
 
 
 def take_over(operation: Operation, context: OperationContext) -> None:
-    """Switch off the table bucket's own operation, if it has one that does the same; does nothing in a dry run.
+    """Switch off the table bucket's own operation of the same kind, if any; does nothing in a dry run.
 
     Raises:
-        OperationRefused: it could not be switched off; two must not do the same work.
+        OperationRefused: it could not be switched off, and two must not do the same work.
     """
     built_in = context.resolved.owners.taken_over.get(operation)
     maintenance = context.catalog.built_in_maintenance
@@ -53,15 +53,13 @@ def take_over(operation: Operation, context: OperationContext) -> None:
     log.info("%s: the table bucket's own %s was switched off", context.table, built_in.value)
 
 
-# One operation of a pass: whatever it raises becomes its outcome.
-
 Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
 
 
 def _imported_when_run(module: str, **given: str) -> Work:
-    """The operation of a module below ``operations/``, which has its name; ``given`` are other functions for it.
+    """The operation with the name of its module below ``operations/``; ``given``: functions to pass to it.
 
-    A function of the pipeline runs one operation, and would else start with the imports of all
+    The import is lazy because a function of the pipeline runs one operation and must not import all
     (platform: function-import-time).
     """
 
@@ -79,7 +77,7 @@ def _imported_when_run(module: str, **given: str) -> Work:
 
 
 OPERATIONS: Mapping[Operation, Work] = {
-    # No operation knows another one: the filter that compaction has too is handed to it.
+    # No operation imports another one, so it gets compaction's filter as an argument.
     Operation.EXPIRE_PARTITIONS: _imported_when_run("expire_partitions", matching="compaction.where.whole_partitions"),
     Operation.COMPACT: _imported_when_run("compaction.compact"),
     Operation.REWRITE_POSITION_DELETES: _imported_when_run("position_deletes.rewrite_position_deletes"),
@@ -93,7 +91,7 @@ OPERATIONS: Mapping[Operation, Work] = {
 def run_operation(
     operation: Operation, context: OperationContext, *, reraised: tuple[type[Exception], ...] = ()
 ) -> OperationOutcome:
-    """Run one operation of a pass that has begun; errors in ``reraised`` are raised to the caller, who tries again."""
+    """Run one operation of a pass, unless it is switched off; errors in ``reraised`` are raised to the caller."""
     reason = context.resolved.why_not(operation) or context.why_stop()
     if reason is not None:
         return skipped(operation, reason)
@@ -114,15 +112,15 @@ def run_guarded(
     *,
     reraised: tuple[type[Exception], ...] = (),
 ) -> OperationOutcome:
-    """Run one operation; whatever it raises becomes its outcome, except errors in ``reraised``."""
-    told = str(context.table), operation.value, context.run_id
-    operation_started(*told)
+    """Run ``work`` as an operation; an error becomes its outcome, except errors in ``reraised``."""
+    names = str(context.table), operation.value, context.run_id
+    operation_started(*names)
     started_s = time.perf_counter()
-    context = replace(context, progress=progress_of(*told, context.progress))
+    context = replace(context, progress=progress_of(*names, context.progress))
     with counting() as sent, keeping_documents():
         outcome = _outcome(operation, context, work, reraised)
     seconds = time.perf_counter() - started_s
-    operation_finished(*told, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
+    operation_finished(*names, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     lost_lease = context.lease is not None and context.lease.is_lost
     metrics = {**outcome.metrics, **context.stores.metrics, **request_metrics(operation.value, sent.counts)}
     outcome = replace(outcome, metrics=metrics, lost_lease=lost_lease)
@@ -144,11 +142,11 @@ def _outcome(
         return (refused if is_refused else failed)(operation, str(error))
     except reraised:
         raise
-    except PolicyError as error:  # a table dropped meanwhile, a malformed property: what was done is still reported
+    except PolicyError as error:  # the table was dropped meanwhile, or a property is malformed
         return failed(operation, str(error))
     except MaintenanceError as error:
         return failed(operation, f"{type(error).__name__}: {error}")
-    except Exception as error:  # a bug in one operation must not keep the others from running
+    except Exception as error:  # a bug in one operation must not stop the others
         log.exception("%s: %s broke", context.table, operation.value)
         return failed(operation, f"{type(error).__name__}: {error}")
     finally:
@@ -156,7 +154,7 @@ def _outcome(
 
 
 def _only_planned(outcome: OperationOutcome, context: OperationContext) -> OperationOutcome:
-    # Files that an operation before would write have no name yet.
+    # Files that an earlier operation would write have no name yet.
     written = tuple(filter(context.is_written, outcome.files_planned))
     after = () if context.planned is None else context.planned.before
     return replace(outcome, files_planned=written, files_deleted=(), snapshot_ids=(), planned_after=after)

@@ -1,4 +1,9 @@
-"""A pass by this process: the lease, the operations in canonical order, and what an interrupt leaves."""
+"""A pass over one table by this process: take the lease, run the operations, serve the pending request.
+
+:func:`maintain_table` is the entry.  :func:`run_pass` runs the operations of a policy in canonical order; an operation
+that fails does not stop the next one.  A pass that a person interrupts reports which commits landed, and what a later
+pass will clean.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +53,98 @@ from icekeeper.state.claims import CutWork, forget_cut
 from icekeeper.state.identity import STATE_VARIABLE
 from icekeeper.state.store import MaintenanceRequest, ScheduleRun, StateStore
 
-# A pass that a person interrupts: what of it landed, and what is left for a later pass to clean.
+log = logging.getLogger(__name__)
 
 NOT_BEGUN = "not begun: the pass was interrupted"
 
 
-class PassInterrupted(KeyboardInterrupt):
-    """A person interrupted a pass (Ctrl-C); the message is one sentence, ``outcome`` what the pass had done."""
+@dataclass(frozen=True, slots=True)
+class AskedPass:
+    """A pass to run; ``make_context`` takes the loaded table and the run's id, and may raise PolicyError."""
 
-    def __init__(self, told: str, outcome: PassOutcome) -> None:
-        super().__init__(told)
+    catalog: Catalog
+    state: StateStore
+    table: TableName
+    settings: Mapping[str, str]
+    """The settings for this pass alone; they decide which request it serves."""
+    make_context: Callable[[LoadedTable, str], OperationContext]
+    turn: Turn | None
+    """``None``: a dry run, which takes no lease and serves no request."""
+    schedule: str | None = None
+    """The schedule to run, due or not; ``None``: what is due."""
+
+    def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
+        """The pending request that the pass serves; ``policy`` is ``None`` if the settings are wrong."""
+        return served_request(self.state.requests, identity_of(self.catalog, loaded), self.settings, policy)
+
+    def claim(self, request: MaintenanceRequest | None) -> None:
+        """Claim the served request, if any."""
+        if request is not None:
+            self.state.requests.claim(request)
+
+
+def maintain_table(asked: AskedPass) -> PassOutcome:
+    """Take the table's lease, run the pass, and claim the request that it served; a dry run only runs the pass.
+
+    A request is claimed after its pass, so that the next pass serves it if this process is killed.  An error of the
+    settings or the table also answers the request, because a repetition would fail, too.
+
+    Raises:
+        PolicyError: there is no such table, or its settings are wrong.
+        LeaseHeld: another run maintains the table now.
+        PlanStale: the pass is no longer needed, or the table was replaced; nothing was begun.
+        StorageError: the table cannot be loaded, or the state does not answer.
+    """
+    search_cycles_seldom()
+    with asked.state.kept_open(), counting(), keeping_documents():
+        return _maintain(asked)
+
+
+def _maintain(asked: AskedPass) -> PassOutcome:
+    run_id, turn = str(uuid.uuid4()), asked.turn
+    loaded = asked.catalog.load(asked.table)
+    if turn is None:
+        return run_pass(asked.make_context(loaded, run_id), asked.schedule)
+    try:
+        context = asked.make_context(loaded, run_id)
+    except PolicyError:
+        asked.claim(asked.pending(loaded, None))
+        raise
+    with leased(context, turn) as lease:
+        if turn.wait_ms:  # the pass that we waited for may have changed the table
+            loaded = asked.catalog.load(asked.table)
+            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
+                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
+            context = asked.make_context(loaded, run_id)
+        if reason := turn.why_not():
+            raise PlanStale(reason)
+        request = asked.pending(loaded, context.policy)
+        try:
+            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
+            outcome = run_pass(ours, asked.schedule)
+        except (PolicyError, TableUnsupported):
+            asked.claim(request)
+            raise
+        if not lease.is_lost and turn.why_stop() is None:
+            asked.claim(request)
+        _forget_cuts(asked, loaded)
+        return outcome
+
+
+def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
+    """Forget that the table was cut off, because its pass has ended now (rule: cut-off-endless-tables)."""
+    entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
+    try:
+        forget_cut(asked.state.cut_offs, entry, *CutWork)
+    except StorageError as error:
+        log.warning("%s is still recorded as cut off: %s", loaded.name, error)
+
+
+class PassInterrupted(KeyboardInterrupt):
+    """A person interrupted a pass (Ctrl-C); the message is one sentence, ``outcome`` the pass so far."""
+
+    def __init__(self, sentence: str, outcome: PassOutcome) -> None:
+        super().__init__(sentence)
         self.outcome = outcome
 
 
@@ -67,9 +154,9 @@ def interrupted_outcome(
     operations: Sequence[Operation],
     done: Sequence[OperationOutcome],
 ) -> tuple[PassOutcome, str]:
-    """The outcome of a pass over ``operations`` that was interrupted behind those ``done``, and a sentence about it.
+    """The outcome of a pass over ``operations`` that was interrupted after those ``done``, and a sentence about it.
 
-    ``before`` is the table as the pass found it; it is read again, to see what landed.
+    ``before``: the table at the beginning of the pass; it is read again to find the commits that landed.
     """
     running = operations[len(done)] if len(done) < len(operations) else None
     landed, what_landed = _landed(context, before, done, running)
@@ -81,9 +168,9 @@ def interrupted_outcome(
     parts += [skipped(operation, NOT_BEGUN) for operation in operations[len(parts) :]]
     where = "after the last operation" if running is None else f"during {running.value}"
     finished = [outcome.operation.value for outcome in done if outcome.status is Status.SUCCEEDED]
-    told = f"interrupted {where}; {what_landed}; {left}"
+    sentence = f"interrupted {where}; {what_landed}; {left}"
     if finished and not context.dry_run:
-        told += f"; finished before: {', '.join(finished)}"
+        sentence += f"; finished before: {', '.join(finished)}"
     outcome = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
@@ -91,13 +178,13 @@ def interrupted_outcome(
         dry_run=context.dry_run,
         operations=tuple(parts),
     )
-    return outcome, told
+    return outcome, sentence
 
 
 def _landed(
     context: OperationContext, before: LoadedTable, done: Sequence[OperationOutcome], running: Operation | None
 ) -> tuple[tuple[int, ...], str]:
-    """The snapshots that the interrupted operation committed, and what of the pass landed, in words."""
+    """The snapshots that the interrupted operation committed, and a sentence about the pass's commits."""
     if context.dry_run:
         return (), "the table is unchanged (dry run)"
     if running is not None and not FACTS[running].commits:
@@ -135,13 +222,8 @@ def _left_to_clean(context: OperationContext) -> str:
     return " and ".join(left) or "nothing is left to clean"
 
 
-# Warns when the state of a pass may be the wrong one: a run that it knows nothing of has maintained the table.
-
-
 def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple[str, ...]:
-    """A sentence for people, or none.
-
-    A state that knows anything of the table is asked once, and only where a snapshot tells of a run.
+    """A warning if this pass may use the wrong state: a run maintained the table, but the state has no record of it.
 
     Raises:
         StorageError: the state cannot be read.
@@ -160,21 +242,16 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
     )
 
 
-# The pass: the operations of a policy over one table, in canonical order, one failing not stopping the next.
-
-log = logging.getLogger(__name__)
-
-
 def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutcome:
-    """Run every operation that the policy asks for now; the journal gets every pass that did something.
+    """Run every operation that the policy asks for now; a pass that changed something is recorded in the journal.
 
-    Of a policy with schedules these are the ones that are due, and what no schedule names; with ``schedule`` that one
-    alone, due or not.
+    If the policy has schedules, these are the due schedules and the operations that no schedule names.  With
+    ``schedule``, only this one runs, due or not.
 
     Raises:
-        PolicyError: there is no such table or schedule, or the policy does not fit it.
-        StorageError: the table cannot be loaded at all, or the state not be read.
-        PassInterrupted: by Ctrl-C, once the pass had begun; the journal has an entry for it.
+        PolicyError: there is no such table or schedule, or the policy does not fit the table.
+        StorageError: the table cannot be loaded, or the state cannot be read.
+        PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
     with joined_count() as sent, keeping_documents():
         return _run_pass(context, schedule, sent)
@@ -194,13 +271,13 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
     done: list[OperationOutcome] = []
     try:
         for outcome_of_one in _operations(context, parts, runs):
-            done.append(outcome_of_one)  # one by one: Ctrl-C may come between two of them
-        # Not an operation that anybody asks for or switches off (rule: clean-failed-loads-from-record).
+            done.append(outcome_of_one)  # one by one, because Ctrl-C may come between two of them
+        # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
         staged = clean_staged_files(context)
     except KeyboardInterrupt:
         planned = [operation for part in parts for operation in part.operations]
-        interrupted, told = interrupted_outcome(context, loaded, planned, done)
-        raise PassInterrupted(told, _recorded(context, started, interrupted, ())) from None
+        interrupted, sentence = interrupted_outcome(context, loaded, planned, done)
+        raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
     outcome = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
@@ -209,10 +286,10 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
         operations=(*done, *_left_out(context, parts, runs)),
         staged=staged,
         around=request_metrics("pass", sent.counts),
-        # A real pass runs often, and may leave an operation to another one.
+        # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
         warnings=(*warnings, *(unused_settings(context.resolved) if context.dry_run else ())),
     )
-    # A pass that lost its lease, or was told to stop, has not seen what is left to do: the next one must look anew.
+    # A pass that lost its lease, or had to stop, has not finished: the next pass must look again.
     if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
         return _recorded(context, started, outcome, () if schedule else (DonePart(None, ""),))
     ended = [
@@ -254,7 +331,7 @@ def _operations(
 
 
 def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:
-    """What a dry run says of an operation: on the table as it is, and on what those before it would leave."""
+    """The dry run of an operation, on the table as it is and on the table as earlier operations would leave it."""
     if not looks_at_the_table(operation):
         return run_operation(operation, context)
     on_head = None if planned.is_as_it_is else run_operation(operation, context)
@@ -267,88 +344,3 @@ def _left_out(
 ) -> Iterator[OperationOutcome]:
     reasons = why_not_now(context.resolved, parts, runs, context.started_ms)
     return (skipped(operation, reason) for operation, reason in reasons.items())
-
-
-# A pass over one table by this process: it holds the table's lease, and serves the request that is pending for it.
-
-
-@dataclass(frozen=True, slots=True)
-class AskedPass:
-    """A pass that is asked for; ``make_context`` gets the loaded table and the run's id, and may raise PolicyError."""
-
-    catalog: Catalog
-    state: StateStore
-    table: TableName
-    settings: Mapping[str, str]
-    """What was set for this pass alone; says which request it serves."""
-    make_context: Callable[[LoadedTable, str], OperationContext]
-    turn: Turn | None
-    """``None``: a dry run, which takes no lease and serves no request."""
-    schedule: str | None = None
-    """The schedule that is forced; ``None``: of a policy with schedules what is due."""
-
-    def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
-        """The request that the pass serves; of a policy that is wrong, one with the same settings."""
-        return served_request(self.state.requests, identity_of(self.catalog, loaded), self.settings, policy)
-
-    def claim(self, request: MaintenanceRequest | None) -> None:
-        """Claim the request that was served, if there was one."""
-        if request is not None:
-            self.state.requests.claim(request)
-
-
-def maintain_table(asked: AskedPass) -> PassOutcome:
-    """Take the table's lease, run the pass, and claim the request that it served; a dry run only runs it.
-
-    A request is claimed once its pass has ended, so that one whose process was killed is left to the next.  An error of
-    the settings or the table is the answer to a request too: asking again would not change it.
-
-    Raises:
-        PolicyError: there is no such table, or its settings are wrong.
-        LeaseHeld: another run maintains the table now.
-        PlanStale: the pass is not needed any more, or the table was replaced; nothing was begun.
-        StorageError: the table cannot be loaded, or the state does not answer.
-    """
-    search_cycles_seldom()
-    with asked.state.kept_open(), counting(), keeping_documents():
-        return _maintain(asked)
-
-
-def _maintain(asked: AskedPass) -> PassOutcome:
-    run_id, turn = str(uuid.uuid4()), asked.turn
-    loaded = asked.catalog.load(asked.table)
-    if turn is None:
-        return run_pass(asked.make_context(loaded, run_id), asked.schedule)
-    try:
-        context = asked.make_context(loaded, run_id)
-    except PolicyError:
-        asked.claim(asked.pending(loaded, None))
-        raise
-    with leased(context, turn) as lease:
-        if turn.wait_ms:  # the pass that was waited for has changed the table
-            loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
-                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
-            context = asked.make_context(loaded, run_id)
-        if reason := turn.why_not():
-            raise PlanStale(reason)
-        request = asked.pending(loaded, context.policy)
-        try:
-            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
-            outcome = run_pass(ours, asked.schedule)
-        except (PolicyError, TableUnsupported):
-            asked.claim(request)
-            raise
-        if not lease.is_lost and turn.why_stop() is None:
-            asked.claim(request)
-        _forget_cuts(asked, loaded)
-        return outcome
-
-
-def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
-    """Forget that the table was cut off: now its pass has ended (rule: cut-off-endless-tables)."""
-    entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
-    try:
-        forget_cut(asked.state.cut_offs, entry, *CutWork)
-    except StorageError as error:
-        log.warning("%s is still recorded as cut off: %s", loaded.name, error)

@@ -1,4 +1,9 @@
-"""The lease of a pass (rule: one-lease-holder), the time and attempts it has, and the request that it serves."""
+"""The lease of a pass, its time limit and attempts, and the request that it serves.
+
+A table has one pass at a time, so the pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans``
+take the same lease (rule: one-lease-holder).  A pass that loses its lease changes nothing more
+(rule: lost-lease-changes-nothing).
+"""
 
 from __future__ import annotations
 
@@ -17,41 +22,37 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import Lease, LeaseStore
 from icekeeper.state.store import MaintenanceRequest, RequestStore, StateStore
 
-# The lease of a table while a pass of this process works on it: one pass at a time, whoever asked for it
-# (rule: lost-lease-changes-nothing).
-#
-# The pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans`` take the same lease.  A process
-# prolongs its own from a thread, so it may be short.
-
 PASS_LEASE_MS = 3 * 60 * 1000
-"""So long a pass that was killed bars others, where its death cannot be proven (rule: dead-holders-bar-nobody)."""
+"""How long a killed pass blocks others, if its death cannot be proven (rule: dead-holders-bar-nobody).
+
+A thread of the process prolongs the lease, so it can be short."""
 _PAUSE_S = 2.0
 _MAINTAIN = "icekeeper maintain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Who wants a table for a pass, how long it waits for the table, and when it stops."""
+    """Which command wants a table for a pass, how long it waits for the lease, and when it stops."""
 
     command: str = _MAINTAIN
     wait_ms: int = 0
-    """The longest time to wait while another holder has the lease."""
+    """The longest time to wait for another holder of the lease."""
     tell: Callable[[str], object] = lambda sentence: None
-    """Called with one sentence when the waiting begins, which says who has the lease."""
+    """Called with one sentence about the holder when the waiting begins."""
     why_not: Callable[[], str | None] = lambda: None
-    """Asked once the lease is ours: why the pass is not needed any more, ``None`` to begin."""
+    """Called once we have the lease: why the pass is no longer needed, ``None`` to begin."""
     why_stop: Callable[[], str | None] = lambda: None
-    """Asked before each operation: why no further one begins, ``None`` to go on."""
+    """Called before each operation: why it must not begin, ``None`` to continue."""
     is_proposed: bool = False
-    """Whether nobody asked for the pass but detection."""
+    """Whether only detection proposed the pass."""
 
 
 @contextmanager
 def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
-    """Hold the lease of the context's table while the block runs; prolonged by a thread.
+    """Hold the lease of the context's table during the block; a thread prolongs it.
 
     Raises:
-        LeaseHeld: another holder has it, and still has it after the time that ``turn`` allows.
+        LeaseHeld: another holder still has it after the time that ``turn`` allows.
         StorageError: the state store does not answer.
     """
     leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
@@ -78,23 +79,21 @@ def _taken(leases: LeaseStore, wanted: Lease, turn: Turn, clock: Clock, sleep: C
         left_s -= _PAUSE_S
 
 
-# How long a pass of this process may take, and how often it is tried (``job_timeout_s``, ``job_retry_limit``).
-
 _RETRY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """The limits of all attempts at one pass together."""
+    """The limits of all attempts at one pass together (``job_timeout_s``, ``job_retry_limit``)."""
 
     timeout_s: float | None = None
-    """A pass that has taken so long begins no further operation or round of file groups; ``None``: never."""
+    """After this time no further operation or round of file groups begins; ``None``: no limit."""
     retries: int = 0
-    """Further attempts at a pass that failed."""
+    """Further attempts after a failed pass."""
 
     @classmethod
     def said(cls, resolved: ResolvedPolicy) -> AttemptLimits:
-        """The limits that somebody has set; the defaults are for processes that nobody watches."""
+        """The limits that a person has set; the defaults are only for unattended processes."""
 
         def is_said(key: str) -> bool:
             return resolved.sources[key] != DEFAULT_SOURCE
@@ -113,12 +112,12 @@ def attempted(
     tell: Callable[[str], object],
     wait: Callable[[float], object],
 ) -> tuple[PassOutcome, str | None]:
-    """Run a pass, again if it fails, and return the last outcome; the text says why operations were left, if they were.
+    """Run a pass, again if it fails; return the last outcome, and why operations were not begun (or ``None``).
 
     ``tell`` is called with a sentence before a further attempt, ``wait`` with the seconds until it begins.
 
     Raises:
-        MaintenanceError: as the last attempt raises it.
+        MaintenanceError: from the last attempt.
     """
     deadline_s = None if limits.timeout_s is None else monotonic() + limits.timeout_s
 
@@ -138,13 +137,10 @@ def attempted(
             if not left or outcome.status is not PassStatus.FAILED or why_stop():
                 return outcome, why_stop()
             tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {outcome.summary}")
-        limited = replace(limited, why_not=lambda: None)  # what it would see is the attempt before
+        limited = replace(limited, why_not=lambda: None)  # it would see the previous attempt
         left -= 1
         wait(_RETRY_PAUSE_S)
 
-
-# Which pending request a pass serves: that for its table, if the pass does all that was asked for
-# (rule: one-request-one-claim).
 
 _OPERATIONS = "operations"
 
@@ -152,7 +148,7 @@ _OPERATIONS = "operations"
 def served_request(
     requests: RequestStore, identity: TableIdentity, settings: Mapping[str, str], policy: Policy | None
 ) -> MaintenanceRequest | None:
-    """The request that is pending for the table, ``None`` where there is none or the pass does not serve it.
+    """The table's pending request, if the pass does all that it asks for; else ``None`` (rule: one-request-one-claim).
 
     Raises:
         StorageError: the state does not answer.
@@ -166,11 +162,11 @@ def served_request(
 def why_needless(
     state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
-    """Why a table needs no pass any more: another run has seen to it since it was proposed
+    """Why a table needs no pass any more: another run has maintained it since it was detected
     (rule: overlapping-runs-share-slots).
 
-    ``is_pending`` says whether its request still is; ``None``: nobody requested the pass.  A pass that ended later than
-    now was recorded by a clock that was ahead, and says nothing (rule: future-records-bar-nothing).
+    ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
+    recorded by a wrong clock, and is ignored (rule: future-records-bar-nothing).
 
     Raises:
         StorageError: the state does not answer.
@@ -183,10 +179,10 @@ def why_needless(
 
 
 def is_served(asked: Mapping[str, str], settings: Mapping[str, str], policy: Policy | None) -> bool:
-    """Whether a pass with ``settings``, which make ``policy``, does what a request with the settings ``asked`` wants.
+    """Whether a pass with ``settings`` (resolved: ``policy``) does all that a request with settings ``asked`` asks for.
 
-    It runs every operation that was asked for, and everything else is set alike.  Without a policy, because the
-    settings are wrong, it serves the request that has the same ones.
+    It must run every requested operation, and have the same other settings.  If the settings are wrong (``policy`` is
+    ``None``), it serves a request with equal settings.
     """
     others = [{key: value for key, value in one.items() if key != _OPERATIONS} for one in (asked, settings)]
     if others[0] != others[1]:

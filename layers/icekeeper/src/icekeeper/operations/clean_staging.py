@@ -1,4 +1,7 @@
-"""Deletes the files that failed loads and dead jobs staged, once nobody needs them."""
+"""Deletes the files that failed loads and dead jobs staged, once nobody needs them.
+
+Every pass does this, for recorded files and for the folders that a load declared as its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ from icekeeper.storage.paths import PathSet, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked
 
-# Finds the files in the folders of a failed load, all of which belong to that load by what its owner declared.
+log = logging.getLogger(__name__)
+
+_WHAT = "staged files"
+_PARALLEL_LOOKS = 16
 
 
 def files_in_folders(
@@ -38,9 +44,8 @@ def files_in_folders(
 ) -> tuple[tuple[str, ...], bool]:
     """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
 
-    A younger file may be of a writer that reuses the folder without a record, and one of unknown age counts as young.
-    A folder that all writers of the table share is no load's own, whoever declared it: what lies there is left to the
-    removal of orphans.
+    A younger file may belong to a writer that reuses the folder without a record; a file of unknown age counts as
+    young.  A folder that all writers of the table share cannot belong to a load: its files are left to orphan removal.
 
     Returns:
         The files that may be deleted, and whether others remain for a later pass.
@@ -65,16 +70,13 @@ def files_in_folders(
     return tuple(dict.fromkeys(paths)), more
 
 
-# Which recorded files nobody needs: not this table, not another one, no pin and no other load.
-
-
 def unneeded_files(
     context: OperationContext, table: LoadedTable, paths: Sequence[str]
 ) -> tuple[Sequence[str], FileNeeds]:
-    """Those of ``paths`` that may be deleted, and the :class:`FileNeeds` to ask again before each batch of them.
+    """Those of ``paths`` that nobody needs, and the :class:`FileNeeds` to ask again before each batch of deletions.
 
     Raises:
-        OperationRefused: a table that may need one cannot be loaded, or there is a newer head of this one.
+        OperationRefused: a table that may need one cannot be loaded, or this table has a newer head.
         MetadataUnreadable: a reference cannot be read.
         StorageError: catalog or state store failed.
     """
@@ -89,16 +91,8 @@ def unneeded_files(
     return [path for path in free if not needs.need(path)], needs
 
 
-# Deletes the files that failed loads and dead jobs staged, in every pass: those on record, and in folders of loads.
-
-log = logging.getLogger(__name__)
-
-_WHAT = "staged files"
-_PARALLEL_LOOKS = 16
-
-
 def may_clean(context: OperationContext) -> bool:
-    """Whether there may be files of loads to clean: there are none where every load is still under way, or forgotten.
+    """Whether a load has failed, or is adopted, for longer than the grace period, so that there may be work.
 
     Raises:
         StorageError: the loads cannot be read.
@@ -109,9 +103,9 @@ def may_clean(context: OperationContext) -> bool:
 
 
 def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
-    """Delete what failed loads left once they failed longer ago than the grace period; ``None``: there was none.
+    """Delete the files of loads that failed longer ago than the grace period; ``None``: there are none.
 
-    Nothing here makes a pass fail: what goes wrong is told, and tried again by the next pass.
+    Errors do not fail the pass.  They are reported, and the next pass tries again.
     """
     if context.resolved.is_stopped:
         return None
@@ -127,7 +121,7 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
         return None if outcome is None else _with_skew(context, outcome)
     except MaintenanceError as error:
         problem = str(error)
-    except Exception as error:  # a bug here must not take the pass with it
+    except Exception as error:  # a bug here must not fail the pass
         log.exception("%s: cleaning staged files broke", context.table)
         problem = masked(f"{type(error).__name__}: {error}")
     log.warning("%s: staged files were not cleaned: %s", context.table, problem)
@@ -191,9 +185,9 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
 
 
 def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:
-    """Makes a function that marks a dead job as failed, so that it can no longer commit what is being deleted.
+    """A function that marks a dead job as failed, so that it can no longer commit the files that are being deleted.
 
-    It returns the record as it is then, ``None`` when the job has gone on meanwhile.
+    It returns the new record, ``None`` if the job has continued meanwhile.
     """
 
     def declared(load: StagedLoad) -> StagedLoad | None:
@@ -206,12 +200,12 @@ def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | 
 
 
 def _forget(context: OperationContext, load: StagedLoad) -> bool:
-    """Forget the record; ``False`` when it stays, because somebody changed it meanwhile."""
+    """Remove the record; ``False`` if it was changed meanwhile and stays."""
     return context.dry_run or context.state.staging.forget(load)
 
 
 def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, load: StagedLoad) -> list[str]:
-    """The files of a load that may be deleted; of a job's only those that it got to write."""
+    """The files of a load that may be deleted; of a job only those that exist."""
     files = [path for path in recorded_files(context.memory, load) if may_be_staged(loaded.metadata, path)]
     if load.origin is LoadOrigin.USER:
         return files

@@ -1,6 +1,6 @@
-"""The ``expire_partitions`` operation: partitions past their retention leave the table in one ``delete`` commit.
+"""The ``expire_partitions`` operation: drop partitions past their retention in one ``delete`` commit.
 
-Only metadata changes: the bytes are freed when the snapshots that still hold the files expire.
+Only metadata changes.  The files are deleted when the snapshots that still reference them expire.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 _OPERATION = Operation.EXPIRE_PARTITIONS
 
 ChoiceOf: TypeAlias = Callable[[str, TableMetadata, int], PartitionChoice]
-"""From a filter, a table's metadata and the time (epoch milliseconds) to the partitions all of whose rows match."""
+"""Filter, table metadata and time (epoch milliseconds) → which partitions match with all their rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
     cutoff_ms: int | None
-    """Partitions that ended before this moment are past the retention; ``None``: age does not matter."""
+    """Partitions that ended before this time are past the retention; ``None``: age does not matter."""
     matching: ChoiceOf | None
     now_ms: int
-    """What ``now()`` means in a filter."""
+    """The value of ``now()`` in a filter."""
 
     def choice(self, where: str | None, metadata: TableMetadata) -> PartitionChoice | None:
-        """Which partitions the filter lets go; ``None``: there is no filter."""
+        """The partitions that the filter matches; ``None``: there is no filter."""
         if where is None:
             return None
         if self.matching is None:
@@ -62,28 +62,26 @@ class _Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """The files that leave the table on one head."""
+    """The data and delete files to remove from one head."""
 
     metadata_location: str
     plan: ExpiryPlan
     manifests: Sequence[ManifestFile]
     affected: frozenset[str]
     files: tuple[DataFile, ...]
-    """Data files and the delete files that go with them."""
 
 
 def expire_partitions(context: OperationContext, matching: ChoiceOf | None = None) -> OperationOutcome:
-    """Drop the partitions that ended longer than ``partition_retention_hours`` ago and lie within ``where``.
+    """Drop the partitions that ended longer than ``partition_retention_hours`` ago and match ``where`` completely.
 
-    ``where`` alone chooses too, if it was set for this operation: the scope of a rewrite drops no rows
-    (rule: drop-only-fully-matched-partitions).  ``matching`` makes of it and a table which partitions match whole; a
-    filter without it is refused.
+    ``where`` without a retention drops partitions only if it was set for this operation, not as the scope of a rewrite
+    (rule: drop-only-fully-matched-partitions).  ``matching`` evaluates the filter; a filter without it is refused.
 
-    Planned anew on every head, so that only files of expired partitions go, and all of them.  The commit deletes no
-    file, so that ``gc.enabled=false`` does not forbid it.
+    The plan is made again for every head, so that all files of expired partitions are dropped, and no others.  The
+    commit deletes no file, so ``gc.enabled=false`` does not forbid it.
 
     Raises:
-        OperationRefused: no partition would stay; nothing was committed.
+        OperationRefused: no partition would remain; nothing was committed.
         MaintenanceError: nothing was committed.
     """
     policy = context.policy
@@ -113,10 +111,10 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
 
 
 def _moment_ms(context: OperationContext, loaded: LoadedTable) -> int:
-    """What ``now()`` means: the beginning of the pass, but no later than the store's clock, for what goes is gone.
+    """The value of ``now()``: the beginning of the pass, but not later than the store's clock.
 
     Raises:
-        OperationRefused: the filter names a time relative to now, and our clock and the store's differ by an hour.
+        OperationRefused: the filter uses ``now()``, and our clock and the store's differ by more than an hour.
     """
     where = context.policy.where
     if where is None or not parse_relative(where).times:
@@ -125,20 +123,19 @@ def _moment_ms(context: OperationContext, loaded: LoadedTable) -> int:
 
 
 def _is_meant_by(resolved: ResolvedPolicy) -> bool:
-    """Whether the filter was set for this operation: by the same source as it, and for no other one."""
+    """Whether the filter was set for this operation: both come from one source, and it is the only operation."""
     return resolved.policy.operations == (_OPERATION,) and resolved.sources["where"] == resolved.sources["operations"]
 
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts to commit: the table is planned anew on every head but the first."""
+    """The attempts to commit; each new head gets a new plan."""
 
     context: OperationContext
     limits: _Limits
     last: _Drop
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        """The commit for this head."""
         if head.metadata_location != self.last.metadata_location:
             found = _plan(self.context, head, self.limits)
             if isinstance(found, Nothing):
@@ -221,7 +218,7 @@ def _plan_by_age(
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:
-    """Whether the summaries say that no partition in a manifest has expired: then it need not be read."""
+    """Whether the summaries show that no partition in a manifest has expired, so that it need not be read."""
     fields = times.judged(manifest.partition_spec_id)
     if not fields or manifest.partitions is None:
         return False

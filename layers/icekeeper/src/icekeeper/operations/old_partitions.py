@@ -1,7 +1,7 @@
-"""Which partitions are past their retention, and which files go with them (pure).
+"""Which partitions are past their retention, and which delete files are dropped with them; reads nothing.
 
-As Apache Paimon expires partitions (rule: partitions-age-by-their-time): the partition's own time decides, not when its
-files were written.
+As in Apache Paimon, the partition's own time decides, not the time when its files were written
+(rule: partitions-age-by-their-time).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PartitionChoice: TypeAlias = Callable[[int, tuple[PartitionValue, ...]], bool]
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """The partitions to drop; each goes with all its data files."""
+    """The partitions to drop, each with all its data files."""
 
     partitions: frozenset[PartitionKey]
     unparsed: int
-    """Partitions whose value the pattern does not match: they stay."""
+    """The number of partitions that are kept because the time pattern does not match their value."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class LivePartitions:
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     unparsed: set[PartitionKey] = field(default_factory=set)
     has_younger: bool = False
-    """Whether a partition that was not added is known to be younger than those that expire."""
+    """A partition that was not added is known to be younger than those that expire."""
     is_chosen: PartitionChoice | None = None
-    """Only these partitions may expire; ``None``: all."""
+    """The partitions that may expire; ``None``: all."""
     spared: set[PartitionKey] = field(default_factory=set)
 
     def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
@@ -70,7 +70,7 @@ class LivePartitions:
         """The partitions that ended before ``cutoff_ms``, the oldest ``limit`` of them.
 
         Raises:
-            OperationRefused: no partition whose time is known would stay: a wrong clock must not empty a table.
+            OperationRefused: no partition with a known time would remain: a wrong clock must not empty a table.
         """
         expired = sorted((end, repr(key), key) for key, end in self.ends.items() if end < cutoff_ms)
         if not expired:
@@ -90,7 +90,7 @@ class LivePartitions:
 
 @dataclass(slots=True)
 class ChosenPartitions:
-    """Collects the partitions of live data files, to drop those that are chosen whatever their age."""
+    """Collects the partitions of live data files, to drop the chosen ones whatever their age."""
 
     is_chosen: PartitionChoice
     chosen: set[PartitionKey] = field(default_factory=set)
@@ -106,8 +106,8 @@ class ChosenPartitions:
         """The chosen partitions, ``limit`` of them in the order of their values.
 
         Raises:
-            OperationRefused: no partition would stay of several, or of one that the clock chose: neither a slip in a
-                filter nor a wrong clock must empty a table.
+            OperationRefused: no partition would remain of several, or the last one would be dropped by the clock:
+                neither a wrong filter nor a wrong clock must empty a table.
         """
         if not self.chosen:
             return Nothing(NOTHING_MATCHES)
@@ -127,9 +127,9 @@ class ChosenPartitions:
 def partitions_sharing_files(
     expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
 ) -> frozenset[PartitionKey]:
-    """The partitions that share a file with another one: a delete goes by path, so dropping one would empty both.
+    """The partitions that share a file with another one: a file is dropped by path, so dropping one would empty both.
 
-    ``expired`` are partition and path of each file that is to go; ``staying`` the hashes of all other paths.
+    ``expired``: partition and path of each file to drop; ``staying``: the hashes of all other paths.
     """
     partitions: dict[str, set[PartitionKey]] = defaultdict(set)
     for key, path in expired:
@@ -142,9 +142,9 @@ def partitions_sharing_files(
 def goes_with(
     file: DataFile, spec_id: int, *, is_global: bool, partitions: frozenset[PartitionKey], dropped: frozenset[str]
 ) -> bool:
-    """Whether a delete file has no use once those partitions, with the data files ``dropped``, are gone.
+    """Whether a delete file is useless once these partitions, with the data files ``dropped``, are gone.
 
-    One that names its data file is believed whatever its partition says; global equality deletes stay
+    If it names a data file, that file decides, whatever its own partition.  Global equality deletes are kept
     (rule: deletes-reach-one-partition, named-deletes-reach-anywhere, never-empty-a-table).
     """
     named = named_file(file)

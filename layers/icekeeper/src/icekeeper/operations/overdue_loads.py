@@ -1,7 +1,7 @@
-"""Which recorded loads are cleaned up in this pass (pure).
+"""Which recorded loads this pass cleans up; reads nothing.
 
-As in Modak (rule: clean-failed-loads-from-record): staged files of loads that ended in failed are deleted after the
-grace period, driven by the load journal rather than by listing.
+As in Modak, staged files of failed loads are deleted after the grace period, by their record and without a listing
+(rule: clean-failed-loads-from-record).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.state.store import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under
 
-# So many files are cleaned in one pass at most, so that memory stays bounded; a load is never divided.
+# The most files that one pass cleans, to bound memory; a load is never divided.
 MAX_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """Failed loads whose files may be deleted, longest failed first, and adopted ones that need no record any more."""
+    """Failed loads whose files may be deleted, longest failed first; and adopted loads whose record may be removed."""
 
     failed: tuple[StagedLoad, ...]
     adopted: tuple[StagedLoad, ...]
@@ -31,8 +31,8 @@ class CleaningPlan:
 def plan_cleaning(loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int) -> CleaningPlan:
     """Decide at ``now_ms`` (epoch milliseconds).
 
-    A failed load waits for the grace period, as orphans do: until then a commit that nobody told us about may still
-    name its files.  An adopted one is protected for as long; then its files are in the table, or nobody's.
+    A failed load waits for the grace period, as orphans do: until then an unknown commit may still add its files.  An
+    adopted load is protected for the same time; afterwards its files are in the table, or orphans.
     """
     due: list[StagedLoad] = []
     files = 0
@@ -46,13 +46,15 @@ def plan_cleaning(loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int) ->
 
 
 def may_be_staged(metadata: TableMetadata, path: str) -> bool:
-    """Whether a recorded path is one that cleaning may delete at all: below a location that the table owns, no table
-    metadata (some catalogs keep an incomplete log of it)."""
+    """Whether cleaning may delete the path: it is below the table's locations, and no metadata file.
+
+    Metadata files are excluded because some catalogs keep an incomplete metadata log.
+    """
     return any(is_under(path, location) for location in owned_locations(metadata)) and not is_metadata_file(path)
 
 
 def require_stageable(metadata: TableMetadata, files: Iterable[str], prefixes: Iterable[str]) -> None:
-    """Raises PolicyError for a path that is not below the table's locations, or is table metadata."""
+    """Raises PolicyError for a path that is not below the table's locations, or is a metadata file."""
     owned = owned_locations(metadata)
     for path in files:
         if not may_be_staged(metadata, path):

@@ -1,6 +1,6 @@
-"""Whether a policy fits a table: a branch, filter, order or column that it names must be one of the table's.
+"""Checks that a policy fits a table: the branches, columns and filters that it names must exist there.
 
-Asked before a pass, when a setting is kept with a table, and for its health; nothing is read but the metadata document.
+Used before a pass, when a setting is stored with a table, and for its health; only the metadata document is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icekeeper.policy.values import text_of
 
 
 def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy:
-    """The policy itself, if passes under it and under each of its schedules could begin.
+    """The policy itself, if passes under it and its schedules could begin.
 
     Raises:
         PolicyError: as :func:`check_fit`.
@@ -32,30 +32,30 @@ def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy
 
 
 def check_fit(metadata: TableMetadata, policy: Policy, operations: Collection[Operation]) -> None:
-    """Check what the policy says of the branch, of the rows in scope, and of these operations.
+    """Check the policy's branch, filter, and settings of these operations.
 
     Raises:
-        PolicyError: it names something that the table does not have, or that cannot be used so.
+        PolicyError: it names something that the table does not have, or that cannot be used in this way.
     """
     branch_head(metadata, policy.branch)
-    file_scope(policy, metadata, now_ms=0)  # a filter fits at every moment, or at none
+    file_scope(policy, metadata, now_ms=0)  # whether a filter fits does not depend on the time
     if Operation.EXPIRE_SNAPSHOTS in operations:
         check_retention(metadata, policy)
     if Operation.COMPUTE_STATISTICS in operations:
         statistics_columns(metadata, policy.statistics_columns)
     if Operation.COMPACT in operations:
-        with suppress(TableUnsupported):  # that is for the operation to report
+        with suppress(TableUnsupported):  # the operation reports it
             choose_recipe(metadata, policy)
 
 
 def check_schedules(metadata: TableMetadata, resolved: ResolvedPolicy) -> None:
-    """Check that no two schedules must undo each other's work (rule: keep-order-of-other-schedules).
+    """Check that no two schedules undo each other's work (rule: keep-order-of-other-schedules).
 
-    They do where both order all rows of a scope, in different ways.  One that only merges leaves what the other has
-    ordered; of two different scopes nobody knows how they overlap.
+    They do if both order all rows of one scope in different ways.  A schedule that only merges keeps the order of the
+    other.  Two different scopes are accepted, because their overlap is unknown.
 
     Raises:
-        PolicyError: two of them would rewrite the same files at every turn.
+        PolicyError: two schedules would rewrite the same files at every turn.
     """
     compacting = [
         (name, one.resolved.policy)
@@ -82,6 +82,6 @@ def _order(policy: Policy) -> str:
 
 
 def _share_files(one: Policy, other: Policy) -> bool:
-    """Whether two policies surely take the same files: their scope is one, or that of one is the whole table."""
+    """Whether two policies certainly share files: their scopes are equal, or one is the whole table."""
     scopes = [(policy.where, policy.min_partition_age_hours) for policy in (one, other)]
     return scopes[0] == scopes[1] or (None, None) in scopes

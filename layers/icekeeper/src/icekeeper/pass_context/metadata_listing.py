@@ -1,4 +1,4 @@
-"""Lists and reads metadata files in a store, and finds those that other catalog entries need."""
+"""Lists and reads a table's metadata files in its store, and finds those that other catalog entries need."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage
 
-# Lists a table's metadata files in the store, and reads them as far as they can be read.
-
 
 def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """Where metadata files of the table may lie: ``write.metadata.path``, and the folder of tables without it.
+    """The folders of the table's metadata files: ``write.metadata.path`` and the default one.
 
-    Another head of the table may have set the property, or given it up.
+    Another head of the table may have set or removed the property.
     """
     own, usual = metadata.metadata_directory, f"{metadata.location}/metadata"
     return (own,) if normalise(own) == normalise(usual) else (own, usual)
@@ -29,9 +27,9 @@ def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
 def listed_metadata(
     storage: Storage, table: LoadedTable, *, apart_from: str | None = None
 ) -> Sequence[ListedObject] | None:
-    """The metadata files in the table's metadata folders, as they lie there now; ``None`` where one cannot be listed.
+    """The metadata files in the table's metadata folders; ``None``: a folder cannot be listed, as in S3 table buckets.
 
-    ``apart_from``: a folder that somebody else has listed, with all below.  Nothing can be listed in S3 table buckets.
+    ``apart_from``: a folder that the caller has listed already, with all below it.
 
     Raises:
         StorageError: the store does not answer.
@@ -48,10 +46,10 @@ def listed_metadata(
 
 
 def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:
-    """What a listed metadata file says; ``None`` where it is gone by now, or damaged, so that no table is loaded by it.
+    """The content of a listed metadata file; ``None``: it is gone by now, or damaged.
 
     Raises:
-        StorageError: the store does not answer, so that what it says is not known.
+        StorageError: the store does not answer.
     """
     try:
         return parse_document(storage.read(path), path)
@@ -63,19 +61,15 @@ def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:
         raise
 
 
-# Reads the metadata files that were written after the state that the catalog shows: commits that it may hide.
-#
-# A catalog may be read through a replica that lags; a store does not lag.  Read only where a refused commit may have
-# landed (rule: keep-files-while-commit-may-land).
-
-# Where the store does not say how old the current metadata file is, so many of the youngest others are read.
+# If the age of the current metadata file is unknown, this many of the youngest others are read.
 _MOST = 16
 
 
 def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetadata]:
-    """The metadata in files that the table does not know and that are not older than its current one.
+    """The metadata files that the table does not know and that are not older than its current one.
 
-    Empty where nothing can be listed.
+    They show commits that a lagging replica of the catalog hides; a store does not lag.  Read only if a refused commit
+    may have landed (rule: keep-files-while-commit-may-land).  Empty if nothing can be listed.
 
     Raises:
         StorageError: the store does not answer.
@@ -87,7 +81,7 @@ def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetada
     unknown.sort(key=lambda found: found.modified_ms or 0, reverse=True)
     if current is None or current.modified_ms is None:
         unknown = unknown[:_MOST]
-    else:  # by one clock, that of the store
+    else:  # both times are by the store's clock
         oldest_ms = current.modified_ms
         unknown = [found for found in unknown if found.modified_ms is None or found.modified_ms >= oldest_ms]
     for found in unknown:
@@ -96,16 +90,8 @@ def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetada
             yield metadata
 
 
-# Finds the metadata files that other catalog entries of a table point at or log; a commit must not delete them.
-#
-# A commit deletes the metadata files that fall off the log, where the table's property
-# ``write.metadata.delete-after-commit.enabled`` asks for it.  An entry that another catalog, or another name, has of
-# the same table may still be at one of them.  Whoever copies UUID and location of a table looks like such an entry, so
-# what the others' logs name stays, too (rule: metadata-deleted-only-if-own).
-
-
 def deletes_after_commit(metadata: TableMetadata) -> bool:
-    """Whether commits delete the metadata files that fall off the table's log."""
+    """Whether commits delete the metadata files that leave the table's metadata log."""
     return metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False)
 
 
@@ -116,8 +102,13 @@ def metadata_of_other_entries(
     other_catalog: Callable[[str, str], Catalog | None],
     run: str,
 ) -> Iterator[str]:
-    """The metadata files that other entries of the same table point at or log; the whole log where one cannot be
-    loaded, or where the look that the ``run`` took at every table has not seen one, and no rule keeps that away.
+    """The metadata files that other entries of the table point at or log, which a commit must not delete.
+
+    With ``write.metadata.delete-after-commit.enabled``, a commit deletes the metadata files that leave the log.  An
+    entry of the table in another catalog, or under another name, may still point at one of them.  A copy with the
+    table's UUID and location looks like such an entry, so the files in its log are kept, too
+    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or the look of this ``run`` missed a table that
+    no rule keeps apart, the whole log is kept.
 
     Raises:
         StorageError: the state store failed.
@@ -145,7 +136,7 @@ def metadata_of_other_entries(
                 yield from (str(entry["metadata-file"]) for entry in there.metadata.metadata_log)
                 continue
         except PolicyError:
-            continue  # that catalog has no such entry any more
+            continue  # the entry was dropped
         except MaintenanceError:
             pass
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)

@@ -1,8 +1,8 @@
-"""The table as the operations of a dry run would leave it, in memory: what they would commit is applied to a copy.
+"""The table in memory, as the operations of a dry run would leave it.
 
-Each operation of a pass is planned on what those before it left.  A dry run does the same: an operation notes how it
-would change the table, with the files that it expects to write, and that is committed here once a later operation loads
-the table.  Manifests are encoded as for a commit, and held; nothing is written, and no catalog hears of it.
+Each operation of a pass plans on the result of earlier ones.  In a dry run, an operation notes how it would change the
+table, with the files that it expects to write.  The change is applied to a copy when a later operation loads the table.
+Manifests are encoded and kept in memory; nothing is written or committed.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PlannedTable:
-    """What a dry run has planned so far; once it cannot be told what the table would be, plans see it as it is."""
+    """The changes of a dry run so far; if one cannot be applied, later plans see the table as it is."""
 
     before: tuple[Operation, ...] = ()
-    """The operations whose changes are in the table that was loaded last."""
+    """The operations whose changes are in the table as last loaded."""
     _noted: list[tuple[Operation, Callable[[], object]]] = field(default_factory=list)
     _table: LoadedTable | None = None
     _base: str | None = None
-    """The metadata file of the table that the dry run began with."""
+    """The table's metadata file when the dry run began."""
     _files: dict[str, bytes] = field(default_factory=dict)
     """Manifests and manifest lists of the planned snapshots."""
     _names: set[str] = field(default_factory=set)
-    """Paths of files that are not there: those, and the data and delete files of the planned snapshots."""
+    """Paths of files that do not exist: those, and the data and delete files of the planned snapshots."""
     _is_given_up: bool = False
 
     @property
     def is_as_it_is(self) -> bool:
-        """Whether no change was noted, so that plans see the table as it is."""
+        """Whether plans see the table as it is, because no change was noted."""
         return not self._noted and not self.before and not self._is_given_up
 
     def note(self, operation: Operation, change: Callable[[], object]) -> None:
-        """Note how an operation would change the table; ``change`` commits that through the operation's context."""
+        """Note how an operation would change the table; ``change`` commits it through the operation's context."""
         self._noted.append((operation, change))
 
     def load(self, now: LoadedTable) -> LoadedTable:
-        """The table as what was noted would leave it; ``now``, as the catalog has it, where that cannot be told."""
+        """The table with all noted changes, or ``now`` (the catalog's state) if they cannot be applied."""
         self._base = self._base or now.metadata_location
         if now.metadata_location != self._base:
             self._give_up("another commit landed meanwhile")
@@ -57,34 +57,34 @@ class PlannedTable:
                 break
             try:
                 change()
-            except Exception as error:  # the plan is told all the same, and what follows is planned on what is there
+            except Exception as error:  # report the plan; later operations plan on the table as it is
                 self._give_up(f"what {operation.value} would leave cannot be told: {type(error).__name__}: {error}")
             if not self._is_given_up:
                 self.before = (*self.before, operation)
         return now if self._table is None else self._table
 
     def read(self, path: str, read: Callable[[str], bytes]) -> bytes:
-        """The bytes of a file; ``read`` reads what is no file of a planned snapshot."""
+        """The bytes of a file; ``read`` reads files that really exist."""
         held = self._files.get(path)
         return read(path) if held is None else held
 
     def write(self, path: str, data: bytes) -> None:
-        """Hold a manifest or manifest list of a planned snapshot."""
+        """Keep a manifest or manifest list of a planned snapshot."""
         self._files[path] = data
         self._names.add(path)
 
     def will_name(self, paths: Iterable[str]) -> None:
-        """Take note of data and delete files that a planned snapshot names, and nobody has written."""
+        """Note data and delete files that a planned snapshot names, and that do not exist."""
         self._names.update(paths)
 
     def is_written(self, path: str) -> bool:
-        """Whether a file is there, so far as it is no file of a planned snapshot."""
+        """Whether the file is no expected file of a planned snapshot."""
         return path not in self._names
 
     def commit(
         self, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], now_ms: int
     ) -> Committed | Nothing:
-        """Apply a commit to the planned table; its metadata file keeps the name of the one that is there.
+        """Apply a commit to the planned table, which keeps the name of the current metadata file.
 
         Raises:
             MaintenanceError: by ``prepare``, or the commit does not fit the table.

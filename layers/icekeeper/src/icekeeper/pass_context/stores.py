@@ -1,4 +1,4 @@
-"""The stores of one pass, their clocks, and the reads and folders that its operations share."""
+"""The stores of one pass and their clocks, and the reads and folders that its operations share."""
 
 from __future__ import annotations
 
@@ -29,45 +29,39 @@ from icekeeper.storage.listing import LISTING_THREADS
 from icekeeper.storage.paths import authority, may_be_under, normalise
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
-# Whether bytes look like a whole Avro container file, told by its ends alone.
-#
-# Source: Apache Avro specification, "Object Container Files": the header ends with a random marker of 16 bytes, and so
-# does each block.
-
 _MAGIC = b"Obj\x01"
 _MARKER_BYTES = 16
 
 
 def is_whole_avro(data: bytes) -> bool:
-    """Whether the file begins and ends as it should; false for one without any blocks, of which this cannot tell.
+    """Whether an Avro container file looks whole; false for a file without blocks.
 
-    A file that was cut off between two blocks looks whole.
+    Source: Apache Avro specification, "Object Container Files": the header and each block end with the same random
+    marker of 16 bytes.  So a file that was cut between two blocks looks whole, too.
     """
     return data.startswith(_MAGIC) and data.find(data[-_MARKER_BYTES:]) < len(data) - _MARKER_BYTES
 
 
-# Collects the folders in which a table has files while its manifests are read, without those of partition and hash.
+# The *root* of a data file shows which table owns it: ``<location>/data``, a ``write.data.path``, or the folder of an
+# imported table.  Below the root the file is in partition folders (``day=2026-01-01``) and, with an object-storage
+# layout, in hash folders.  Sources: Iceberg-Java's ``LocationProviders`` (``ObjectStoreLocationProvider``) and Hive's
+# partition layout.
 #
-# A data file lies in a root (``<location>/data``, a ``write.data.path``, the folder of an imported table), below it in
-# folders of its partition (``day=2026-01-01``) and, with an object-storage layout, in folders of a hash.  The root is
-# what says whose a file is; sources: Iceberg-Java's ``LocationProviders`` (``ObjectStoreLocationProvider``) and Hive's
-# layout of partitions.
-#
-# A hash of today is four folders of 4, 4, 4 and 8 binary digits, or three and the file's name begins with the rest
-# (``write.object-storage.partitioned-paths=false``).  Those of earlier versions (eight hexadecimal digits, then six
-# characters of Base64) could be any folder's name: they are known only where the table keeps its data, and elsewhere
-# each folder is a root of its own.  Too large a root would make its other folders this table's to sweep.
+# A hash is four folders of 4, 4, 4 and 8 binary digits, or three folders and the beginning of the file's name
+# (``write.object-storage.partitioned-paths=false``).  Hashes of earlier versions (eight hexadecimal digits, then six
+# characters of Base64) could be any folder's name.  They are recognised only in the table's own data folders; elsewhere
+# each such folder is a root, because too large a root would let the table sweep other folders.
 
 _PARTITION = re.compile(r"[^/=]+=[^/]*")
 _HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}/[01]{8}\Z")
 _BEGINNING_OF_HASH = re.compile(r"/[01]{4}/[01]{4}/[01]{4}\Z")
 _REST_OF_HASH = re.compile(r"[01]{8}-")
-# A table with more roots than that has folders of a kind that is not known here.
+# A table with more roots than this has an unknown folder layout.
 _MOST_ROOTS = 1_000
 
 
 def data_root(path: str) -> str:
-    """The root of a data file: its normalised folder, without those of its partition and of a hash."""
+    """The root of a data file: its normalised folder, without partition and hash folders."""
     return _normalised(spelled_root(path))
 
 
@@ -78,7 +72,7 @@ def spelled_root(path: str) -> str:
 
 
 def data_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """The normalised folders in which the table keeps data files and nothing else; each counts as one root."""
+    """The normalised folders in which the table keeps only data files; each counts as one root."""
     places = {normalise(metadata.data_location), normalise(f"{metadata.location}/data")}
     others = (metadata.location, metadata.metadata_directory)
     return tuple(sorted(place for place in places if not any(may_be_under(other, place) for other in others)))
@@ -91,7 +85,7 @@ def _normalised(folder: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
-    # As spelled: a partition's value may hold an encoded slash.
+    # Not normalised: a partition's value may have an encoded slash.
     while (parts := folder.rpartition("/"))[2] and _PARTITION.fullmatch(parts[2]):
         folder = parts[0]
     found = hashed.search(folder)
@@ -99,7 +93,7 @@ def _root_of_folder(folder: str, hashed: re.Pattern[str]) -> str:
 
 
 class Footprint:
-    """The roots of the data and delete files that this pass has seen of a table; beyond 1,000, the bucket or disk."""
+    """The roots of the table's data and delete files that this pass has seen; after 1,000 roots, only buckets."""
 
     def __init__(self) -> None:
         self._folders: set[str] = set()
@@ -107,7 +101,7 @@ class Footprint:
         self._told: set[str] = set()
 
     def see(self, path: str, own: Sequence[str] = ()) -> None:
-        """Take note of a data or delete file; ``own``: the table's :func:`data_folders`."""
+        """Note a data or delete file; ``own``: the table's :func:`data_folders`."""
         folder = path[: path.rfind("/")]
         if folder in self._folders:
             return
@@ -118,7 +112,7 @@ class Footprint:
         self._add(next((place for place in own if root.startswith(f"{place}/")), root))
 
     def add(self, roots: Iterable[str]) -> None:
-        """Take note of the roots that another one has seen."""
+        """Note roots that workers have seen."""
         for root in roots:
             self._add(root)
 
@@ -127,36 +121,28 @@ class Footprint:
             self._roots.add(root if len(self._roots) < _MOST_ROOTS else normalise(authority(root)) or "/")
 
     def roots(self) -> frozenset[str]:
-        """The normalised roots that were seen."""
+        """All seen roots, normalised."""
         return frozenset(self._roots)
 
     def news(self) -> frozenset[str]:
-        """The roots that were seen since the last call."""
+        """The roots seen since the last call."""
         new = self.roots() - self._told
         self._told |= new
         return new
 
 
-# What the operations of a pass share: manifests and manifest lists that were read, and the clients of stores.
-#
-# Manifests never change (specification, "File System Operations"), so what was read stays right; which of them a table
-# has, each operation asks anew.  What the pass itself writes is read like everything else: a file that did not arrive
-# whole in the store must stop what deletes (rule: cache-only-immutable-metadata).
-#
-# The operations of ``icekeeper maintain`` have one context, and share by it.  The steps of the pipeline have each their
-# own; a block says which belong together (rule: cache-only-immutable-metadata).
-
 _MOST_BYTES = 32 * 1024 * 1024
 
 
 class MetadataCache:
-    """Remembers files by place and path until there is no room left; safe to share between threads.
+    """Keeps manifests and manifest lists by store and path until it is full; safe to share between threads.
 
-    A pass looks into tables of other catalogs, whose stores may hold another file of the same path
-    (rule: key-caches-by-store).
+    They never change (specification, "File System Operations").  Files that the pass writes are read from the store,
+    too: a truncated file must stop deletions (rule: cache-only-immutable-metadata).  Another catalog's store may have a
+    different file at the same path, so the store is part of the key (rule: key-caches-by-store).
 
-    Nothing makes room for later files: operations read the same files in the same order, so that a cache which drops
-    the oldest would drop each one just before it is wanted.
+    Nothing is evicted.  Operations read the same files in the same order, so evicting the oldest file would always
+    remove the next one that is needed.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -165,9 +151,9 @@ class MetadataCache:
         self._room = most_bytes
 
     def read(self, place: tuple[str, str], path: str, read: Callable[[str], bytes]) -> bytes:
-        """The bytes of a file in a place (:attr:`.Storage.place`); ``read`` reads what is not known yet, and may raise.
+        """The bytes of a file in a place (:attr:`.Storage.place`); ``read`` reads an unknown file, and may raise.
 
-        What does not look like a whole Avro file is read again the next time.
+        A file that does not look like a whole Avro file is read again the next time.
         """
         known = self._files.get((place, path))
         if known is not None:
@@ -182,16 +168,15 @@ class MetadataCache:
 
 
 class SharedReads:
-    """Safe to share between threads; its memory is bounded as its cache is."""
+    """Cached manifests, and one client per set of credentials; safe to share between threads."""
 
     def __init__(self) -> None:
         self.manifests = MetadataCache()
-        """Manifests and manifest lists."""
         self._lock = Lock()
         self._clients: dict[tuple[int, tuple[tuple[str, str], ...]], Storage] = {}
 
     def storage(self, properties: Mapping[str, str], listing_threads: int) -> Storage:
-        """One client per set of credentials, within the bound that the properties carry."""
+        """The client for these credentials, within the bound in the properties."""
         key = listing_threads, tuple(sorted((k, v) for k, v in properties.items() if k != ALLOWED_LOCATIONS))
         with self._lock:
             if key not in self._clients:
@@ -204,7 +189,10 @@ _current: ContextVar[SharedReads | None] = ContextVar("icekeeper_shared_reads", 
 
 @contextmanager
 def sharing_reads() -> Iterator[None]:
-    """Contexts that are made inside of the block, or of one around it, share what they read; metadata files as well."""
+    """Contexts that are made inside the (outermost) block share what they read, metadata files included.
+
+    The operations of ``icekeeper maintain`` share one context; the steps of the pipeline need this block.
+    """
     before = _current.set(_current.get() or SharedReads())
     try:
         with keeping_documents():
@@ -214,28 +202,22 @@ def sharing_reads() -> Iterator[None]:
 
 
 def shared_reads() -> SharedReads:
-    """What is shared here; outside of all blocks something new, which the caller alone has."""
+    """What is shared in this block; outside a block, a new object for the caller alone."""
     return _current.get() or SharedReads()
 
-
-# The stores of one pass, and the time by the clock of each: only a store's own clock says how old a file is.
-#
-# A machine whose clock is days ahead would take files in flight for old ones.  So the store is asked once, and from
-# then on its time is our own clock less the difference, for as long as nobody sets our clock: then the store is asked
-# again. A difference of more than a minute is told.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockSkew:
-    """How far this machine's clock is ahead of the clock of a store (negative: behind it), in milliseconds."""
+    """How far this machine's clock is ahead of a store's clock (negative: behind it), in milliseconds."""
 
     ahead_ms: int
 
     @property
     def is_told(self) -> bool:
-        """Whether people should know."""
+        """Whether the difference is large enough to report."""
         return abs(self.ahead_ms) > TOLD_SKEW_MS
 
     @property
@@ -246,19 +228,24 @@ class ClockSkew:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A clock difference, and when it was measured: by our clock, and by one that nobody can set."""
+    """A clock difference, and when it was measured: by our clock, and by the steady clock."""
 
     skew: ClockSkew
     ours_ms: int
     steady_ms: int
 
     def holds_at(self, ours_ms: int, steady_ms: int) -> bool:
-        """Whether nobody has set our clock since: it went on as much as the steady one."""
+        """Whether our clock has not been set since: it advanced as much as the steady clock."""
         return ahead_ms(ours_ms - self.ours_ms, steady_ms - self.steady_ms) == 0
 
 
 class Stores:
-    """One client per set of credentials; each clock measured once, and again whenever our own was set meanwhile."""
+    """The stores of one pass, and the time by the clock of each.
+
+    Only a store's own clock shows how old a file is: a machine whose clock is days ahead would take files in flight for
+    old ones.  So each store is asked once for its time, and again if our clock was set meanwhile.  Between, its time is
+    our clock minus the difference.  A difference of more than a minute is reported.
+    """
 
     def __init__(
         self,
@@ -269,10 +256,7 @@ class Stores:
         listing_threads: int = LISTING_THREADS,
         shared: SharedReads | None = None,
     ) -> None:
-        """``may_write``: whether a store without a clock of its own may be asked by writing a probe.
-
-        ``shared`` has the clients; those are new ones unless it is given.
-        """
+        """``may_write``: whether a probe may be written to find the time; ``shared``: has the clients."""
         self._listing_threads = listing_threads
         self._shared = shared or SharedReads()
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
@@ -280,19 +264,19 @@ class Stores:
         self._told: list[int] = []
 
     def storage(self, loaded: LoadedTable) -> Storage:
-        """The table's files."""
+        """Access to the table's files."""
         return self._shared.storage(loaded.io_properties, self._listing_threads)
 
     def now_ms(self, loaded: LoadedTable) -> int:
-        """Epoch milliseconds by the clock of the table's store, and by ours where it does not tell."""
+        """Epoch milliseconds by the clock of the table's store, or by ours if the store has none."""
         skew, ours_ms = self._look(loaded)
         return ours_ms - skew.ahead_ms
 
     def trusted_now_ms(self, loaded: LoadedTable, period_ms: int, key: str) -> int:
-        """As :meth:`now_ms`, for what deletes; ``key`` is the policy key that says how long to wait.
+        """As :meth:`now_ms`, for deletions; ``key``: the policy key of the waiting period ``period_ms``.
 
         Raises:
-            OperationRefused: our clock and the store's differ by more than that.
+            OperationRefused: our clock and the store's differ by more than the period.
         """
         skew, ours_ms = self._look(loaded)
         if skew.is_told and abs(skew.ahead_ms) > period_ms:
@@ -304,11 +288,11 @@ class Stores:
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """The largest difference of clocks met so far, where people should know of it."""
+        """The largest reported difference of clocks so far."""
         return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
 
     def _look(self, loaded: LoadedTable) -> tuple[ClockSkew, int]:
-        """The difference that holds now, and our time (epoch milliseconds); a large difference is logged once."""
+        """The current difference, and our time (epoch milliseconds); a large difference is logged once."""
         location = loaded.metadata.location
         ours_ms, steady_ms = self._clock(), int(steady_s() * 1000)
         known = self._measured.get(location)
@@ -323,14 +307,12 @@ class Stores:
         return known.skew, ours_ms
 
 
-# A table and what is remembered about it, for commands that work on it outside of a pass.
-
 _RETRIES = Policy().max_commit_retries
 
 
 @dataclass(frozen=True, slots=True)
 class TableHandle:
-    """Catalog, state store and clocks for one table, by its name."""
+    """Catalog, state store and clocks for one table, for commands outside a pass."""
 
     catalog: Catalog
     table: TableName
@@ -349,7 +331,7 @@ class TableHandle:
         return self.catalog.load(self.table)
 
     def memory(self, loaded: LoadedTable) -> TableMemory:
-        """Reads and writes what is remembered about the table, by the clock of its store."""
+        """The table's records in the state store, by the clock of its store."""
         stores = Stores(self.clock, self.store_clock, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
 
@@ -359,10 +341,10 @@ class TableHandle:
         memory: TableMemory,
         prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
     ) -> Committed | Nothing:
-        """Commit changes that name no files of ours, refs or properties.
+        """Commit changes of refs or properties, without new files.
 
-        It deletes no metadata files, whatever the table's properties say: who else needs them is asked by passes, and
-        orphan removal takes those that nobody needs (rule: metadata-deleted-only-if-own).
+        It deletes no metadata files, whatever the table's properties say, because only passes check who else needs
+        them; orphan removal deletes them later (rule: metadata-deleted-only-if-own).
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.

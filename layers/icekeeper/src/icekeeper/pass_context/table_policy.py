@@ -1,4 +1,4 @@
-"""The policy of one table, made of the deployment's settings, the policy file and the table's properties
+"""The policy of one table, from the deployment's settings, the policy file and the table's properties
 (rule: properties-never-loosen)."""
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from icekeeper.storage.storage import Storage
 
 POLICY_FILE = "ICEKEEPER_POLICY_FILE"
 """The environment variable that names the policy file."""
-# A fleet has few kinds of tables; of more than so many each is resolved anew.
+# The most cached policies: a fleet has few kinds of tables.
 _MOST_KINDS = 256
 _PLAIN = frozenset({bool, int, str, Fraction, type(None)})
 
 
 class TablePolicies:
-    """The policies of a deployment's tables; policy file and variables are read once, when they are first needed.
+    """The policies of a deployment's tables; policy file and variables are read once, at first use.
 
-    May be shared by threads.  Tables with the same settings share one policy, which was checked once.
+    Safe to share between threads.  Tables with the same settings share one policy, which is checked once.
     """
 
     def __init__(self, environment: Mapping[str, str], *, of_requests: bool = False) -> None:
-        """``of_requests``: what overrides a policy was asked for by people who may only ask for a pass."""
+        """``of_requests``: overrides come from people who may only request a pass."""
         self._environment = environment
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
         self._of_requests = of_requests
         self._of_call: Mapping[str, str] = {}
 
     def of_requests(self, of_call: Mapping[str, str]) -> TablePolicies:
-        """The same policies, whose overrides are settings of requests; those of the operator's call hold beneath them.
+        """The same policies for requests, whose settings override those of the operator's call (``of_call``).
 
-        Where all overrides are of requests, ``of_call`` is so too, and holds for no other request.
+        If all overrides are already from requests, so is ``of_call``, which then does not apply to other requests.
         """
         if self._of_requests:
             return self
@@ -57,13 +57,13 @@ class TablePolicies:
         return found
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
-        """The policy without any table's settings, for detection and for the orphans of a whole bucket.
+        """The policy without table settings, for detection and for the orphans of a whole bucket.
 
         Raises:
-            PolicyError: settings that are wrong, also those of the policy file.
+            PolicyError: wrong settings, also in the policy file.
             StorageError: the policy file cannot be read.
         """
-        _ = self._file  # read now, so that a malformed file is an error before anything is done
+        _ = self._file  # read now, so that a malformed file is reported before any work
         check_allowed_prefixes(self._environment.get(ALLOWED_PREFIXES, ""))
         requests_may(self._environment)
         return resolve(layers_for({}, self._environment, overrides), unsafe=unsafe)
@@ -71,12 +71,12 @@ class TablePolicies:
     def of(
         self, catalog: Catalog, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False
     ) -> ResolvedPolicy:
-        """The policy of one table, with who maintains it.
+        """The policy of one table, including which operations the table bucket does itself.
 
         Raises:
-            PolicyError: settings that are wrong.
-            RequestRefused: overrides of a request by which more would be deleted (rule: requests-never-exceed-policy).
-            StorageError: the policy file cannot be read, or what the table bucket maintains itself.
+            PolicyError: wrong settings.
+            RequestRefused: a request's overrides would delete more (rule: requests-never-exceed-policy).
+            StorageError: the policy file or the table bucket's maintenance settings cannot be read.
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
@@ -95,7 +95,7 @@ class TablePolicies:
             return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)
         if _leaves_work(bucket, owners, resolved):
-            # Asked only where the answer may change who does it: it is one more request for each table.
+            # One more request for each table, so only if the answer may change the owner.
             owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
         return resolved.owned_by(owners)
 
@@ -110,7 +110,6 @@ class TablePolicies:
 
     @cached_property
     def _variables(self) -> Mapping[str, str]:
-        """Those that may be settings."""
         given = variables_set(self._environment)
         return {name: value for name, value in given.items() if name.startswith(ENVIRONMENT_PREFIX)}
 
@@ -120,9 +119,9 @@ class TablePolicies:
 
 
 def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
-    """What is equal for settings that resolve alike; ``None``: they hold a value that need not be equal to itself.
+    """A cache key for settings; ``None``: a value has no reliable equality.
 
-    The types belong to it, because ``True == 1``, and only one of them is a switch.
+    The key includes types, because ``True == 1``, but only one of them is a boolean setting.
     """
     if any(type(value) not in _PLAIN for layer in layers for value in layer.values.values()):
         return None
@@ -139,7 +138,7 @@ def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
 
 
 def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPolicy) -> bool:
-    """Whether the bucket is left an operation that the policy has, because it is switched on there."""
+    """Whether the bucket keeps an operation of the policy, because it is switched on there."""
     if resolved.why_disabled() is not None:
         return False
     wanted = {operation for part in resolved.parts() for operation in part.policy.operations}
@@ -147,14 +146,13 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile:
-    """Read the policy file at an address; without an address, or where a bucket has no such object, there are no rules.
+    """Read the policy file at an address; without an address, or without such an object in the bucket, it is empty.
 
-    A deployed stack always names an object of its control bucket, so that somebody can put one there later.  A local
-    file that is named must exist.
+    A deployed stack always names an object of its control bucket, which may be created later.  A local file must exist.
 
     Raises:
-        PolicyError: the file is malformed, or a local one does not exist.
-        StorageError: it cannot be read, or there is no such bucket: that must not be taken for no rules.
+        PolicyError: the file is malformed, or a local file does not exist.
+        StorageError: it cannot be read, or the bucket does not exist, which must not count as an empty file.
     """
     if not address:
         return PolicyFile()
@@ -167,7 +165,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
         if split_path(address).scheme not in S3_SCHEMES:
             raise PolicyError(f"policy file {address} does not exist ({POLICY_FILE} names it)") from error
         if not isinstance(error.__cause__, NoSuchObject):
-            # It may be the bucket that is missing; listing below the object's own name tells.
+            # If the bucket is missing, this listing raises.
             next(iter(storage.list(address)), None)
         return PolicyFile()
     try:
@@ -177,7 +175,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
 
 
 def _sort_columns(metadata: TableMetadata) -> tuple[str, ...]:
-    """The columns of the table's own sort order; empty if one of them is nested in another column."""
+    """The columns of the table's sort order; empty if one of them is nested."""
     names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
     fields = (field for field in metadata.default_sort_order_fields if field["transform"] != "void")
     columns = [names.get(field.get("source-id")) for field in fields]

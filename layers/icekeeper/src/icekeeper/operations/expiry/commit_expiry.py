@@ -1,4 +1,8 @@
-"""Commits one expiry, prepared anew on each newer head, then deletes the files that it freed."""
+"""Commits one expiry, prepared again for each newer head, then deletes the files that it freed.
+
+Some catalogs drop refs together with snapshots.  The commit asserts every known ref; dropped refs are restored
+afterwards, or a pin holds their files.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +45,26 @@ from icekeeper.operations.expiry.unreferenced import (
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 
-# Prepares the commit that removes snapshots, and restores refs that some catalogs drop with it.
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What one attempt to commit removes: ``files`` are the paths, ``unused`` the partition specs and schemas."""
+
+    plan: ExpiryPlan
+    base: LoadedTable
+    needs: FileNeeds
+    unreferenced: Unreferenced
+    files: tuple[str, ...]
+    unused: UnusedMetadata
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return self.unreferenced.candidates.size
 
 
 def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata) -> PreparedCommit:
-    """The commit for a plan; it asserts every ref that is known, because some catalogs drop refs with snapshots."""
+    """The commit for a plan; it asserts every known ref."""
     gone = set(plan.snapshot_ids)
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in plan.refs]
     for action, entries in (
@@ -67,10 +86,10 @@ def removal_of(metadata: TableMetadata, plan: ExpiryPlan, unused: UnusedMetadata
 
 
 def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPlan) -> None:
-    """Load the table, and put back refs of ``base`` that the catalog dropped although their snapshot is there.
+    """Load the table, and restore the refs of ``base`` that the catalog dropped although their snapshot exists.
 
     Raises:
-        CommitConflict: a ref is lost and cannot be put back.
+        CommitConflict: a dropped ref cannot be restored.
     """
 
     def lost(metadata: TableMetadata) -> Mapping[str, Ref]:
@@ -84,7 +103,7 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
         missing = lost(head.metadata)
         if not missing:
             return Nothing("every ref is there")
-        refs: Mapping[str, Any] = base.document.get("refs") or {}  # a v1 document knows its main branch without
+        refs: Mapping[str, Any] = base.document.get("refs") or {}  # a v1 document has no refs, but a main branch
         return PreparedCommit(
             requirements=[ref_at(name, None) for name in missing],
             updates=[
@@ -106,40 +125,23 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
         raise CommitConflict(f"refs {', '.join(lost(now.metadata))} were dropped by the catalog and cannot be restored")
 
 
-# Commits one expiry: prepared anew on each newer head, until an attempt lands; then deletes what it freed.
-
-
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """What one attempt to commit removes; that of the last attempt has landed."""
-
-    plan: ExpiryPlan
-    base: LoadedTable
-    needs: FileNeeds
-    unreferenced: Unreferenced
-    files: tuple[str, ...]
-    unused: UnusedMetadata
-
-    @property
-    def size(self) -> int:
-        """Bytes of the files."""
-        return self.unreferenced.candidates.size
-
-
 class ExpiryAttempts:
-    """The attempts to commit one expiry.  What expires only on a newer head than the first is left to the next pass."""
+    """The attempts to commit one expiry; ``expiry`` is that of the last attempt.
+
+    Snapshots that expire only on a newer head than the first are left to the next pass.
+    """
 
     def __init__(self, context: OperationContext) -> None:
         self.expiry: Expiry | None = None
         self.can_delete = True
         self.cleans_metadata = context.policy.clean_expired_metadata
-        """False once the catalog has refused to take unused specs and schemas out."""
+        """False once the catalog has refused to remove unused specs and schemas."""
         self.kept_for_writers = 0
-        """Snapshots that stay only because a streaming writer finds its last commit by them."""
+        """The number of snapshots kept only because a streaming writer finds its last commit by them."""
         self.lost_refs: tuple[LostRef, ...] = ()
-        """Refs that the catalog dropped with the commit although it did not ask for that."""
+        """Refs that the catalog dropped with the commit without being asked to."""
         self.unchecked: str | None = None
-        """Why it is not known which refs were dropped with the commit: then nothing is deleted."""
+        """Why it is unknown which refs the commit dropped; then nothing is deleted."""
         self._context = context
         self._list = list_name(context.run_id)
         self._remembered: Unreferenced | None = None
@@ -148,8 +150,8 @@ class ExpiryAttempts:
         """The commit for this head.
 
         Raises:
-            MetadataUnreadable: a manifest list or manifest that decides cannot be read.
-            OperationRefused: a guard saw danger.
+            MetadataUnreadable: a needed manifest list or manifest cannot be read.
+            OperationRefused: the table is protected, or its state is suspicious.
         """
         require_writable(head.metadata)
         if not gc_enabled(head.metadata):
@@ -161,16 +163,15 @@ class ExpiryAttempts:
         return removal_of(head.metadata, plan, self.expiry.unused)
 
     def land(self, loaded: LoadedTable) -> Expiry | Nothing:
-        """Commit; which files are to be deleted afterwards is recorded before.
+        """Record which files will be deleted, then commit.
 
         Raises:
             MaintenanceError: nothing was committed.
-            CommitStateUnknown: whether it landed is not known; a later pass finds out by the references.
+            CommitStateUnknown: it is unknown whether the commit landed; a later pass finds out by the references.
         """
         try:
-            # Planning may take minutes.  A catalog that compares only what is asserted would not notice a tag that was
-            # made meanwhile, and drop it with its snapshot: so the commit is made of what is there now
-            # (rule: assert-refs-on-expiry).
+            # Planning may take minutes.  A catalog that checks only the assertions would drop a tag that was created
+            # meanwhile with its snapshot.  So the commit is made for the newest head (rule: assert-refs-on-expiry).
             planned = self.prepare(loaded)
             committed = planned if isinstance(planned, Nothing) else self._commit(self._context.load())
         except CommitStateUnknown:
@@ -187,10 +188,10 @@ class ExpiryAttempts:
         return self.expiry
 
     def delete(self, expiry: Expiry) -> DeletedFiles:
-        """Delete the files that the commit freed, where files can be deleted at all.
+        """Delete the files that the commit freed, if the store allows deletions.
 
         Raises:
-            MaintenanceError: as :func:`delete_unneeded`; a later pass takes over the rest.
+            MaintenanceError: as :func:`delete_unneeded`; a later pass deletes the rest.
         """
         if not expiry.files or not self.can_delete or self.unchecked is not None:
             return DeletedFiles()
@@ -200,7 +201,8 @@ class ExpiryAttempts:
         try:
             return self._context.commit(loaded, self._remembering)
         except (StorageError, PolicyError) as error:
-            # By its contract the catalog changed nothing.  One that does not know these updates must not stop expiry.
+            # Nothing was committed.  A catalog that does not know the updates for specs and schemas must not stop
+            # expiry, so try again without them.
             if isinstance(error, MetadataUnreadable) or self.expiry is None or not self.expiry.unused:
                 raise
             self.cleans_metadata = False
@@ -210,7 +212,7 @@ class ExpiryAttempts:
         prepared = self.prepare(head)
         if not isinstance(prepared, Nothing) and self.expiry is not None and self.expiry.files:
             self.can_delete = self._context.storage(head).can_delete(head.metadata.location)
-            # On a newer head the files of the same snapshots only become fewer.
+            # On a newer head the same snapshots can only free fewer files.
             if self.can_delete and self._remembered is not self.expiry.unreferenced:
                 self._remembered = self.expiry.unreferenced
                 self._context.memory.expect_deletions(self._list, self.expiry.files)
@@ -221,7 +223,7 @@ class ExpiryAttempts:
             self._context.memory.forget_deletions(self._list)
 
     def _look_after_refs(self, committed: Committed, expiry: Expiry) -> None:
-        """Find refs that were dropped with the commit; put back those that can be, and pin what the others need."""
+        """Find refs that were dropped with the commit; restore them if possible, else pin their snapshots."""
         gone = set(expiry.plan.snapshot_ids)
         base, after = expiry.base, committed.table
         if gone:
@@ -255,7 +257,7 @@ class ExpiryAttempts:
         return plan or Nothing(NOTHING_TO_EXPIRE)
 
     def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
-        """What the plan frees on this head; where the last attempt had the same snapshots, only what is new is read."""
+        """What the plan frees on this head; if the last attempt had the same snapshots, only new metadata is read."""
         expired, reader, before = set(plan.snapshot_ids), self._context.reader(head), self.expiry
         unused = UnusedMetadata()
         if before is not None and (before.plan, before.base.metadata_location) == (plan, head.metadata_location):
@@ -278,7 +280,7 @@ class ExpiryAttempts:
         return Expiry(plan, head, needs, unreferenced, unreferenced.candidates.paths(), unused)
 
     def _ask(self, head: LoadedTable, needs: FileNeeds, unreferenced: Unreferenced) -> None:
-        """Take files that others need out of the candidates; nobody is asked where nothing would be deleted."""
+        """Remove files that others need from the candidates; do nothing if no file would be deleted."""
         candidates = unreferenced.candidates
         if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
             return

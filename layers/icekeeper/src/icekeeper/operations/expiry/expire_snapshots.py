@@ -1,13 +1,12 @@
-"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete what only they held
+"""The ``expire_snapshots`` operation: remove snapshots by one commit, then delete the files that only they referenced
 (rule: delete-only-after-commit).
 
-Which files go is computed before the commit, from the very state that the commit replaces: when a manifest or manifest
-list that decides cannot be read, nothing is committed and nothing deleted.
+The files to delete are computed before the commit, from the state that the commit replaces.  If a manifest or manifest
+list that matters cannot be read, nothing is committed and nothing is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.commit.attempt import PreparedCommit
@@ -20,7 +19,6 @@ from icekeeper.operations.expiry.commit_expiry import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftovers import (
     CheckedLeftovers,
     Leftovers,
-    LostRef,
     check_leftovers,
     delete_leftovers,
     tell_lost_refs,
@@ -37,7 +35,7 @@ _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """What interrupted runs had left, and what became of it."""
+    """What interrupted runs left, and the result of deleting it."""
 
     left: Leftovers
     checked: CheckedLeftovers
@@ -47,17 +45,19 @@ class _Resumed:
     def sentences(self) -> list[str]:
         if not self.left.files:
             return []
-        return [self.checked.doubt or _of_leftovers(self.deleted), *self.deleted.failures]
+        done = f"deleted {len(self.deleted.deleted)} file(s) that an interrupted run left behind"
+        return [self.checked.doubt or done, *self.deleted.failures]
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
-    """Finish what an interrupted run left, then expire old snapshots; summary and metric keys are those of SeaweedFS's
-    worker (rule: seaweedfs-wording).
+    """Finish what an interrupted run left, then expire old snapshots.
+
+    Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
 
     Raises:
-        MetadataUnreadable: a manifest list or manifest that decides cannot be read; nothing was changed.
-        OperationRefused: a guard saw danger; what was not yet deleted stays.
-        MaintenanceError: nothing was committed, or nothing deleted after the commit.
+        MetadataUnreadable: a needed manifest list or manifest cannot be read; nothing was changed.
+        OperationRefused: the table is protected, or its state is suspicious; the remaining files are kept.
+        MaintenanceError: nothing was committed, or nothing was deleted after the commit.
     """
     with stopwatch() as elapsed_ms:
         loaded = context.load()
@@ -87,11 +87,13 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
             "expire_snapshots.duration_ms": elapsed_ms(),
         }
-        return _alarmed(replace(outcome, metrics=metrics), lost)
+        outcome = replace(outcome, metrics=metrics)
+        # Whatever else was done, a person must decide about a lost ref.
+        return refused_besides(outcome, tell_lost_refs(lost)) if lost else outcome
 
 
 def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
-    """The outcome when no snapshot or ref expired: skipped, unless files of an interrupted run were left."""
+    """The outcome if no snapshot or ref expired: skipped, unless an interrupted run left files."""
     sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers)]
     if not resumed.left.files:
         return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
@@ -110,7 +112,7 @@ def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttemp
 def _expired(
     context: OperationContext, expiry: Expiry, resumed: _Resumed, attempts: ExpiryAttempts
 ) -> OperationOutcome:
-    """Delete the files that the commit freed, and say what was done."""
+    """Delete the files that the commit freed, and report the result."""
     deleted = attempts.delete(expiry)
     count = len(expiry.plan.snapshot_ids)
     unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()
@@ -145,15 +147,8 @@ def _expired(
     )
 
 
-def _alarmed(outcome: OperationOutcome, lost: Sequence[LostRef]) -> OperationOutcome:
-    """Turn the outcome into a refusal when a ref was lost, whatever else was done: a person must decide about it."""
-    if not lost:
-        return outcome
-    return refused_besides(outcome, tell_lost_refs(lost))
-
-
 def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_for_writers: int) -> OperationOutcome:
-    """The outcome of a dry run: what a real run on this head would remove and delete."""
+    """The outcome of a dry run."""
     leftovers = [f"would delete {len(left.files)} file(s) that an interrupted run left behind"] if left.files else []
     also = [*leftovers, *_of_writers(kept_for_writers)]
     if not isinstance(expiry, Expiry):
@@ -181,10 +176,6 @@ def _of_unread(expiry: Expiry) -> list[str]:
     if not unread:
         return []
     return [f"what only {', '.join(unread)} named is not known and stays, until a removal of orphans finds it"]
-
-
-def _of_leftovers(resumed: DeletedFiles) -> str:
-    return f"deleted {len(resumed.deleted)} file(s) that an interrupted run left behind"
 
 
 def _of_writers(kept: int) -> list[str]:

@@ -1,4 +1,10 @@
-"""Deletes what an interrupted run has unreferenced, and pins what lost branches and tags need."""
+"""Finishes interrupted expiries: deletes the files that they freed, and pins the snapshots of lost branches and tags.
+
+An expiry records the list of files that it will free before its commit, and removes the list after its deletions
+(rule: record-deletions-before-commit).  A later pass checks the files of such a list against all current references.
+If the commit never landed, the files are still referenced, and only the list is removed.  This works even where orphan
+removal is off.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +30,13 @@ from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 
-# Deletes the files that an interrupted run has unreferenced, but not deleted (rule: record-deletions-before-commit).
-#
-# The list of what an expiry frees is remembered before its commit and forgotten after its deletions.  What a later pass
-# finds there is checked against the newest references, every one of them: when the commit never landed, the files are
-# still referenced and only the list goes.  It works where orphan removal is switched off.
-
 UNCHECKED = ":unchecked"
+"""Ends the name of a list while it is unknown which refs the commit dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The names of the lists that interrupted runs left, and those of their files that nobody needs."""
+    """The names of the lists that interrupted runs left, and the files in them that nobody needs."""
 
     lists: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -43,19 +44,16 @@ class Leftovers:
 
 
 def list_name(run_id: str) -> str:
-    """A name for the list of one expiry; a run that is repeated under its id does not overwrite the first one's.
-
-    It says that nobody has looked yet which refs went with the commit.
-    """
+    """A name for the list of one expiry, unique even if a run is repeated under the same id."""
     return f"{run_id}-{uuid.uuid4().hex[:8]}{UNCHECKED}"
 
 
 def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
-    """What interrupted runs left behind; empty where objects cannot be deleted.
+    """What interrupted runs left; empty if the store does not allow deletions.
 
     Raises:
         MetadataUnreadable: a reference cannot be read; the lists stay.
-        OperationRefused: a file would be referenced if only scheme or bucket were spelled otherwise.
+        OperationRefused: a file is referenced under another scheme, bucket or host.
         StorageError: the state store cannot be read.
     """
     lists = context.memory.unfinished_deletions()
@@ -82,7 +80,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
 
 
 def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Leftovers) -> DeletedFiles:
-    """Delete the files and forget the lists; what still could not be deleted stays recorded.
+    """Delete the files and the lists; files that could not be deleted stay recorded.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the lists stay.
@@ -102,7 +100,7 @@ def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Left
 def delete_remembered(
     context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], needs: FileNeeds
 ) -> DeletedFiles:
-    """Delete the files recorded under ``name``; what could not be deleted stays recorded, the rest is forgotten.
+    """Delete the files recorded under ``name``; those that could not be deleted stay recorded.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the list stays.
@@ -120,19 +118,19 @@ def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None
         context.memory.forget_deletions(name)
 
 
-# Finds the state that a commit really replaced, by the metadata log (rule: read-what-expiry-replaced).
+# Which state did the commit really replace (rule: read-what-expiry-replaced)?
 #
-# A REST catalog makes a commit on whatever is newest, if only what the commit requires still holds.  So the state that
-# it swapped out may be a newer one than the commit was prepared on, with refs that nobody here has ever seen.  Each
-# state names the file of the one before it (specification, "Table Metadata Fields", ``metadata-log``).
+# A REST catalog applies a commit to the newest state if the commit's requirements hold there.  So the replaced state
+# may be newer than the one that the commit was prepared for, and have refs that this run has never seen.  Each state
+# names the metadata file of its predecessor (specification, "Table Metadata Fields", ``metadata-log``).
 
-# The walk normally ends at once; on a busy table, after as many commits as came since a run was interrupted.
+# Normally one step is enough; on a busy table as many as commits were made since a run was interrupted.
 _MOST_STATES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The state that a commit replaced (``before``, in the file ``location``), and the one that came in its place."""
+    """The state that a commit replaced (``before``, in the file ``location``), and its successor."""
 
     location: str
     before: TableMetadata
@@ -145,10 +143,10 @@ def find_swap(
     storage: Storage,
     known: LoadedTable | None = None,
 ) -> Swap | None:
-    """The last state for which ``is_before`` holds, and the one after it; for ``now`` it must not hold any more.
+    """The last state for which ``is_before`` holds, and its successor; for ``now`` it must not hold.
 
-    ``known`` is a state that was read already; mostly it is the one to find.  Returns ``None`` when the log does not
-    reach back so far, or the files that it names are gone.
+    ``known`` is a state that was read already, usually the right one.  Returns ``None`` if the log does not reach back
+    far enough, or its files are gone.
 
     Raises:
         MetadataUnreadable: a state cannot be read or parsed.
@@ -183,24 +181,22 @@ def _read(storage: Storage, location: str) -> TableMetadata | None:
         raise MetadataUnreadable(f"metadata file {error}") from error
 
 
-# Pins what branches and tags need that a catalog dropped together with the snapshots of an expiry.
-#
-# A commit asserts every ref that is known.  It cannot assert one that was made between the last load of the table and
-# the commit, and REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot
-# back either, since its sequence number is overtaken.  So a pin holds what the ref needs until a person decides
-# (platform: seaweedfs-drops-refs).
-
-
 @dataclass(frozen=True, slots=True)
 class LostRef:
-    """A ref that was dropped with its snapshot, and the pin that holds what it needs."""
+    """A branch or tag that the catalog dropped with its snapshot, and the pin that holds the files.
+
+    A commit asserts every known ref, but it cannot assert a ref that is created between the last load of the table and
+    the commit.  REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot
+    back, because its sequence number is too old.  So a pin holds the files until a person decides
+    (platform: seaweedfs-drops-refs).
+    """
 
     ref: Ref
     pin: Pin
 
 
 def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) -> tuple[LostRef, ...]:
-    """Pin what each ref needs that was dropped with its snapshot, except those that were meant to go (``dropped``).
+    """Pin the snapshot of each ref that was dropped with it; ``dropped``: the refs that were meant to expire.
 
     Raises:
         StorageError: a pin cannot be written; nothing must be deleted.
@@ -216,7 +212,7 @@ def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) ->
 
 
 def tell_lost_refs(lost: Sequence[LostRef]) -> str:
-    """A sentence for people: what happened to each ref, and what to do about it."""
+    """A sentence for people: what happened to each ref, and what they can do."""
     return "; ".join(
         f"{one.ref.type} '{one.ref.name}' was made while the expiry was being committed, and the catalog dropped it "
         f"with its snapshot {one.ref.snapshot_id}: its files are kept by pin '{one.pin.name}'; register "
@@ -237,27 +233,22 @@ def _pin(memory: TableMemory, ref: Ref, location: str) -> Pin:
     )
 
 
-# Finds the refs that were dropped with an interrupted run's commit, before its leftovers are deleted.
-#
-# A run that died between its commit and its look at the refs leaves a list that is still marked as unchecked.
-
-
 @dataclass(frozen=True, slots=True)
 class CheckedLeftovers:
-    """The leftovers that may be deleted now, and the refs that were dropped with the interrupted runs' commits."""
+    """The leftovers that may be deleted now, and the refs that the interrupted runs' commits dropped."""
 
     may_go: Leftovers
     lost: tuple[LostRef, ...] = ()
     doubt: str | None = None
-    """Why nothing may be deleted: which refs were lost is not known."""
+    """Why nothing may be deleted: it is unknown which refs were lost."""
     expired: int = 0
-    """How many snapshots those commits expired, which nobody has told (rule: failures-cost-no-row)."""
+    """The number of snapshots that those commits expired; no run has reported them (rule: failures-cost-no-row)."""
 
 
 def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:
-    """Pin what lost refs need.
+    """Find the refs that interrupted runs' commits dropped, and pin their snapshots, before the leftovers are deleted.
 
-    While the metadata log cannot be read the lists stay; where it does not reach back far enough they are forgotten,
+    If the metadata log cannot be read, the lists stay.  If it does not reach back far enough, the lists are removed,
     and their files are left to orphan removal.
 
     Raises:
@@ -268,7 +259,7 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
         return CheckedLeftovers(left)
     free, lost, expired = set(map(normalise, left.files)), list[LostRef](), set[int]()
     for name in unchecked:
-        # A commit that never landed left nothing free.  A list of what one did free has its snapshots' manifest lists.
+        # A commit that never landed freed nothing.  The list of one that landed has its snapshots' manifest lists.
         files = free.intersection(map(normalise, context.memory.files_to_delete(name)))
         if not files:
             continue

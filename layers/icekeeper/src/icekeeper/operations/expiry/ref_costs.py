@@ -1,10 +1,10 @@
-"""Computes what each branch, tag and snapshot costs: the bytes that only it holds.
+"""Computes what each branch, tag and snapshot costs: the bytes that only it holds, and that dropping it would free.
 
-A branch holds every file of every snapshot in its history, a tag those of its one snapshot (which is what dropping it
-would give back); a file that two refs reach is held by neither alone.  Manifests never change, so each is opened once,
-for all snapshots that list it.  Which snapshots reach a file is one integer, a bit per snapshot, shared by all files
-that the same snapshots reach: no set per ref, no path kept.  Sizes are those that the metadata names; a Puffin file
-counts once with its whole size, however many deletion vectors lie in it (rule: puffin-lives-with-its-vectors).
+A branch holds every file of every snapshot in its history; a tag holds the files of its one snapshot.  A file that two
+refs reach is held by neither alone.  Each manifest is read once for all snapshots that list it.  To save memory, the
+snapshots that reach a file are one integer with a bit per snapshot, and paths are kept as hashes.  Sizes come from the
+metadata.  A Puffin file counts once with its whole size, however many deletion vectors it has
+(rule: puffin-lives-with-its-vectors).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
 
 Weights: TypeAlias = Mapping[int, tuple[int, int]]
-"""Mask of the snapshots that reach some files, a bit per snapshot in the document's order → their number and bytes."""
+"""Bit mask of snapshots, in the document's order → number and bytes of the files that exactly these reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefCost:
-    """A branch or tag: how many snapshots its history has, and the files and bytes that no other ref reaches."""
+    """A branch or tag: the snapshots in its history, and the files and bytes that no other ref reaches."""
 
     name: str
     type: str
@@ -67,7 +67,7 @@ class SnapshotCost:
 
 @dataclass(frozen=True, slots=True)
 class TableCosts:
-    """Refs by what they cost, the dearest first; snapshots oldest first; all in bytes of objects, metadata included."""
+    """Refs, the most expensive first; snapshots, oldest first.  Bytes include metadata files."""
 
     refs: tuple[RefCost, ...]
     snapshots: tuple[SnapshotCost, ...]
@@ -88,7 +88,7 @@ class TableCosts:
 
 
 def cost_of_refs(reader: TableReader) -> TableCosts:
-    """Weigh every ref and snapshot; reads each manifest list and each manifest of the table once.
+    """Compute the costs; reads each manifest list and each manifest of the table once.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest cannot be read.
@@ -118,7 +118,7 @@ def cost_of_refs(reader: TableReader) -> TableCosts:
 
 
 def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
-    """Costs from weights (pure)."""
+    """Compute the costs from the files' weights; reads nothing."""
     bit_of = {snapshot_id: 1 << place for place, snapshot_id in enumerate(metadata.snapshots)}
     held_by = {name: _held(metadata, ref, bit_of) for name, ref in metadata.refs.items()}
     alone: dict[str, list[int]] = {name: [0, 0] for name in held_by}
@@ -159,10 +159,7 @@ def _held(metadata: TableMetadata, ref: Ref, bit_of: Mapping[int, int]) -> int:
 
 
 class _Reached:
-    """Files by the hash of their normalised path, with their size and which snapshots reach them.
-
-    A chance collision of two hashes misplaces one file in a report; nothing is decided by it.
-    """
+    """Files by the hash of their normalised path, with size and mask.  A collision only affects a report."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}

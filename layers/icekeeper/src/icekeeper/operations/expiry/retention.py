@@ -1,5 +1,4 @@
-"""Which snapshots to expire: the retention rules, and what streaming writers need (rule: keep-path-to-streaming-marks)
-(pure)."""
+"""Which snapshots to expire: the retention rules, and the snapshots that streaming writers need; reads nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +12,18 @@ from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 
-# Which snapshots streaming writers need to find their last commit (rule: keep-path-to-streaming-marks) (pure).
+# Which snapshots streaming writers need to find their last commit (rule: keep-path-to-streaming-marks).
 #
-# A writer walks from the head from parent to parent to the newest snapshot that it marked, and gives up at the first
-# one that is missing.  So every snapshot on the way must stay, not only the marked one.  A writer that has not
-# committed for long is taken for dead, so that it cannot stop expiry for ever.
+# A writer walks from the head, from parent to parent, to the newest snapshot that it marked, and gives up at a missing
+# one.  So every snapshot on the way must be kept, not only the marked one.  A writer that has not committed for a long
+# time counts as dead, so that it cannot stop expiry for ever.
 
 
 def writer_chains(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, now_ms: int) -> Mapping[int, str]:
-    """The ids of the snapshots on the way from each branch's head to every writer's newest mark, each with a writer
-    that needs it; only writers that committed within ``writer_mark_retention_hours`` count."""
+    """Snapshot id → a writer that needs it, for all snapshots between a branch's head and a writer's newest mark.
+
+    Only writers that committed within ``writer_mark_retention_hours`` count.
+    """
     chains: dict[int, str] = {}
     if policy.writer_mark_retention_ms == 0:
         return chains
@@ -67,13 +68,14 @@ def _chains_of(metadata: TableMetadata, branch: Ref, oldest_ms: int) -> dict[int
     return chains
 
 
-# Which snapshots to expire: the retention rules, and nothing else (pure).
+# The retention rules.  A snapshot is kept if any of these keeps it (rule: retention-keeps-if-anything-does):
 #
-# Kept are the specification's set (heads of branches and tags, and of every branch its newest ancestors by count and
-# age), joined with those of SeaweedFS's worker (the newest ``max_snapshots_to_keep`` of the table, and every snapshot
-# younger than the retention), and with the way by which streaming writers find their last commit, which no cap
-# shortens. A branch's own settings may only keep more.  Sources: specification, "Snapshot Retention Policy"
-# (rule: retention-keeps-if-anything-does); pinned horizons as in Modak (rule: pin-is-a-horizon);
+# * the specification: heads of branches and tags, and the newest ancestors of each branch by count and age;
+# * SeaweedFS's worker: the table's newest ``max_snapshots_to_keep``, and every snapshot younger than the retention;
+# * the way by which streaming writers find their last commit, which no cap shortens.
+#
+# A branch's own settings can only keep more snapshots.  Sources: specification, "Snapshot Retention Policy"; pinned
+# horizons as in Modak (rule: pin-is-a-horizon);
 # ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon (rule: caps-respect-protection).
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
@@ -88,7 +90,7 @@ class ExpiryPlan:
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
     kept_for_writers: int = field(default=0, compare=False)
-    """Snapshots that stay for nothing but a streaming writer's way to its last commit."""
+    """The number of snapshots that only a streaming writer's way to its last commit keeps."""
 
     def __bool__(self) -> bool:
         return bool(self.snapshot_ids or self.refs)
@@ -105,9 +107,9 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     """The plan at ``now_ms`` (epoch milliseconds), which may be empty.
 
     ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
-    When the policy names snapshots (``snapshot_expire_ids``, ``snapshot_give_up_ids``), only these expire, whatever the
-    retention says; those that are protected or gone already are passed over: :func:`check_retention`,
-    :func:`refuse_protected` and :func:`refuse_broken_chains` object.
+    If the policy names snapshots (``snapshot_expire_ids``, ``snapshot_give_up_ids``), only these expire, whatever the
+    retention says.  Protected and missing ones are skipped here; :func:`check_retention`, :func:`refuse_protected` and
+    :func:`refuse_broken_chains` refuse them.
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
@@ -149,10 +151,10 @@ def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
 
 
 def check_retention(metadata: TableMetadata, policy: Policy) -> None:
-    """Check, before anything runs, that what the policy and the table's properties ask of expiry fits the table.
+    """Check, before anything runs, that the policy's named snapshots and the table's properties fit the table.
 
     Raises:
-        PolicyError: a snapshot to expire is none of the table's, or the head of a ref; a malformed table property.
+        PolicyError: a named snapshot is not in the table, or is the head of a ref; or a table property is malformed.
     """
     _default_ref_age_ms(metadata)
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
@@ -171,7 +173,7 @@ def check_retention(metadata: TableMetadata, policy: Policy) -> None:
 
 
 def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> None:
-    """Refuse when the policy names a snapshot that must stay; those that have expired already are passed over.
+    """Refuse if the policy names a snapshot that must be kept; those that have expired already are skipped.
 
     Raises:
         OperationRefused: one is at or above the oldest pin, or has become the head of a ref since the pass began.
@@ -227,7 +229,7 @@ def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: int) -> bool:
 
 
 def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_ms: int | None) -> bool:
-    """``main`` never is; a ref to a snapshot that is not there is left for ``verify`` to report."""
+    """``main`` never is; ``verify`` reports a ref whose snapshot is missing."""
     age_ms = default_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     if ref.name == MAIN or age_ms is None or ref.snapshot_id not in metadata.snapshots:
         return False
@@ -235,11 +237,11 @@ def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_
 
 
 def _kept_by_branch(metadata: TableMetadata, branch: Ref, policy: Policy, now_ms: int) -> set[int]:
-    """Ancestors until one is both beyond the branch's count and beyond its age."""
+    """The newest ancestors, up to the first one beyond both the branch's count and its age."""
     least = max(branch.min_snapshots_to_keep or 1, policy.max_snapshots_to_keep)
     kept: set[int] = set()
     for snapshot in metadata.ancestors(branch.snapshot_id):
-        # Without a setting of its own the branch follows the table-wide age rule, which a cap may overrule.
+        # Without its own setting the branch follows the table's age rule, which a cap may override.
         young = branch.max_snapshot_age_ms is not None and _is_young(snapshot, now_ms, branch.max_snapshot_age_ms)
         if len(kept) >= least and not young:
             break

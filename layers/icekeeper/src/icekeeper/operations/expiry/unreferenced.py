@@ -1,4 +1,4 @@
-"""Which files, partition specs and schemas an expiry frees (rule: keep-schemas-deletes-may-mean) (pure)."""
+"""Which files, partition specs and schemas an expiry frees: those that only expired snapshots reference."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.pass_context.stores import spelled_root
 from icekeeper.storage.paths import ComparedPath, any_spelling, compared, is_under, merged_spelling, normalise
 
-# The files that an expiry may free: added by what expires, taken out by what stays and references them (pure).
-#
-# A million of them must fit beside everything else: a path is held once, its normalised form only as a hash.  Two paths
-# with one hash are told apart by their text, so a chance collision costs nothing.
-
 _MOST_FOLDERS = 10_000
 
 
 class Candidates:
-    """Paths with sizes in bytes.  What lies outside the locations that a table owns, or is held by a pin or a staged
-    load, is never taken in."""
+    """The files that an expiry may free: added from expired snapshots, taken out if something that stays needs them.
+
+    A file outside the table's own locations, or held by a pin or a staged load, is never added.  To save memory, each
+    path is kept once, and its normalised form only as a hash.  Paths with the same hash are compared as text.
+    """
 
     def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
         self._owned, self._is_held = tuple(map(compared, owned)), is_held
-        # Hash of the path behind scheme and bucket, in whatever spelling → where it stands in the lists below.
+        # Hash of the normalised path without scheme and bucket → its index in the lists below, or several.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
         self._sizes = array("q")
         self._holds_rows = bytearray()
         self._is_plain = bytearray()
         self.files_left = 0
-        """How many of them are data and delete files; only manifest entries can still take these out."""
+        """The number of data and delete files; only manifest entries can still take these out."""
         self.size = 0
-        """Bytes of all candidates that are left."""
+        """Bytes of all remaining candidates."""
 
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
-        """Add a path, once however it is spelled; ``holds_rows``: a data or delete file, not metadata."""
+        """Add a path once, whatever its spelling; ``holds_rows``: a data or delete file, not metadata."""
         now = compared(path)
         if not any(is_under(now, location) for location in self._owned) or self._is_held(now):
             return
@@ -60,7 +58,7 @@ class Candidates:
         self.size += size
 
     def spare(self, path: str) -> None:
-        """Take a path out, because something that stays references it.
+        """Take out a path that something retained references.
 
         Raises:
             OperationRefused: a candidate is the same path under another scheme, bucket or host.
@@ -80,22 +78,21 @@ class Candidates:
             self._take_out(place)
 
     def leave_out(self, is_needed: Callable[[str], bool]) -> None:
-        """Take out every path for which ``is_needed`` answers yes."""
+        """Take out every path that is needed."""
         for place in range(len(self._paths)):
             path = self._compared(place)
             if path is not None and is_needed(path):
                 self._take_out(place)
 
     def paths(self) -> tuple[str, ...]:
-        """The paths that are left, sorted."""
+        """The remaining paths, sorted."""
         return tuple(sorted(self))
 
     def __iter__(self) -> Iterator[str]:
         return (path for path in self._paths if path is not None)
 
     def of_each_folder(self) -> Iterator[str]:
-        """At least one of the paths that are left in each folder, for questions about where they lie; what a link leads
-        elsewhere is always among them."""
+        """At least one remaining path of each folder, and every path that may be a symbolic link."""
         seen = set[tuple[str, str]]()
         for path, is_plain in zip(self._paths, self._is_plain, strict=True):
             if path is None:
@@ -123,16 +120,14 @@ class Candidates:
         return (found,) if isinstance(found, int) else found
 
 
-# Lists the manifests of snapshots from their manifest lists, without opening a manifest.
-
-# Stands for the spec of a manifest that a v1 snapshot lists inline: only the manifest itself says which it is.
+# The partition spec id of a manifest that a v1 snapshot lists inline: unknown without opening it.
 INLINE_SPEC = -1
 
 
 def listed_manifests(
     reader: TableReader, snapshots: Iterable[Snapshot]
 ) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
-    """Each snapshot with its list's size and its manifests; of manifests listed inline (v1) only the path is known.
+    """Each snapshot with its list's size and its manifests, none of them opened; inline ones (v1) have only a path.
 
     Raises:
         MetadataUnreadable: a manifest list is missing or damaged.
@@ -150,40 +145,39 @@ def listed_manifests(
     yield from reader.manifest_lists(with_list)
 
 
-# Which files an expiry frees: what the expired snapshots reference and nothing that stays does.
+# Which files an expiry frees: those that expired snapshots reference and nothing retained does.
 #
-# Manifests never change and are shared from snapshot to snapshot, so most of them need not be opened.  Let a manifest
-# be *kept* when a retained snapshot lists it, and *dropped* when only expired ones do.
+# Snapshots share manifests, and manifests never change, so most of them need not be opened.  A manifest is *kept* if a
+# retained snapshot lists it, and *dropped* if only expired snapshots do.
 #
-# 1. A file can only become free when a manifest with a live entry for it is dropped: a kept manifest keeps its files.
-#    So when every dropped manifest is without live entries, no manifest is opened.
-# 2. Of the dropped manifests only live entries name candidates.  DELETED entries are history: whether the file is still
-#    needed is a question to those that hold it.
-# 3. A candidate stays when a kept manifest has a live entry for it.  That a kept manifest was once listed *beside* a
-#    dropped one proves nothing: a path should be live once per snapshot, but Java publishes files again whose snapshot
-#    has expired, and ``add_files`` can be told not to look.  Then a tag holds one of the two manifests, and the other
-#    one expires.  Beside a dropped one a candidate is only unlikely, so these manifests are opened last.
-# 4. When no data or delete file is left among the candidates, the rest is not opened.
-# 5. No readable past is given up for a present that cannot be read: the manifests that every retained snapshot of the
-#    current line lists, and no expired one, are opened although they decide nothing.  Mostly there is one.
+# 1. A file can become free only if a manifest with a live entry for it is dropped.  So if no dropped manifest has live
+#    entries, no manifest is opened.
+# 2. Only live entries of dropped manifests name candidates.  DELETED entries are history.
+# 3. A candidate is kept if a kept manifest has a live entry for it.  This is possible even for a kept manifest that an
+#    expired snapshot lists *beside* a dropped one.  A path should be live once per snapshot, but Java can add files
+#    again whose snapshot has expired, and ``add_files`` can skip its check.  Then a tag may hold one of the two
+#    manifests while the other expires.  Since that is rare, these manifests are opened last.
+# 4. Once no data or delete file is left among the candidates, no further manifest is opened.
+# 5. A readable past must not expire if the present is unreadable.  So the manifests that every retained snapshot of the
+#    current branch lists, and no expired one, are opened although they decide nothing.  Usually this is one manifest.
 #
-# Every manifest list of the table is read once, and whatever cannot be read that these rules need stops the expiry.
+# Every manifest list of the table is read once.  A file that these rules need and that cannot be read stops the expiry.
 # Sources (rule: free-only-what-no-snapshot-holds): specification, "Snapshots", "Deletion Vectors"; compare
 # Iceberg-Java's ReachableFileCleanup.
 
 
 @dataclass(slots=True)
 class Unreferenced:
-    """The files that an expiry frees, and the references that stay, for the check before each deletion."""
+    """The files that an expiry frees, and the references that remain, for the check before each deletion."""
 
     candidates: Candidates
     references: References
     kept_specs: frozenset[int] | None = None
-    """The partition specs of the manifests that stay; ``None`` where some would have to be opened to know."""
+    """The partition specs of the kept manifests; ``None``: unknown without opening some."""
     keeps_deletes: bool = True
-    """Whether a manifest of delete files stays."""
+    """Whether a delete manifest is kept."""
     unread: tuple[str, ...] = ()
-    """Manifest lists and manifests of given up snapshots that cannot be read: what only they name is not known."""
+    """Unreadable manifest lists and manifests of given up snapshots; files that only they name are unknown."""
 
 
 def unreferenced_files(
@@ -194,14 +188,14 @@ def unreferenced_files(
     *,
     gives_up: bool = False,
 ) -> Unreferenced:
-    """The files that are freed when the snapshots of these ids expire: under ``owned``, and not ``is_held``.
+    """The files below ``owned``, and not ``is_held``, that become free when the snapshots of these ids expire.
 
-    With ``gives_up`` what cannot be read of the expired snapshots is passed over, with all that it alone may name
+    ``gives_up``: skip metadata of expired snapshots that cannot be read; files that only it names are not freed
     (rule: give-up-snapshots-by-name).
 
     Raises:
-        MetadataUnreadable: a manifest list or a manifest that decides cannot be read.
-        OperationRefused: a file would be referenced if only scheme or bucket were spelled otherwise.
+        MetadataUnreadable: a needed manifest list or manifest cannot be read.
+        OperationRefused: a file is referenced under another scheme, bucket or host.
     """
     metadata = reader.metadata
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
@@ -231,7 +225,7 @@ def unreferenced_files(
                 candidates.spare(file.path)
             if not candidates.files_left:
                 break
-    # What was not opened holds no candidate, since none is left that it could hold: the guard need not ask it again.
+    # Manifests that were not opened hold no remaining candidate, so the check before deletions need not open them.
     references = References({s.snapshot_id for s in staying}, set(kept.is_deletes))
     return Unreferenced(
         candidates,
@@ -243,7 +237,7 @@ def unreferenced_files(
 
 
 def way_out(reader: TableReader, error: str) -> str:
-    """What a person can do where metadata cannot be read, by the ``error`` that names it."""
+    """What a person can do about unreadable metadata, which ``error`` names."""
     metadata = reader.metadata
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
     lost = [snapshot.snapshot_id for snapshot in metadata.snapshots.values() if _is_lost(reader, snapshot, error)]
@@ -263,9 +257,9 @@ def _is_lost(reader: TableReader, snapshot: Snapshot, error: str) -> bool:
 
 
 def still_unreferenced(reader: TableReader, expired: Collection[int], before: Unreferenced) -> None:
-    """Take out of ``before``, computed on an older head, the files that the newest head has come to reference.
+    """Take out of ``before``, computed on an older head, the files that the newest head references.
 
-    Only what is new on this head is read: on a busy table there is no time for more.
+    Only new metadata is read: on a busy table there is no time for more.
 
     Raises:
         MetadataUnreadable: something new cannot be read.
@@ -279,15 +273,15 @@ def still_unreferenced(reader: TableReader, expired: Collection[int], before: Un
 
 @dataclass(slots=True)
 class _Kept:
-    """Manifests that a retained snapshot lists; each spelling stands for itself, it may be another object."""
+    """Manifests that a retained snapshot lists; two spellings of a path may be two objects."""
 
     is_deletes: dict[str, bool] = field(default_factory=dict)
     """By path as spelled: whether it is a delete manifest."""
     specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
-    """Paths in whatever spelling: what may be one of these is not dropped."""
+    """Normalised paths: a manifest with one of these is not dropped, whatever its spelling."""
     all_list: set[str] = field(default_factory=set)
-    """Those that every retained snapshot of the current line lists."""
+    """Manifests that every retained snapshot of the current branch lists."""
 
 
 @dataclass(slots=True)
@@ -295,9 +289,9 @@ class _Dropped:
     """Manifests that only expired snapshots list."""
 
     live: list[str] = field(default_factory=list)
-    """Paths of those that may have live entries."""
+    """Paths of the dropped manifests that may have live entries."""
     beside: set[str] = field(default_factory=set)
-    """Kept manifests that an expired snapshot lists beside one of these."""
+    """Kept manifests that an expired snapshot lists together with one of ``live``."""
     shared: set[str] = field(default_factory=set)
     """Kept manifests that an expired snapshot lists."""
 
@@ -329,7 +323,7 @@ def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int
 def _lists(
     reader: TableReader, gone: Sequence[Snapshot], unread: list[str] | None
 ) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
-    """The manifests of the expired snapshots; ``unread``: takes manifest lists that cannot be read, which else stop."""
+    """The manifests of the expired snapshots; unreadable lists are added to ``unread``, or raise if it is ``None``."""
     if unread is None:
         yield from listed_manifests(reader, gone)
         return
@@ -343,7 +337,7 @@ def _lists(
 def _live_files(
     reader: TableReader, manifests: Sequence[str], unread: list[str] | None
 ) -> Iterator[Iterable[LiveFile]]:
-    """The live files of each manifest; ``unread`` as of :func:`_lists`: of a damaged one no entry counts."""
+    """The live files of each manifest; ``unread`` as for :func:`_lists`: no entry of a damaged manifest counts."""
     if unread is None:
         yield from (files for _, files in reader.live_files(manifests))
         return
@@ -382,9 +376,9 @@ def _dropped(
 
 
 def _is_own(metadata: TableMetadata, file: LiveFile) -> bool:
-    """Whether a snapshot of this table added the file; outside the table's location other files are left alone.
+    """Whether the file is in the table's location, or a snapshot of this table added it.
 
-    A snapshot that the table does not have counts as its own where the history has been cut off before.
+    If the table's history is incomplete, an unknown snapshot counts as its own.
     """
     if file.snapshot_id is None or file.snapshot_id in metadata.snapshots or is_under(file.path, metadata.location):
         return True
@@ -392,7 +386,7 @@ def _is_own(metadata: TableMetadata, file: LiveFile) -> bool:
 
 
 def _key(path: str) -> str:
-    """The path in whatever spelling; the very same text where that changes nothing, which saves holding it twice."""
+    """The normalised path; the same object if it equals ``path``, to save memory."""
     normal = any_spelling(path)
     return path if normal == path else normal
 
@@ -410,17 +404,9 @@ def _without(metadata: TableMetadata, expired: Collection[int]) -> TableMetadata
     )
 
 
-# Which partition specs and schemas nothing uses any more once snapshots have expired
-# (rule: keep-schemas-deletes-may-mean) (pure).
-#
-# The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots, with more care: a schema whose snapshot
-# expired may still say what a delete file or a partition spec means by a column that was dropped.  Then all schemas
-# stay.
-
-
 @dataclass(frozen=True, slots=True)
 class UnusedMetadata:
-    """Ids to take out of the table's metadata; empty when there is nothing to take out."""
+    """Ids of partition specs and schemas to remove from the table's metadata."""
 
     spec_ids: tuple[int, ...] = ()
     schema_ids: tuple[int, ...] = ()
@@ -452,10 +438,14 @@ class UnusedMetadata:
 def unused_metadata(
     metadata: TableMetadata, expired: Collection[int], used_specs: Collection[int] | None, has_deletes: bool
 ) -> UnusedMetadata:
-    """The specs and schemas that go together with the expired snapshots (ids).
+    """The specs and schemas that nothing uses once the snapshots of these ids have expired.
 
-    ``used_specs`` are those of the manifests that the other snapshots list, ``None`` when that is not known;
-    ``has_deletes``: one of these manifests holds delete files.
+    The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots.  In addition, all schemas are kept if a
+    delete file, partition spec or sort order may refer to a dropped column, which only an old schema explains
+    (rule: keep-schemas-deletes-may-mean).
+
+    ``used_specs``: those of the manifests that the other snapshots list, ``None`` if unknown; ``has_deletes``: one of
+    these manifests holds delete files.
     """
     if used_specs is None:
         return UnusedMetadata()
@@ -481,7 +471,7 @@ def _source_ids(meaning: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _column_ids(kind: Any) -> Iterator[int]:
-    """The ids of a type's fields, nested ones too."""
+    """The ids of a type's fields, including nested ones."""
     if not isinstance(kind, Mapping):
         return
     for nested in kind.get("fields") or ():

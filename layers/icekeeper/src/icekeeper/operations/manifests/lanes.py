@@ -1,4 +1,8 @@
-"""What a worker does when manifests are rewritten: sends entries to lanes, or writes a lane."""
+"""What a worker does when manifests are rewritten: sample entries, send entries to lanes, or write a lane.
+
+A *lane* is a range of a group's entries in partition order, which one worker writes into manifests.  Tasks and results
+are plain picklable values.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,12 @@ from icekeeper.operations.manifests.layout import OrderKey, PartitionOrder, Plac
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
-# The tasks and results of workers that rewrite manifests: plain picklable values.
-#
-# The entries of a group are cut into *lanes* by partition order; each lane is put into manifests by one worker.
-
 
 @dataclass(frozen=True, slots=True)
 class ManifestsOfTable:
-    """The manifests of one spec and content type of a table."""
+    """One spec and content type of a table; ``document``: the table metadata that is needed to write manifests."""
 
     document: Mapping[str, Any]
-    """The part of the table metadata that is needed to write manifests."""
     spec_id: int
     content: ManifestContent
     io_properties: Mapping[str, str]
@@ -54,7 +53,7 @@ class SampleTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """Read some manifests and send every live entry to its lane."""
+    """Read manifests and send every live entry to its lane."""
 
     kind: ManifestsOfTable
     manifests: tuple[ManifestFile, ...]
@@ -65,23 +64,22 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True)
 class EntryPart:
-    """Entries for one lane, or why a manifest could not be read.
+    """Entries for one lane, or the error if a manifest cannot be read.
 
-    They are kept by columns, which are handed over in two thirds of the time that objects take.
+    ``columns`` are the places, then the fields of a stored entry: columns are pickled faster than objects.
     """
 
     columns: tuple[tuple[Any, ...], ...] = ()
-    """Places, then the fields of a stored entry."""
     error: str | None = None
 
     @classmethod
     def of(cls, entries: Sequence[tuple[Place, StoredEntry]]) -> EntryPart:
-        """The part of these entries, of which there is one at least."""
+        """The part of these entries, at least one."""
         places, stored = zip(*entries, strict=True)
         return cls((places, *zip(*stored, strict=True)))
 
     def entries(self) -> Iterator[tuple[Place, StoredEntry]]:
-        """The entries in the order in which they were given."""
+        """The entries in their order."""
         if not self.columns:
             return iter(())
         places, *fields = self.columns
@@ -90,7 +88,7 @@ class EntryPart:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Write the entries of one lane into these manifests, into as few as their size allows."""
+    """Write the entries of one lane into as few of these manifests as the target size allows."""
 
     kind: ManifestsOfTable
     outputs: tuple[PlannedFile, ...]
@@ -98,38 +96,33 @@ class Lane:
     attempt: int = 0
 
     def in_attempt(self, attempt: int) -> Lane:
-        """The lane as this attempt writes it."""
         return replace(self, attempt=attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """What one lane wrote."""
+    """What one lane wrote; ``partitions``: a sample of its partitions, at even distances."""
 
     written: tuple[ManifestFile, ...] = ()
     partitions: tuple[PartitionOrder, ...] = ()
-    """Some of the partitions that it holds, taken at even distances."""
     error: str | None = None
 
-
-# What a worker does when manifests are rewritten: reads entries and sends each to its lane, or writes a lane.
 
 Value = TypeVar("Value")
 Partition: TypeAlias = tuple[PartitionValue, ...]
 
 MAX_PARTITIONS = 1000
-"""How many partitions a lane reports at most; by these is measured how many manifests a planner opens."""
-# How many entries are sent at once.
+"""The most partitions that a lane reports, to measure how many manifests a planner opens."""
 _PART_ENTRIES = 2000
 _SAMPLED_ENTRIES = 2000
-# A manifest has at least so many blocks, so that cuts can fall on the ends of partitions.
+# A manifest has at least this many blocks, so that it can be cut at the end of a partition.
 _BLOCKS_PER_MANIFEST = 32
 _WITHIN_PARTITION = attrgetter("sequence_number", "file_path")
 _MOST_SEEN = 4096
 
 
 def sample_entries(task: SampleTask) -> list[OrderKey]:
-    """The order keys of some entries of the manifests, taken at even distances.
+    """The order keys of sampled entries of the manifests, at even distances.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
@@ -140,9 +133,9 @@ def sample_entries(task: SampleTask) -> list[OrderKey]:
 
 
 def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tuple[int, EntryPart]]:
-    """Every live entry with the number of its lane; a manifest that cannot be read is an error for the first lane.
+    """Every live entry with the number of its lane; an unreadable manifest is an error for the first lane.
 
-    ``read`` reads the manifests in the process that planned; a worker reads them from the store.
+    ``read``: how the planning process reads manifests; a worker reads them from the store.
     """
     waiting: dict[int, list[tuple[Place, StoredEntry]]] = defaultdict(list)
     try:
@@ -159,9 +152,9 @@ def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tu
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None = None) -> LaneResult:
-    """Write the entries of a lane into manifests; an attempt that fails removes what it wrote.
+    """Write the entries of a lane into manifests; a failed attempt removes what it wrote.
 
-    ``storage`` is the table's in the process that planned; a worker opens its own.
+    ``storage``: the planning process's; a worker opens its own.
     """
     found: dict[Place, list[StoredEntry]] = defaultdict(list)
     error: str | None = None
@@ -194,7 +187,7 @@ def _write(
     metadata = TableMetadata(lane.kind.document)
     assembler = ManifestAssembler(metadata, lane.kind.spec_id, lane.kind.content)
     room = max(1, lane.target_bytes - assembler.header_bytes)
-    while len(sections) > len(lane.outputs):  # uuids that hardly exist: the last manifest goes without summaries
+    while len(sections) > len(lane.outputs):  # only with very unusual uuids: the last manifest has no summaries
         sections = [*sections[:-2], [*sections[-2], *sections[-1]]]
     outputs = list(lane.outputs)
     for number, entries in enumerate(sections, start=1):
@@ -225,7 +218,7 @@ def _key(place: Place, entry: StoredEntry) -> tuple[Place, int, str]:
 
 
 class _Places:
-    """Where partitions belong, as one object for each; ``types`` are the result types of the spec's fields."""
+    """The place of each partition, as one object per partition; ``types``: the result types of the spec's fields."""
 
     def __init__(self, types: Sequence[str]) -> None:
         self._types = types
@@ -233,7 +226,7 @@ class _Places:
         self._seen: dict[int, tuple[Partition, Place]] = {}
 
     def of(self, partition: Partition) -> Place:
-        """Most entries share the object of their partition with others, by which it is found the fastest."""
+        # Most entries share the object of their partition, and the id of an object is the fastest key.
         seen = self._seen.get(id(partition))
         if seen is not None:
             return seen[1]
@@ -248,6 +241,6 @@ class _Places:
 
 
 def evenly(values: Sequence[Value], most: int) -> list[Value]:
-    """At most ``most`` of the values, in order, taken at even distances."""
+    """At most ``most`` of the values, in order, at even distances."""
     step = max(1, -(-len(values) // most))
     return list(values[::step])

@@ -1,4 +1,8 @@
-"""How manifests divide partitions: their ranges, where entries are cut, and which are settled (pure)."""
+"""How manifests divide partitions: their ranges, where to cut entries, and which manifests are settled; reads nothing.
+
+A planner opens a manifest for a partition if the bounds of every field admit its value (specification, "Manifest
+Lists", ``field_summary``).
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,11 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.single_value import Section, comparable, decode, uuid_section
 from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
 
-# Which partitions a manifest may hold, by its summaries in the manifest list (pure).
-#
-# Specification, "Manifest Lists", ``field_summary``: a manifest is opened for a partition when every field's bounds
-# admit its value.
-
 PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]
-"""Partition values in a form that sorts as they do: nulls first, NaN last."""
+"""Sort key of a partition's values: nulls first, NaN last."""
 
 _NULL, _NAN = (0, 0), (2, 0)
-# Bounds of two sections tell nothing: in one of the two orders of uuids that readers use they are the wrong way round.
+# Readers use two orders of uuids.  Bounds in two sections are useless, because one of the orders reverses them.
 _ALL_UUIDS = (1, bytes(16)), (1, b"\xff" * 16)
 _BOTH = frozenset(uuid_section(end) for _, end in _ALL_UUIDS)
 
@@ -45,7 +44,7 @@ class _FieldRange:
 
     @property
     def ends(self) -> tuple[tuple[int, Any], ...]:
-        """Null, NaN and the bounds, as far as it holds them: where most ranges admit a value, one of them begins."""
+        """Null, NaN and the bounds, if it has them: a value that most ranges admit is among these ends."""
         special = ((_NULL,) if self.has_null else ()) + ((_NAN,) if self.has_nan is not False else ())
         return (*special, *(end for end in (self.low, self.high) if end is not None))
 
@@ -59,13 +58,13 @@ class _FieldRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """The corners of what a manifest may hold; none where its summaries are missing or cannot be read."""
+    """The partitions that a manifest may hold; ``None`` if its summaries are missing or cannot be read."""
 
     fields: tuple[_FieldRange, ...] | None
     low: PartitionOrder | None
     high: PartitionOrder | None
     sections: frozenset[Section]
-    """Where its partitions belong; where uuids have both signs, the two that nearly all uuids are in."""
+    """The sections of its partitions; if uuids have both signs, the two sections of nearly all uuids."""
 
     @property
     def is_wide(self) -> bool:
@@ -84,7 +83,7 @@ def range_of(types: Sequence[str], manifest: ManifestFile) -> PartitionRange:
         if summaries is None or len(summaries) != len(types):
             raise ValueError
         fields = tuple(_field_range(kind, summary) for kind, summary in zip(types, summaries, strict=True))
-    except ValueError:  # bounds of another type: whoever wrote them, a planner must open the manifest
+    except ValueError:  # bounds of another type: a planner must open the manifest
         fields = None
     uuids = [i for i, kind in enumerate(types) if kind == "uuid"]
     sections = frozenset(itertools.product(*(_BOTH if fields is None else _sections(fields[i]) for i in uuids)))
@@ -106,31 +105,34 @@ def _field_range(kind: str, summary: PartitionFieldSummary) -> _FieldRange:
 
 
 def _sections(field: _FieldRange) -> frozenset[int]:
-    """The sections in which the values of a uuid field lie."""
+    """The sections of a uuid field's values."""
     found = {uuid_section(end[1]) for end in (field.low, field.high) if end is not None}
     return frozenset(found | {0} if field.has_null else found or {0})
 
 
 def average_opened(ranges: Sequence[PartitionRange], partitions: Iterable[PartitionOrder]) -> float:
-    """How many manifests a planner opens for one of these partitions, on average; 0 without any partition."""
+    """The average number of manifests that a planner opens for one of these partitions; 0 without partitions."""
     opened = [sum(found.admits(partition) for found in ranges) for partition in partitions]
     return sum(opened) / len(opened) if opened else 0.0
 
 
-# Where entries in partition order are cut: into manifests, and before that into what one worker handles (pure).
+# Cuts: entries in partition order are cut into lanes, one per worker, and then into manifests.
 
 Place: TypeAlias = tuple[Section, PartitionOrder]
-"""Of a partition: sections come one after the other, since none shares a manifest with another."""
+"""The place of a partition in the order: section by section, since no two sections share a manifest."""
 OrderKey: TypeAlias = tuple[Place, int, str] | tuple[Place]
-"""Partition, data sequence number and path; of a partition alone: before all its entries."""
+"""Partition, data sequence number and path; a partition alone sorts before all its entries."""
 
-# A cut moves by so much of a manifest to where a partition ends.
+# A cut may move by this fraction of a manifest to the end of a partition.
 _TOLERANCE = 8
 
 
 def even_cuts(sizes: Sequence[int], ends_partition: Sequence[bool], room: int, most: int) -> list[int]:
-    """Ends of the manifests that blocks of these sizes are put into: as few as fit ``room`` bytes each, ``most`` at
-    most, of about even size, cut at the end of a partition where there is one near by."""
+    """The ends of the manifests into which blocks of these sizes are put.
+
+    As few as ``room`` bytes each allow, at most ``most``, of about even size; cut at the end of a partition if one is
+    near.
+    """
     totals = list(itertools.accumulate(sizes))
     count = min(len(sizes), most, max(1, math.ceil(totals[-1] / room))) if sizes else 0
     if not count:
@@ -153,8 +155,7 @@ def even_cuts(sizes: Sequence[int], ends_partition: Sequence[bool], room: int, m
 
 
 def lane_bounds(sample: Sequence[tuple[Place, int, str]], lanes: int) -> list[OrderKey]:
-    """Keys that cut the entries into so many lanes or fewer, as a sample of them shows; a partition that needs no lane
-    of its own stays whole."""
+    """Keys that cut the sampled entries into at most ``lanes``; a partition is cut only if it needs its own lanes."""
     keys = sorted(sample)
     bounds: list[OrderKey] = []
     for number in range(1, lanes):
@@ -167,25 +168,27 @@ def lane_bounds(sample: Sequence[tuple[Place, int, str]], lanes: int) -> list[Or
     return bounds
 
 
-# How the manifests of one spec and content type lie: which are settled, how many they need to be (pure).
-
 _LEAST_SAVING = 1.25
-# A manifest of half the target is large enough to be left alone where it stands by itself.
+# A manifest of half the target size is large enough to be settled.
 _SETTLED_SHARE = 2
-# Rewriting a whole group pays off when one partition takes an eighth of its manifests: it then takes two or so.
+# Rewriting a group pays off if planning one partition opens an eighth of its manifests; afterwards it opens about two.
 _OPENED_SHARE = 8
 _MAX_PROBES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class KindLayout:
-    """The manifests of one kind."""
+    """The manifests of one spec and content type: which are settled, and how many are needed.
+
+    In partition order, the leading manifests that are large and end before the next one begins are *settled*: their
+    days are over.  Without partitions, the oldest large manifests are settled.
+    """
 
     manifests: Sequence[ManifestFile]
     ranges: Mapping[str, PartitionRange]
     """By path."""
     fields: Sequence[int]
-    """Positions of the partition fields that divide the table."""
+    """Positions of the partition fields, without void ones."""
     room: int
     """Bytes of entries that one manifest of the target size holds."""
     header_bytes: int
@@ -194,11 +197,7 @@ class KindLayout:
     def of(
         cls, metadata: TableMetadata, spec_id: int, manifests: Sequence[ManifestFile], target_bytes: int, header: int
     ) -> KindLayout:
-        """The layout of manifests of one spec and content type.
-
-        Raises:
-            TableUnsupported: a partition transform is unknown.
-        """
+        """Raises TableUnsupported if a partition transform is unknown."""
         types = partition_types(metadata, spec_id)
         fields = [i for i, f in enumerate(metadata.specs[spec_id]["fields"]) if f["transform"] != "void"]
         ranges = {m.manifest_path: range_of(types, m) for m in manifests}
@@ -208,11 +207,11 @@ class KindLayout:
         return [self.ranges[m.manifest_path] for m in manifests]
 
     def sections(self, manifests: Sequence[ManifestFile]) -> int:
-        """How many sections they lie in, which share no manifest."""
+        """The number of their sections, which must not share a manifest."""
         return len({section for found in self.ranges_of(manifests) for section in found.sections})
 
     def unsettled(self) -> list[ManifestFile]:
-        """The manifests that are not settled, each section by itself."""
+        """The manifests that are not settled in their section."""
         sections = {section for found in self.ranges.values() for section in found.sections}
         parts = (
             [m for m in self.manifests if section in self.ranges[m.manifest_path].sections] for section in sections
@@ -221,11 +220,6 @@ class KindLayout:
         return [m for m in self.manifests if m.manifest_path in pending]
 
     def _unsettled(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-        """The manifests of one section that are not settled.
-
-        Settled are, in partition order, the leading ones that are large and end before the next one begins: days that
-        are over.  Without partitions, the oldest large ones are settled.
-        """
         ordered = self._in_order(manifests)
         if ordered is None:
             return list(manifests)
@@ -242,7 +236,7 @@ class KindLayout:
         return ordered[settled:]
 
     def _in_order(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile] | None:
-        """By age, or by the first partition field where there is one; ``None``: some do not tell."""
+        """By age, or by the first partition field if there is one; ``None``: some bounds are unknown."""
         if not self.fields:
             return sorted(manifests, key=lambda m: m.min_sequence_number)
         if any(found.low is None or found.high is None for found in self.ranges_of(manifests)):
@@ -250,7 +244,7 @@ class KindLayout:
         return sorted(manifests, key=lambda m: (self._begin(m), self._end(m)))
 
     def outputs(self, manifests: Sequence[ManifestFile]) -> int:
-        """Manifests that the live entries need at most; those of each section have some of their own."""
+        """The most manifests that the live entries need, with separate ones for each section."""
         if not any(m.may_have_live_files for m in manifests):
             return 0
         return max(math.ceil(self.live_bytes(manifests) / self.room), 1) + self.sections(manifests) - 1
@@ -259,7 +253,7 @@ class KindLayout:
         return sum(self._live_bytes(m) for m in manifests)
 
     def _live_bytes(self, manifest: ManifestFile) -> float:
-        """Bytes of the live entries, by their share of all entries; of unknown counts all are taken for live."""
+        """Bytes of the live entries, by their share of all entries; if counts are unknown, all count as live."""
         live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         dead = manifest.deleted_files_count or 0
         share = live / (live + dead) if live + dead else float(manifest.may_have_live_files)
@@ -278,16 +272,16 @@ class KindLayout:
 
 
 def saves(inputs: int, outputs: int) -> bool:
-    """Whether so many manifests less are worth a rewrite: more than a fifth of them."""
+    """Whether a rewrite saves more than a fifth of the manifests."""
     return outputs * _LEAST_SAVING < inputs
 
 
 def is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
-    """Whether planners open more manifests for a partition than they need to.
+    """Whether planners open too many manifests for a partition, probed at the corners of all manifests.
 
-    Probed are the corners of the manifests.  Manifests of nothing but that partition do not count: it may fill many.
-    Segments of entries in partition order admit a partition at most twice per field beside those: at each end of the
-    manifests that hold the values of the fields before.
+    Manifests with only one partition do not count, since a large partition fills many.  Of the others, manifests that
+    are cut from entries in partition order admit a partition at most twice per field: at each end of the manifests with
+    the values of the fields before it.
     """
     wide = [found for found in ranges if found.is_wide]
     allowed = max(2 * fields, len(ranges) / _OPENED_SHARE)

@@ -1,11 +1,11 @@
-"""Which manifests to merge and to cluster by partition (pure).
+"""Which manifests to merge and to cluster by partition; reads nothing.
 
-As SeaweedFS's worker does, for delete manifests too.  Manifests of one spec and content type are one group.
-Of a group all that is not yet *settled* is rewritten together, when that saves more than a fifth of the manifests, or
-when a planner opens too many of them for one partition.
+The model is SeaweedFS's worker; delete manifests are merged, too.  Manifests of one spec and content type are a group.
+All manifests of a group that are not yet *settled* (:class:`.KindLayout`) are rewritten together, if that saves more
+than a fifth of them, or if a planner opens too many of them for one partition.
 
-Convergence: outputs are as many as was counted, since bytes are measured as written; and manifests cut from entries in
-partition order overlap so little that they never count as badly clustered (:mod:`.kind_layout`).
+The plan converges.  The number of outputs is known, since bytes are measured as written; and manifests that are cut
+from entries in partition order overlap so little that they never count as badly clustered.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ NO_ENTRIES = "no data entries to rewrite"
 
 @dataclass(frozen=True, slots=True)
 class ManifestGroup:
-    """Manifests of one kind to replace by ones with the same live entries."""
+    """Manifests of one kind to replace by manifests with the same live entries."""
 
     kind: ManifestKind
     manifests: tuple[ManifestFile, ...]
     outputs: int
-    """An estimate of how many manifests replace them: merged entries often compress into fewer.  More than before only
-    where entries must not share a manifest."""
+    """The estimated number of new manifests; larger than before only if entries must not share a manifest."""
     live_bytes: int
-    """Bytes of its live entries, without headers."""
+    """Bytes of the live entries, without headers."""
     room: int
     """Bytes of entries that one manifest of the target size holds."""
 
@@ -54,7 +53,7 @@ class ManifestPlan:
         return tuple(manifest for group in self.groups for manifest in group.manifests)
 
     def count(self, content: ManifestContent) -> tuple[int, int]:
-        """How many manifests of that content type become about how many."""
+        """The number of manifests of a content type, before and (about) after."""
         groups = [group for group in self.groups if group.kind[1] is content]
         return sum(len(group.manifests) for group in groups), sum(group.outputs for group in groups)
 
@@ -70,8 +69,8 @@ def plan_manifests(
 ) -> ManifestPlan | Nothing:
     """Choose the groups that are worth rewriting.
 
-    ``target_bytes`` is the size of a manifest to aim at, ``header_bytes`` what one of each kind takes without entries.
-    Data and delete manifests are counted apart; the reason for nothing is that of the data manifests.
+    ``target_bytes``: the target size of a manifest; ``header_bytes``: the size of a manifest of each kind without
+    entries.  Data and delete manifests are counted separately.  The reason for nothing concerns the data manifests.
 
     Raises:
         TableUnsupported: a partition transform is unknown.
@@ -101,7 +100,6 @@ def _worthwhile(
     target_bytes: int,
     header_bytes: Mapping[ManifestKind, int],
 ) -> list[ManifestGroup]:
-    """The groups to rewrite."""
     if not any(m.may_have_live_files for m in manifests):
         return []
     by_kind: dict[ManifestKind, list[ManifestFile]] = defaultdict(list)
@@ -118,5 +116,5 @@ def _worthwhile(
             live_bytes = math.ceil(layout.live_bytes(unsettled))
             outputs = max(layout.sections(unsettled), min(outputs, len(unsettled)))
             chosen.append(ManifestGroup(kind, tuple(unsettled), outputs, live_bytes, layout.room))
-    # What new commits add to a large table waits until there is enough of it.
+    # New manifests of a large table wait until there are enough of them.
     return chosen if unsettled_in_all >= least else []

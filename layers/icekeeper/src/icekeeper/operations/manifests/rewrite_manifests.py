@@ -1,4 +1,5 @@
-"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered."""
+"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition
+(rule: rewritten-manifests-prune-as-well)."""
 
 from __future__ import annotations
 
@@ -50,166 +51,6 @@ from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 from icekeeper.storage.paths import MAX_ATTEMPTS, PlannedFile
 from icekeeper.storage.storage import Storage
 
-# Writes the manifests of a plan: in this process where they are few, by all workers where they are many.
-#
-# Both ways do the same: read entries, send each to a lane by its partition, sort each lane and cut it into manifests.
-# What is written does not depend on the head: it can be committed after a lost swap, as long as the manifests that it
-# replaces are still listed.
-
-MB = 1024 * 1024
-# Bytes of manifests in one lane: decompressed about 200 MB of entries, which one worker holds and sorts.
-_LANE_BYTES = 32 * MB
-# A lane holds at least so many manifests of the target size: its last one may be small, and would be merged again.
-_TARGETS_PER_LANE = 4
-_SPLIT_BYTES = 8 * MB
-# A lane may turn out larger than the sample promised, so it gets so many times the names that it should need.
-_NAMES_PER_OUTPUT = 4
-_SAMPLED_MANIFESTS = 32
-# The fields of table metadata that are needed to write manifests; not the snapshots, which can be many.
-_DOCUMENT = (
-    "format-version",
-    "location",
-    "schema",
-    "schemas",
-    "current-schema-id",
-    "partition-spec",
-    "partition-specs",
-    "default-spec-id",
-)
-
-
-@dataclass(slots=True)
-class RewrittenManifests:
-    """The manifests that were written for a plan; ``staged`` are the paths of all files that may have been written."""
-
-    staged: list[str] = field(default_factory=list)
-    written: list[ManifestFile] = field(default_factory=list)
-    partitions: dict[int, list[PartitionOrder]] = field(default_factory=dict)
-    """Some partitions of the rewritten data manifests, by spec."""
-
-    def entries(self, content: ManifestContent) -> int:
-        """How many entries the manifests of that content type hold."""
-        return sum(m.existing_files_count or 0 for m in self.written if m.content is content)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRewrite:
-    """A plan, and what its manifests are written by."""
-
-    metadata: TableMetadata
-    plan: ManifestPlan
-    io_properties: dict[str, str]
-    target_bytes: int
-    """The size of a manifest to aim at."""
-    storage: Storage
-    """Writes in this process; workers open their own by ``io_properties``."""
-    read: ReadBytes
-    """Reads manifests in this process."""
-
-
-@dataclass(slots=True)
-class _Work:
-    splits: list[SplitTask] = field(default_factory=list)
-    lanes: list[Lane] = field(default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        return len(self.splits) + len(self.lanes)
-
-
-def write_planned(
-    rewrite: PlannedRewrite,
-    engine: Engine,
-    *,
-    into: RewrittenManifests,
-    will_write: Callable[[Sequence[str]], None],
-    on_done: Callable[[int, int], None],
-) -> None:
-    """Write the manifests of a plan; ``into`` is filled with what was written, also when this fails.
-
-    ``will_write`` is called with the record of every file before the first one is written, ``on_done`` with the number
-    of steps that are done, and of all.
-
-    Raises:
-        StorageError: a manifest cannot be read or written, the names could not be recorded, or the engine broke.
-    """
-    work = _work(rewrite, engine)
-    planned = [file for lane in work.lanes for file in lane.outputs]
-    will_write([file.record for file in planned])
-    into.staged[:] = [path for file in planned for path in file.paths]
-    if len(work.lanes) == len(rewrite.plan.groups):
-        results = _here(work, rewrite)
-    else:
-        results = engine.exchange(
-            split_entries, work.splits, write_lane, work.lanes, lambda done: on_done(done, work.steps)
-        )
-    for lane, result in zip(work.lanes, results, strict=True):
-        into.written += result.written
-        if lane.kind.content is ManifestContent.DATA:
-            into.partitions.setdefault(lane.kind.spec_id, []).extend(result.partitions)
-    into.staged[:] = [manifest.manifest_path for manifest in into.written]
-    into.partitions = {spec_id: evenly(found, MAX_PARTITIONS) for spec_id, found in into.partitions.items()}
-    error = next((result.error for result in results if result.error is not None), None)
-    if error is not None:
-        raise StorageError(error)
-
-
-def _work(rewrite: PlannedRewrite, engine: Engine) -> _Work:
-    """What to read and what to write: a lane for every part of a group's partition order, with names for its files."""
-    metadata, groups = rewrite.metadata, rewrite.plan.groups
-    document = {key: metadata.document[key] for key in _DOCUMENT if key in metadata.document}
-    prefix = f"{metadata.metadata_directory}/{uuid.uuid4()}"
-    kinds = {g.kind: ManifestsOfTable(document, *g.kind, rewrite.io_properties) for g in groups}
-    lanes = {g.kind: _lane_count(g) for g in groups}
-    samples = _samples(engine, [(kinds[g.kind], g) for g in groups if lanes[g.kind] > 1])
-    work = _Work()
-    for group in groups:
-        bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
-        names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
-        most = max(len(group.manifests), group.outputs)
-        for portion in portions(group.manifests, _SPLIT_BYTES):
-            work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
-        for _ in range(len(bounds) + 1):
-            stem = f"{prefix}-m{len(work.lanes)}"
-            count = min(names, most)
-            outputs = tuple(PlannedFile(f"{stem}-{number}", "avro", MAX_ATTEMPTS) for number in range(count))
-            work.lanes.append(Lane(kinds[group.kind], outputs, rewrite.target_bytes))
-    return work
-
-
-def _here(work: _Work, rewrite: PlannedRewrite) -> list[LaneResult]:
-    """Do the work in this process, where each group has one lane: starting workers would take longer."""
-    parts: dict[int, list[EntryPart]] = defaultdict(list)
-    for task in work.splits:
-        for lane, part in split_entries(task, rewrite.read):
-            parts[lane].append(part)
-    with on_cores(this_machine().cores):
-        return [
-            write_lane(lane, iter(parts.pop(number, [])), rewrite.storage) for number, lane in enumerate(work.lanes)
-        ]
-
-
-def _lane_count(group: ManifestGroup) -> int:
-    return max(1, group.live_bytes // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
-
-
-def _samples(
-    engine: Engine, groups: Sequence[tuple[ManifestsOfTable, ManifestGroup]]
-) -> defaultdict[ManifestKind, list[Any]]:
-    """The order keys of some entries of each group, from which the bounds of its lanes are chosen."""
-    tasks: list[SampleTask] = []
-    for kind, group in groups:
-        chosen = evenly(sorted(group.manifests, key=lambda m: m.min_sequence_number), _SAMPLED_MANIFESTS)
-        tasks += [SampleTask(kind, (manifest,)) for manifest in chosen]
-    found: defaultdict[ManifestKind, list[Any]] = defaultdict(list)
-    for task, keys in zip(tasks, engine.map(sample_entries, tasks, lambda done: None), strict=True):
-        found[task.kind.spec_id, task.kind.content] += keys
-    return found
-
-
-# The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition
-# (rule: rewritten-manifests-prune-as-well).
-
 _OPERATION = Operation.REWRITE_MANIFESTS
 
 
@@ -222,15 +63,17 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """The manifests written for a plan; they fit every head that still lists those that they replace."""
+    """The manifests written for a plan; they fit every head that still lists the replaced manifests."""
 
     planned: _Planned
     plan: ManifestPlan
     rewritten: RewrittenManifests
 
     def still_holds(self, head: TableMetadata, manifests: Sequence[ManifestFile]) -> bool:
-        """Java's RewriteManifests keeps what it wrote likewise.  The first commit after an upgrade to v3 numbers the
-        rows of manifests that stay the same files: then the entries that were written lack these numbers."""
+        """Whether the written manifests fit this head; Java's RewriteManifests reuses them likewise.
+
+        The first commit after an upgrade to v3 assigns row ids to existing manifests, which the written entries lack.
+        """
         listed = {m.manifest_path: m for m in manifests}
         old = self.plan.manifests
         return head.format_version == self.planned.head.metadata.format_version and all(
@@ -239,8 +82,9 @@ class _Attempt:
 
 
 def rewrite_manifests(context: OperationContext) -> OperationOutcome:
-    """Merge data manifests, and delete manifests; sentences and metric keys for data manifests are those of SeaweedFS's
-    worker (rule: seaweedfs-wording).
+    """Merge data manifests, and delete manifests.
+
+    Sentences and metric keys for data manifests are those of SeaweedFS's worker (rule: seaweedfs-wording).
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -268,7 +112,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts to commit: the manifests of one attempt are used by the next for as long as they still hold."""
+    """The attempts to commit; an attempt reuses the manifests of the one before if they still fit."""
 
     context: OperationContext
     last: _Attempt | None = None
@@ -276,7 +120,6 @@ class _Attempts:
     """Paths of the manifests that the last attempt wrote."""
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        """The commit for this head."""
         context = self.context
         require_writable(head.metadata)
         snapshot = branch_head(head.metadata, context.policy.branch)
@@ -311,7 +154,7 @@ def _plan(context: OperationContext, head: LoadedTable) -> _Planned:
 
 
 def _commit_expected(context: OperationContext, planned: _Planned, gone: Collection[str]) -> None:
-    """Commit manifests of the same entries, in no order, to the planned table of a dry run."""
+    """Commit manifests with the same entries to the planned table of a dry run."""
     context.commit(
         planned.head,
         lambda head: context.snapshot_writer(head).replace_files(
@@ -376,7 +219,7 @@ def _count(plan: ManifestPlan, rewritten: RewrittenManifests, content: ManifestC
 def _opened(
     metadata: TableMetadata, manifests: Sequence[ManifestFile], partitions: Mapping[int, Sequence[PartitionOrder]]
 ) -> float:
-    """Data manifests that a planner opens for one partition, on average over those that were rewritten."""
+    """The average number of data manifests that a planner opens for one of the rewritten partitions."""
     opened = total = 0.0
     for spec_id, found in partitions.items():
         types = partition_types(metadata, spec_id)
@@ -391,3 +234,157 @@ def _preview(plan: ManifestPlan) -> str:
     said = [f"rewrite {data} manifests into {data_into}"] if data else []
     said += [f"merge {deletes} delete manifests into {deletes_into}"] if deletes else []
     return "; ".join(said)
+
+
+# Writing the manifests of a plan, in this process or on all workers.
+#
+# Both read entries, send each to a lane by its partition, sort each lane and cut it into manifests.  The manifests do
+# not depend on the head: after a lost swap they can still be committed if the head lists the replaced manifests.
+
+MB = 1024 * 1024
+# Bytes of manifests in one lane; decompressed these are about 200 MB of entries, which one worker holds and sorts.
+_LANE_BYTES = 32 * MB
+# At least this many target sizes per lane: a lane's last manifest may be small, and would soon be merged again.
+_TARGETS_PER_LANE = 4
+_SPLIT_BYTES = 8 * MB
+# Planned file names per expected manifest: a lane may be larger than its sample promised.
+_NAMES_PER_OUTPUT = 4
+_SAMPLED_MANIFESTS = 32
+# The fields of table metadata that are needed to write manifests, without the snapshots.
+_DOCUMENT = (
+    "format-version",
+    "location",
+    "schema",
+    "schemas",
+    "current-schema-id",
+    "partition-spec",
+    "partition-specs",
+    "default-spec-id",
+)
+
+
+@dataclass(slots=True)
+class RewrittenManifests:
+    """The manifests that were written for a plan; ``staged`` are the paths of all files that may have been written."""
+
+    staged: list[str] = field(default_factory=list)
+    written: list[ManifestFile] = field(default_factory=list)
+    partitions: dict[int, list[PartitionOrder]] = field(default_factory=dict)
+    """Some partitions of the rewritten data manifests, by spec."""
+
+    def entries(self, content: ManifestContent) -> int:
+        """The number of entries in the manifests of a content type."""
+        return sum(m.existing_files_count or 0 for m in self.written if m.content is content)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRewrite:
+    """A plan, and what is needed to write its manifests; ``storage`` and ``read`` are for this process only."""
+
+    metadata: TableMetadata
+    plan: ManifestPlan
+    io_properties: dict[str, str]
+    target_bytes: int
+    """The target size of a manifest."""
+    storage: Storage
+    read: ReadBytes
+
+
+@dataclass(slots=True)
+class _Work:
+    splits: list[SplitTask] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        return len(self.splits) + len(self.lanes)
+
+
+def write_planned(
+    rewrite: PlannedRewrite,
+    engine: Engine,
+    *,
+    into: RewrittenManifests,
+    will_write: Callable[[Sequence[str]], None],
+    on_done: Callable[[int, int], None],
+) -> None:
+    """Write the manifests of a plan; ``into`` receives what was written, even after an error.
+
+    ``will_write`` is called with the record of every file before the first one is written; ``on_done`` with the number
+    of finished steps and of all steps.
+
+    Raises:
+        StorageError: a manifest cannot be read or written, the names cannot be recorded, or the engine failed.
+    """
+    work = _work(rewrite, engine)
+    planned = [file for lane in work.lanes for file in lane.outputs]
+    will_write([file.record for file in planned])
+    into.staged[:] = [path for file in planned for path in file.paths]
+    if len(work.lanes) == len(rewrite.plan.groups):
+        results = _here(work, rewrite)
+    else:
+        results = engine.exchange(
+            split_entries, work.splits, write_lane, work.lanes, lambda done: on_done(done, work.steps)
+        )
+    for lane, result in zip(work.lanes, results, strict=True):
+        into.written += result.written
+        if lane.kind.content is ManifestContent.DATA:
+            into.partitions.setdefault(lane.kind.spec_id, []).extend(result.partitions)
+    into.staged[:] = [manifest.manifest_path for manifest in into.written]
+    into.partitions = {spec_id: evenly(found, MAX_PARTITIONS) for spec_id, found in into.partitions.items()}
+    error = next((result.error for result in results if result.error is not None), None)
+    if error is not None:
+        raise StorageError(error)
+
+
+def _work(rewrite: PlannedRewrite, engine: Engine) -> _Work:
+    """The tasks: manifests to read, and a lane for every range of a group's partition order, with file names."""
+    metadata, groups = rewrite.metadata, rewrite.plan.groups
+    document = {key: metadata.document[key] for key in _DOCUMENT if key in metadata.document}
+    prefix = f"{metadata.metadata_directory}/{uuid.uuid4()}"
+    kinds = {g.kind: ManifestsOfTable(document, *g.kind, rewrite.io_properties) for g in groups}
+    lanes = {g.kind: _lane_count(g) for g in groups}
+    samples = _samples(engine, [(kinds[g.kind], g) for g in groups if lanes[g.kind] > 1])
+    work = _Work()
+    for group in groups:
+        bounds = lane_bounds(samples[group.kind], lanes[group.kind]) if samples[group.kind] else []
+        names = max(1, _NAMES_PER_OUTPUT * group.outputs // (len(bounds) + 1))
+        most = max(len(group.manifests), group.outputs)
+        for portion in portions(group.manifests, _SPLIT_BYTES):
+            work.splits.append(SplitTask(kinds[group.kind], portion, tuple(bounds), len(work.lanes)))
+        for _ in range(len(bounds) + 1):
+            stem = f"{prefix}-m{len(work.lanes)}"
+            count = min(names, most)
+            outputs = tuple(PlannedFile(f"{stem}-{number}", "avro", MAX_ATTEMPTS) for number in range(count))
+            work.lanes.append(Lane(kinds[group.kind], outputs, rewrite.target_bytes))
+    return work
+
+
+def _here(work: _Work, rewrite: PlannedRewrite) -> list[LaneResult]:
+    """Do the work in this process, if each group has one lane: starting workers would take longer."""
+    parts: dict[int, list[EntryPart]] = defaultdict(list)
+    for task in work.splits:
+        for lane, part in split_entries(task, rewrite.read):
+            parts[lane].append(part)
+    with on_cores(this_machine().cores):
+        return [
+            write_lane(lane, iter(parts.pop(number, [])), rewrite.storage) for number, lane in enumerate(work.lanes)
+        ]
+
+
+def _lane_count(group: ManifestGroup) -> int:
+    return max(1, group.live_bytes // max(_LANE_BYTES, _TARGETS_PER_LANE * group.room))
+
+
+def _samples(
+    engine: Engine, groups: Sequence[tuple[ManifestsOfTable, ManifestGroup]]
+) -> defaultdict[ManifestKind, list[Any]]:
+    """The order keys of sampled entries of each group, from which the bounds of its lanes are chosen."""
+    tasks: list[SampleTask] = []
+    for kind, group in groups:
+        chosen = evenly(sorted(group.manifests, key=lambda m: m.min_sequence_number), _SAMPLED_MANIFESTS)
+        tasks += [SampleTask(kind, (manifest,)) for manifest in chosen]
+    found: defaultdict[ManifestKind, list[Any]] = defaultdict(list)
+    for task, keys in zip(tasks, engine.map(sample_entries, tasks, lambda done: None), strict=True):
+        found[task.kind.spec_id, task.kind.content] += keys
+    return found

@@ -1,5 +1,4 @@
-"""Deletes the orphans among a table's candidates, after every guard was asked
-(rule: orphans-outlive-the-grace-period)."""
+"""Deletes the orphans among a table's candidates, after all checks (rule: orphans-outlive-the-grace-period)."""
 
 from __future__ import annotations
 
@@ -53,245 +52,9 @@ from icekeeper.storage.paths import PathSet, any_spelling, is_local, may_be_unde
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 
-# Data files outside of the table's location: swept where a person has named their folder
-# (rule: sweep-outside-only-if-named).
-#
-# ``write.data.path`` may be any folder, and nothing there says whose a file is.  So a folder of it is swept only when
-# ``orphan_sweep_prefixes`` names it and no known table has files in it.
-
-
-def folders_elsewhere(metadata: TableMetadata, named: Iterable[str]) -> tuple[str, ...]:
-    """The folders of a data path outside the location that ``named`` (``orphan_sweep_prefixes``) has swept, too.
-
-    Raises:
-        OperationRefused: a named folder holds the data path and more.
-    """
-    home, data = metadata.location, metadata.data_location
-    if may_be_under(data, home):
-        return ()
-    folders: list[str] = []
-    for folder in sorted(named, key=len):
-        if may_be_under(folder, home) or may_be_under(home, folder):
-            continue  # which names folders of the location
-        if may_be_under(folder, data):
-            if not any(may_be_under(folder, other) for other in folders):
-                folders.append(folder)
-        elif may_be_under(data, folder):
-            raise OperationRefused(
-                f"orphan_sweep_prefixes names {folder}, outside of the table's location, where more lies than its "
-                f"write.data.path {data}; nothing was deleted; name that folder itself, or one in it"
-            )
-    return tuple(folders)
-
-
-def tell_unswept(metadata: TableMetadata, named: Iterable[str]) -> str:
-    """What the summary says of a data path outside of the location in which nothing is swept; else nothing."""
-    home, data = metadata.location, metadata.data_location
-    if may_be_under(data, home) or folders_elsewhere(metadata, named):
-        return ""
-    if may_be_under(home, data):
-        return f"; write.data.path {data} is around the table's location and not swept"
-    return (
-        f"; write.data.path {data} is outside of the table's location and not swept, unless orphan_sweep_prefixes "
-        "names it"
-    )
-
-
-def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders: Iterable[str]) -> None:
-    """Refuse to sweep the folders when any known table but ``table`` may have files in one.
-
-    Raises:
-        OperationRefused: names the folder and the table.
-        StorageError: the state store failed.
-    """
-    folders = tuple(folders)
-    near = near_tables(context, table, list(map(normalise, folders)))
-    for one in near.tables:
-        if not one.is_table_of(table) and not one.is_kept_apart:  # which names no folder as its own there
-            for folder in filter(one.overlap, folders):
-                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
-    for claims, reason in (*near.unreadable, *near.given_up):
-        for folder in filter(claims.touch, map(normalise, folders)):
-            _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")
-
-
-def _refuse(context: OperationContext, folder: str, who: str) -> None:
-    raise OperationRefused(
-        f"orphan_sweep_prefixes names {folder}, in the write.data.path of {context.table}, where {who} may have files: "
-        "whose a file there is cannot be told; nothing was deleted; give each table a data path of its own, or take "
-        "the folder out of orphan_sweep_prefixes"
-    )
-
-
-# Removes folders on this machine that have become empty (rule: keep-touched-empty-folders); object stores have none.
-#
-# A writer makes a folder and then a file in it, and fails when the folder vanishes in between.  So only folders go in
-# which nothing was created or removed within the grace period, looked at before any file is deleted.
-
-
-def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:
-    """Folders below a local table's location that may go as soon as they are empty, the deepest first.
-
-    Raises:
-        StorageError: a folder cannot be read.
-    """
-    if not is_local(metadata.location):
-        return ()
-    # Writers rely on it that these exist.
-    roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
-    roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
-    like_hidden = partition_folders_like_hidden(metadata)
-    return [
-        folder
-        for folder in old_folders(split_path(metadata.location).key, older_than_ms)
-        if normalise(folder) not in roots
-        and not protected.may_contain(folder)
-        and not is_hidden(f"{folder}/file", metadata.location, like_hidden)
-    ]
-
-
-def any_empty(folders: Sequence[str]) -> bool:
-    """Whether one of the folders is empty already."""
-    return any(is_empty(folder) for folder in folders)
-
-
-def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
-    """Remove the folders that are empty, or become so on the way; returns how many were removed."""
-    return sum(map(storage.remove_if_empty, folders))
-
-
-# Referenced files that a listing lacks, and the orphans that may be damaged copies of them
-# (rule: keep-possible-last-copies).
-#
-# A faulty copy of a table leaves its data files under wrong names: to a sweep they look like orphans, though they are
-# the last copies of rows.  So an orphan stays that has the size or the base name of a referenced file which is missing,
-# and nothing is swept where much of the table is missing.
-
-_PARALLEL_LOOKS = 16
-# The store is asked about so many missing files, for ten seconds or so; more count as missing unasked.
-_MOST_LOOKS = 10_000
-# One file may be lost by an accident of its own.
-_FEWEST = 2
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFiles:
-    """The data and delete files that a table references and that are not there."""
-
-    count: int
-    """Of all snapshots."""
-    in_head: int
-    """Of the newest state of main; of a table without main, of its branches."""
-    head_files: int
-    """How many files that state has."""
-    first: str
-    """The path of one of them, empty if there is none."""
-    sizes: Hashes
-    """Their sizes in bytes."""
-    names: Hashes
-    """Their base names, as hashes."""
-
-    def resembles(self, found: ListedObject) -> bool:
-        """Whether a file has the size or the base name of a missing one."""
-        return bool(self.count) and (found.size in self.sizes or path_hash(_base_name(found.path)) in self.names)
-
-    def refuse_too_many(self, limit: Fraction, source: str) -> None:
-        """Refuse a sweep where more than ``limit`` of the newest state's files are missing, two at least.
-
-        Raises:
-            OperationRefused: names both numbers and the key.
-        """
-        if self.in_head < _FEWEST or self.in_head <= limit * self.head_files:
-            return
-        raise OperationRefused(
-            f"{self.in_head} of the {self.head_files} files of the table are missing, as {self.first}, more than "
-            f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be the only copies "
-            "of them; nothing was deleted; restore the missing files, or, if their rows are lost for good, run once "
-            "with --set orphan_max_missing_ratio=1"
-        )
-
-
-def find_missing(
-    storage: Storage, before: TableReader, after: TableMetadata, unlisted: UnlistedPaths, newest_ms: int | None
-) -> MissingFiles:
-    """The missing ones among the unlisted files: those that the store does not have, either.
-
-    The manifests are read again, for their paths were kept as hashes only.
-
-    Args:
-        storage: the table's.
-        before: reads the table as it was before the listing.
-        after: the table after it; what no snapshot of both needs may have been deleted meanwhile.
-        unlisted: the expected paths that the listing lacks.
-        newest_ms: of a list made earlier, epoch milliseconds of its youngest file; files that were added later do not
-            count.
-
-    Raises:
-        MetadataUnreadable: a manifest cannot be read.
-    """
-    snapshots = {number: one for number, one in before.metadata.snapshots.items() if number in after.snapshots}
-    of_head = manifests_of(before, [snapshots[number] for number in before.metadata.head_ids if number in snapshots])
-    others = {path: one for path, one in manifests_of(before, snapshots.values()).items() if path not in of_head}
-    in_order = chain(
-        ((True, file) for file in _added_before(newest_ms, before, of_head, snapshots)),
-        ((False, file) for file in _added_before(newest_ms, before, others, snapshots)),
-    )
-    lacking = _unlisted_ones(in_order, unlisted)
-    asked = list(islice(lacking, _MOST_LOOKS))
-    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="missing-look") as pool:
-        gone = list(pool.map(partial(_is_gone, storage), (file.path for _, file in asked)))
-    count = in_head = 0
-    first, sizes, names = "", Hashes(), Hashes()
-    for is_of_head, file in chain((one for one, is_gone in zip(asked, gone, strict=True) if is_gone), lacking):
-        count, in_head, first = count + 1, in_head + is_of_head, first or file.path
-        sizes.add((file.size,))
-        names.add((path_hash(_base_name(file.path)),))
-    files = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in of_head.values())
-    return MissingFiles(count, in_head, files, first, sizes, names)
-
-
-def _added_before(
-    newest_ms: int | None,
-    reader: TableReader,
-    manifests: Mapping[str, ManifestFile],
-    snapshots: Mapping[int, Snapshot],
-) -> Iterator[LiveFile]:
-    """The live files of the manifests without those that a snapshot after ``newest_ms`` has added."""
-    for path, files in reader.live_files(manifests):
-        adder = manifests[path].added_snapshot_id
-        for file in files:
-            added = snapshots.get(file.snapshot_id or adder or 0)
-            if newest_ms is None or added is None or added.timestamp_ms <= newest_ms:
-                yield file
-
-
-def _unlisted_ones(files: Iterable[tuple[bool, LiveFile]], unlisted: UnlistedPaths) -> Iterator[tuple[bool, LiveFile]]:
-    """Those of the files that the listing lacks, each once."""
-    told = bytearray(len(unlisted))
-    for is_of_head, file in files:
-        place = unlisted.place(file.path)
-        if place is not None and not told[place]:
-            told[place] = 1
-            yield is_of_head, file
-
-
-def _is_gone(storage: Storage, path: str) -> bool:
-    try:
-        return storage.status(path) is None
-    except StorageError:  # what cannot be asked may be missing
-        return True
-
-
-def _base_name(path: str) -> str:
-    return any_spelling(path).rpartition("/")[2]
-
-
-# Deletes the orphans among a table's candidates, after every guard was asked, in this order
-# (rule: orphans-outlive-the-grace-period).
-
 _OPERATION = Operation.REMOVE_ORPHANS
 _WHAT = "remove_orphans: files"
-# More of them in one document help nobody; the log has them all.
+# The most files that an outcome names; the log has all of them.
 _NAMED = 1_000
 
 log = logging.getLogger(__name__)
@@ -299,42 +62,40 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableCandidates:
-    """The candidates among a table's files, compared with the references that the table had before the listing."""
+    """The files of a listing that the table, as loaded ``before`` the listing, does not reference."""
 
     before: LoadedTable
-    """The table as it was loaded before the listing."""
     candidates: OrphanCandidates
     references: References
-    """What has been read of the table's references; the newer ones are read on top."""
+    """The references that were read; newer ones are read in addition."""
     older_than_ms: int
-    """Epoch milliseconds; only files that were modified before are old."""
+    """Epoch milliseconds; files that were modified before are past the grace period."""
     is_current: bool
-    """Whether the files were listed just now; else the store is asked about each before it is deleted."""
+    """Whether the files were listed just now; else the store is asked for each file's age before its deletion."""
     foreign: tuple[ForeignMetadata, ...] | None = None
-    """Whose the unreferenced metadata files are, where that has been read already."""
+    """The owners of the unreferenced metadata files, if they have been read already."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cleared:
-    """What every guard has let through."""
+    """The result of the checks, if none of them stopped the sweep."""
 
     table: LoadedTable
     candidates: OrphanCandidates
     plan: OrphanPlan
     missing: MissingFiles | None
-    """The referenced files that are missing; ``None``: none is."""
     damaged: DamagedMetadata
     needs: FileNeeds
     folders: Sequence[str]
-    """Folders of this machine to remove if they are empty, the deepest first."""
+    """Local folders to remove if they are empty, the deepest first."""
 
 
 def delete_orphans(context: OperationContext, found: TableCandidates) -> OperationOutcome:
-    """Ask every guard about the candidates and delete those that nobody needs.
+    """Check the candidates and delete those that nobody needs.
 
     Raises:
-        OperationRefused: a guard saw danger; nothing was deleted, or nothing more.
-        MetadataUnreadable: a reference cannot be read; as above.
+        OperationRefused: a check found a danger; nothing (more) was deleted.
+        MetadataUnreadable: a reference cannot be read; nothing (more) was deleted.
         StorageError: a store failed.
     """
     cleared = _ask_guards(context, found)
@@ -342,16 +103,16 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
 
 
 def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared | OperationOutcome:
-    """What the guards have let through, or the outcome of a sweep that is left out."""
-    # After the listing (rule: list-before-loading-references): what was committed meanwhile is referenced.
+    """Run all checks; return the outcome instead if the sweep is skipped."""
+    # Load after the listing (rule: list-before-loading-references), so that files committed meanwhile are referenced.
     table = _after(context, found.before)
     needs = FileNeeds(context, table, found.references)
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
     candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
-    # Whoever may write the table protects files only: a waiver would make another table's data its orphans
-    # (rule: operators-waive-foreign-metadata).
+    # A table property protects files, but waives nothing: a waiver turns another table's data into orphans, so only
+    # operators may set it (rule: operators-waive-foreign-metadata).
     waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.storage(table), table, found, unknown)
@@ -359,7 +120,7 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
     neighbours = Neighbours()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
     is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
-    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:  # only where there is work
+    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:
         if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
             refuse_shared_folders(context, table, elsewhere)
         neighbours = needs.ask_neighbours()
@@ -369,7 +130,7 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
     protected.add((*damaged.files, *damaged.folders))
     theirs = PathSet((*neighbours.left_alone, *candidates.other_formats, *damaged.folders))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
-    # Those that somebody protects may be of another head, too.
+    # Protected metadata files may belong to another head, too.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
     candidates = without_referenced(candidates, needs.shared)
     plan = plan_orphans(
@@ -395,7 +156,7 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
 
 
 def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcome:
-    """The outcome where the table lies at the place of one that was dropped: nothing goes, and nothing has failed."""
+    """The outcome if a dropped table had the same location: nothing is deleted, and nothing failed."""
     more = f" and {counted(len(found) - 1, 'more metadata file')} of dropped tables" if len(found) > 1 else ""
     return skipped(
         _OPERATION,
@@ -407,7 +168,7 @@ def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcom
 
 
 def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared) -> OperationOutcome:
-    """Delete the orphans that enough passes have seen, unless they are too many; in a dry run only report them."""
+    """Delete the orphans that enough passes have seen, unless there are too many; in a dry run only report them."""
     table, candidates, plan = cleared.table, cleared.candidates, cleared.plan
     storage, policy = context.storage(table), context.policy
     if not found.is_current:
@@ -427,12 +188,12 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
         _left_alone(plan, candidates)
         + _tell_damaged(cleared.damaged)
         + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
-        + "".join(f"; {told}" for told in cleared.needs.shared.left)
+        + "".join(f"; {sentence}" for sentence in cleared.needs.shared.left)
     )
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
-    # A pass that waits for no further sighting also ends what earlier ones, under another setting, have counted.
+    # If one sighting is enough, the counts of earlier passes with another setting are cleared.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
 
     def confirm(batch: Sequence[str]) -> Sequence[str]:
@@ -460,7 +221,7 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
 
 
 def _missing(context: OperationContext, found: TableCandidates, after: LoadedTable) -> MissingFiles | None:
-    """The referenced files that are missing, of a listing that is known to lack some."""
+    """The missing files; ``None``: none is missing."""
     unlisted = found.candidates.unlisted
     if not unlisted:
         return None
@@ -470,22 +231,22 @@ def _missing(context: OperationContext, found: TableCandidates, after: LoadedTab
 
 
 def _with_copies(outcome: OperationOutcome, plan: OrphanPlan, missing: MissingFiles | None) -> OperationOutcome:
-    """The outcome as a refusal where orphans stay that may be copies of missing files, whatever else was done."""
+    """The outcome; as a refusal if orphans are kept because they may be copies of missing files."""
     if missing is None or not plan.like_missing:
         return outcome
     for path in plan.like_missing:
         log.warning("%s stays: it has the size or the name of a missing file", path)
-    told = (
+    sentence = (
         f"{len(plan.like_missing)} unreferenced file(s), as {plan.like_missing[0]}, stay: they have the size or the "
         f"name of referenced files that are missing ({missing.count}, as {missing.first}), and may be the only copies "
         "of them"
     )
-    refused = refused_besides(outcome, told)
+    refused = refused_besides(outcome, sentence)
     return replace(refused, plan={"like_missing": list(plan.like_missing[:_NAMED])})
 
 
 def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
-    """The table as it is after the listing.  Raises OperationRefused when it was replaced or moved."""
+    """The table after the listing.  Raises OperationRefused if it was replaced or moved."""
     after = context.load()
     if (after.metadata.uuid, after.metadata.location) != (before.metadata.uuid, before.metadata.location):
         raise OperationRefused(f"{after.name} was replaced or moved during the listing; nothing was deleted")
@@ -502,28 +263,28 @@ def _foreign(
 
 
 def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
-    """Folders inside the location in which data files of the table were ever seen, by this pass too."""
+    """Folders inside the location in which any pass has seen data files of the table."""
     known, home = known_data_roots(context.state, context.catalog, table), table.metadata.location
     return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
 def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
-    """What the summary says of unreferenced files that stay: they may be of a table that no catalog here knows."""
-    told = ""
+    """The summary's sentences about unreferenced files that are kept, because they may belong to an unknown table."""
+    text = ""
     if plan.in_other_folders:
         count, first = len(plan.in_other_folders), plan.in_other_folders[0]
-        told += (
+        text += (
             f"; {count} unreferenced file(s) lie in folders where this table never had files, as {first}: they stay, "
             "unless orphan_sweep_prefixes names their folder"
         )
     if plan.of_other_formats:
         count, first = len(plan.of_other_formats), plan.of_other_formats[0]
         folder = min(folder for folder in candidates.other_formats if may_be_under(first, folder))
-        told += (
+        text += (
             f"; {count} unreferenced file(s), as {first}, lie in {folder}, a table of another format, which may need "
             "them: they stay, until its log folder is removed"
         )
-    return told
+    return text
 
 
 def _tell_damaged(damaged: DamagedMetadata) -> str:
@@ -536,7 +297,7 @@ def _tell_damaged(damaged: DamagedMetadata) -> str:
 def _refuse_prefix_mismatches(
     context: OperationContext, table: LoadedTable, candidates: OrphanCandidates, shared: SharedReferences
 ) -> None:
-    """Read the references again to find a real prefix mismatch: the candidates were compared by hashes only.
+    """Read the references again to confirm a prefix mismatch, which was found by hashes only.
 
     Raises:
         OperationRefused: a candidate is referenced under another scheme, bucket or host.
@@ -570,7 +331,7 @@ def _metrics(
     ripe: Sequence[ListedObject],
     missing: MissingFiles | None,
 ) -> Metrics:
-    # Data and metadata paths elsewhere may be shared with other tables, of which a listing shows no sign.
+    # Data and metadata paths outside the location may be shared with other tables, which a listing does not show.
     swept = (table.metadata.location, *folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes))
     elsewhere = [path for path in owned_locations(table.metadata) if not any(may_be_under(path, one) for one in swept)]
     return {
@@ -589,3 +350,233 @@ def _metrics(
         + sum(found.size for found in plan.orphans)
         - sum(found.size for found in ripe),
     }
+
+
+# Data files outside the table's location.  ``write.data.path`` may be any folder, and nothing there shows who owns a
+# file.  So such a folder is swept only if ``orphan_sweep_prefixes`` names it, and no known table has files in it
+# (rule: sweep-outside-only-if-named).
+
+
+def folders_elsewhere(metadata: TableMetadata, named: Iterable[str]) -> tuple[str, ...]:
+    """The folders of a data path outside the location that are swept because ``orphan_sweep_prefixes`` names them.
+
+    Raises:
+        OperationRefused: a named folder contains the data path and more.
+    """
+    home, data = metadata.location, metadata.data_location
+    if may_be_under(data, home):
+        return ()
+    folders: list[str] = []
+    for folder in sorted(named, key=len):
+        if may_be_under(folder, home) or may_be_under(home, folder):
+            continue  # it concerns the location, not the data path outside it
+        if may_be_under(folder, data):
+            if not any(may_be_under(folder, other) for other in folders):
+                folders.append(folder)
+        elif may_be_under(data, folder):
+            raise OperationRefused(
+                f"orphan_sweep_prefixes names {folder}, outside of the table's location, where more lies than its "
+                f"write.data.path {data}; nothing was deleted; name that folder itself, or one in it"
+            )
+    return tuple(folders)
+
+
+def tell_unswept(metadata: TableMetadata, named: Iterable[str]) -> str:
+    """The summary's sentence about a data path outside the location that is not swept; else empty."""
+    home, data = metadata.location, metadata.data_location
+    if may_be_under(data, home) or folders_elsewhere(metadata, named):
+        return ""
+    if may_be_under(home, data):
+        return f"; write.data.path {data} is around the table's location and not swept"
+    return (
+        f"; write.data.path {data} is outside of the table's location and not swept, unless orphan_sweep_prefixes "
+        "names it"
+    )
+
+
+def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders: Iterable[str]) -> None:
+    """Refuse to sweep folders in which any known table but ``table`` may have files.
+
+    Raises:
+        OperationRefused: names the folder and the table.
+        StorageError: the state store failed.
+    """
+    folders = tuple(folders)
+    near = near_tables(context, table, list(map(normalise, folders)))
+    for one in near.tables:
+        if not one.is_table_of(table) and not one.is_kept_apart:
+            for folder in filter(one.overlap, folders):
+                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
+    for claims, reason in (*near.unreadable, *near.given_up):
+        for folder in filter(claims.touch, map(normalise, folders)):
+            _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")
+
+
+def _refuse(context: OperationContext, folder: str, who: str) -> None:
+    raise OperationRefused(
+        f"orphan_sweep_prefixes names {folder}, in the write.data.path of {context.table}, where {who} may have files: "
+        "whose a file there is cannot be told; nothing was deleted; give each table a data path of its own, or take "
+        "the folder out of orphan_sweep_prefixes"
+    )
+
+
+# Empty local folders (rule: keep-touched-empty-folders); object stores have none.
+
+
+def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:
+    """Folders below a local table's location that may be removed once they are empty, the deepest first.
+
+    A writer creates a folder and then a file in it, and fails if the folder vanishes in between.  So a folder is
+    removable only if nothing was created or removed in it within the grace period, before any file is deleted here.
+
+    Raises:
+        StorageError: a folder cannot be read.
+    """
+    if not is_local(metadata.location):
+        return ()
+    # Writers rely on these folders.
+    roots = {normalise(f"{metadata.location}/{name}") for name in ("data", "metadata")}
+    roots |= {normalise(metadata.data_location), normalise(metadata.metadata_directory)}
+    like_hidden = partition_folders_like_hidden(metadata)
+    return [
+        folder
+        for folder in old_folders(split_path(metadata.location).key, older_than_ms)
+        if normalise(folder) not in roots
+        and not protected.may_contain(folder)
+        and not is_hidden(f"{folder}/file", metadata.location, like_hidden)
+    ]
+
+
+def any_empty(folders: Sequence[str]) -> bool:
+    """Whether one of the folders is already empty."""
+    return any(is_empty(folder) for folder in folders)
+
+
+def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
+    """Remove the folders that are empty, or become so meanwhile; return the number."""
+    return sum(map(storage.remove_if_empty, folders))
+
+
+# Missing files: referenced, but not in the listing (rule: keep-possible-last-copies).
+#
+# A faulty copy of a table has its data files under wrong names.  They look like orphans, but are the last copies of
+# rows.  So an orphan with the size or the base name of a missing file is kept, and if much of the table is missing,
+# nothing is swept.
+
+_PARALLEL_LOOKS = 16
+# The store is asked for at most this many missing files, which takes about ten seconds; further ones count as missing.
+_MOST_LOOKS = 10_000
+# A single missing file may be an accident.
+_FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFiles:
+    """The data and delete files that a table references and that do not exist."""
+
+    count: int
+    """The missing files of all snapshots."""
+    in_head: int
+    """The missing files of the head of main, or of all branches if there is no main."""
+    head_files: int
+    """The number of all files of that head."""
+    first: str
+    """The path of one missing file; empty if there is none."""
+    sizes: Hashes
+    """Sizes in bytes."""
+    names: Hashes
+    """Hashes of base names."""
+
+    def resembles(self, found: ListedObject) -> bool:
+        """Whether a file has the size or the base name of a missing one."""
+        return bool(self.count) and (found.size in self.sizes or path_hash(_base_name(found.path)) in self.names)
+
+    def refuse_too_many(self, limit: Fraction, source: str) -> None:
+        """Refuse a sweep if more than ``limit`` of the head's files are missing, and at least two.
+
+        Raises:
+            OperationRefused: names both numbers and the key.
+        """
+        if self.in_head < _FEWEST or self.in_head <= limit * self.head_files:
+            return
+        raise OperationRefused(
+            f"{self.in_head} of the {self.head_files} files of the table are missing, as {self.first}, more than "
+            f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be the only copies "
+            "of them; nothing was deleted; restore the missing files, or, if their rows are lost for good, run once "
+            "with --set orphan_max_missing_ratio=1"
+        )
+
+
+def find_missing(
+    storage: Storage, before: TableReader, after: TableMetadata, unlisted: UnlistedPaths, newest_ms: int | None
+) -> MissingFiles:
+    """Those of the unlisted files that the store does not have, either.
+
+    The manifests are read again, because their paths were kept only as hashes.
+
+    Args:
+        storage: the table's.
+        before: reads the table as it was before the listing.
+        after: the table after the listing; files of snapshots that it lacks may have been deleted meanwhile.
+        unlisted: the expected paths that the listing lacks.
+        newest_ms: the time of the youngest file of an older inventory (epoch milliseconds); files that were added later
+            do not count.
+
+    Raises:
+        MetadataUnreadable: a manifest cannot be read.
+    """
+    snapshots = {number: one for number, one in before.metadata.snapshots.items() if number in after.snapshots}
+    of_head = manifests_of(before, [snapshots[number] for number in before.metadata.head_ids if number in snapshots])
+    others = {path: one for path, one in manifests_of(before, snapshots.values()).items() if path not in of_head}
+    in_order = chain(
+        ((True, file) for file in _added_before(newest_ms, before, of_head, snapshots)),
+        ((False, file) for file in _added_before(newest_ms, before, others, snapshots)),
+    )
+    lacking = _unlisted_ones(in_order, unlisted)
+    asked = list(islice(lacking, _MOST_LOOKS))
+    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="missing-look") as pool:
+        gone = list(pool.map(partial(_is_gone, storage), (file.path for _, file in asked)))
+    count = in_head = 0
+    first, sizes, names = "", Hashes(), Hashes()
+    for is_of_head, file in chain((one for one, is_gone in zip(asked, gone, strict=True) if is_gone), lacking):
+        count, in_head, first = count + 1, in_head + is_of_head, first or file.path
+        sizes.add((file.size,))
+        names.add((path_hash(_base_name(file.path)),))
+    files = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in of_head.values())
+    return MissingFiles(count, in_head, files, first, sizes, names)
+
+
+def _added_before(
+    newest_ms: int | None,
+    reader: TableReader,
+    manifests: Mapping[str, ManifestFile],
+    snapshots: Mapping[int, Snapshot],
+) -> Iterator[LiveFile]:
+    """The live files of the manifests, without those that a snapshot after ``newest_ms`` added."""
+    for path, files in reader.live_files(manifests):
+        adder = manifests[path].added_snapshot_id
+        for file in files:
+            added = snapshots.get(file.snapshot_id or adder or 0)
+            if newest_ms is None or added is None or added.timestamp_ms <= newest_ms:
+                yield file
+
+
+def _unlisted_ones(files: Iterable[tuple[bool, LiveFile]], unlisted: UnlistedPaths) -> Iterator[tuple[bool, LiveFile]]:
+    """Those of the files that the listing lacks, each once."""
+    seen = bytearray(len(unlisted))
+    for is_of_head, file in files:
+        place = unlisted.place(file.path)
+        if place is not None and not seen[place]:
+            seen[place] = 1
+            yield is_of_head, file
+
+
+def _is_gone(storage: Storage, path: str) -> bool:
+    try:
+        return storage.status(path) is None
+    except StorageError:  # it may be missing
+        return True
+
+
+def _base_name(path: str) -> str:
+    return any_spelling(path).rpartition("/")[2]

@@ -1,4 +1,8 @@
-"""Reads which files there are from a list: text, CSV, Parquet, ORC or an Amazon S3 Inventory report."""
+"""Lists files from an inventory: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
+
+Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
+A report may be a day old, so every orphan that it shows is looked up in the store before its deletion.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +28,28 @@ from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, is_local, is_under, split_path
 from icekeeper.storage.storage import SourcePart, Storage
 
-# Reads one file of an inventory, in any of its formats, as listed objects.
-
 _BATCH_ROWS = 10_000
-# A key has at most 1,024 bytes, and three times as many characters as CSV spells it.
+# A key has at most 1,024 bytes; URL-encoded in CSV three times as many characters.
 _LONGEST_LINE = 64 * 1024
-# Column names as reports, manifests and people write them, without case, blanks and underscores.
+# Column names in lower case, without blanks and underscores.
 _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", "islatest", "isdeletemarker")
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What an inventory's manifest says of its files: the columns of CSV (which then has no header), and the bucket."""
+    """From an inventory's manifest: the column names of CSV files (which then have no header), and the bucket."""
 
     names: tuple[str, ...] | None
     bucket: str
 
 
 def file_rows(storage: Storage, path: str, location: str, columns: Columns | None) -> Iterator[ListedObject]:
-    """Every current object that a file names; paths of keys are spelled with the location's scheme.
+    """Every current object that an inventory file names; keys become paths with the location's scheme.
 
-    A plain text file has one path a line and no ages, so that its files count as young.
+    A plain text file has one path per line and no ages, so its files count as young.
 
     Raises:
-        PolicyError: a column is missing, or a value is not what it should be.
+        PolicyError: a column is missing, or a value is invalid.
         StorageError: the file cannot be read.
     """
     name = path.removesuffix(".gz")
@@ -126,7 +128,7 @@ def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(storage: Storage, path: str) -> Iterator[str]:
-    """The lines of a text file, decompressed if it begins as gzip does."""
+    """The lines of a text file, decompressed if it is gzip."""
     with storage.open_input(path) as stream:
         plain: Any = gzip.GzipFile(fileobj=stream) if stream.read(2) == GZIP_MAGIC else stream
         stream.seek(0)
@@ -162,24 +164,19 @@ def _flag(value: Any) -> bool:
 
 
 def _epoch_ms(value: Any) -> int | None:
-    """Epoch milliseconds of a cell, ``None`` if it tells no age; a time without a zone is UTC, as in S3's reports."""
+    """Epoch milliseconds of a cell, ``None`` if it is empty; a time without a zone is UTC, as in S3's reports."""
     if value is None or value == "":
         return None
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     return known_ms(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
-# Reads which files there are from a list: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
-#
-# Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
-# A report may be a day old, so every orphan found by it is looked at in the store before it goes.
-
 _MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryFiles:
-    """The files of a list that lie under a location; all others are passed over."""
+    """The files of an inventory below a location; see :class:`icekeeper.storage.storage.FileSource`."""
 
     storage: Storage
     address: str
@@ -187,21 +184,16 @@ class InventoryFiles:
     is_current: bool = False
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`icekeeper.storage.storage.FileSource`.
+        """All files.
 
         Raises:
-            PolicyError: the list is not what it should be.
+            PolicyError: the inventory is invalid.
             StorageError: it cannot be read.
         """
         return chain.from_iterable(part() for part in self.parts())
 
     def parts(self) -> Sequence[SourcePart]:
-        """One part per file of the list.
-
-        Raises:
-            PolicyError: the manifest is not one.
-            StorageError: it cannot be read.
-        """
+        """One part per file of the inventory; errors as above."""
         if self.address.rpartition("/")[2] != _MANIFEST:
             return [partial(_listed, self.storage, self.address, self.location, None)]
         columns, files = _manifest(self.storage, self.address)
@@ -235,7 +227,7 @@ def _manifest(storage: Storage, address: str) -> tuple[Columns, list[str]]:
 def _data_file(storage: Storage, address: str, destination: str, key: str) -> str:
     if not is_local(address):
         return f"{split_path(address).scheme}://{destination}/{key}"
-    # A report brought to this machine: beside its manifest, or as in the bucket, in data/ beside the manifest's.
+    # A report copied to this machine: its files are next to the manifest, or in ../data/ as in the bucket.
     folder, name = address.rpartition("/")[0], key.rpartition("/")[2]
     beside = f"{folder}/{name}"
     return beside if storage.size(beside) is not None else f"{folder.rpartition('/')[0]}/data/{name}"

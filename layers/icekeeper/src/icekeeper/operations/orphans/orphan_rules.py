@@ -1,4 +1,8 @@
-"""Which listed files are orphans: candidates, and each reason for a file to stay (pure)."""
+"""Which listed files are orphans: the candidates, and every reason to keep a file; reads nothing.
+
+Candidates are the listed files that the table does not reference.  The listing is streamed; only they are kept in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,7 @@ from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, PathSet, compared, is_under, may_be_under, normalise
 
-# Which listed files are candidates for orphan removal: those that the table does not reference (pure).
-#
-# A listing is streamed past the references; only what they do not contain is kept in memory.
-
-# One is enough to refuse the deletion; more are kept because two hashes may be equal by chance.
+# One mismatch is enough to refuse the deletion; more are kept because a mismatch may be a hash collision.
 _MISMATCHES_KEPT = 100
 _AT_ONCE = 10_000
 
@@ -37,30 +37,30 @@ class References(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OrphanCandidates:
-    """The unreferenced files of a listing, and how many files were listed."""
+    """The unreferenced files of a listing, and the number of listed files."""
 
     listed: int = 0
     too_young: int = 0
-    """How many unreferenced files are still within the grace period."""
+    """The number of unreferenced files within the grace period."""
     unreferenced: tuple[ListedObject, ...] = ()
-    """Files past the grace period; whether anything else protects them is not checked here."""
+    """Files past the grace period."""
     metadata_files: tuple[ListedObject, ...] = ()
-    """Unreferenced files of any age that are named like table metadata; they may belong to another table."""
+    """Unreferenced files of any age with the name of a metadata file; they may belong to another table."""
     prefix_mismatches: tuple[str, ...] = ()
-    """Some of the unreferenced files whose path is probably referenced under another scheme, bucket or host."""
+    """Some of the unreferenced files that are probably referenced under another scheme, bucket or host."""
     other_formats: frozenset[str] = frozenset()
-    """Folders of tables of other formats, recognised by unreferenced files of any age in their logs."""
+    """Folders of other formats' tables, found by unreferenced files of any age in their logs."""
     too_young_bytes: int = 0
     newest_ms: int = 0
-    """When the youngest listed file was modified; 0: no age is known."""
+    """Modification time of the youngest listed file; 0: unknown."""
     unlisted: UnlistedPaths | None = None
-    """Referenced files that the listing lacks; ``None``: it is no listing of all files."""
+    """Referenced files that the listing lacks; ``None``: the listing is incomplete."""
 
 
 class CandidateCollector:
     """Collects the candidates among listed objects.
 
-    Old is a file that was modified before ``older_than_ms`` (epoch milliseconds); one of unknown age counts as young.
+    A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
     """
 
     def __init__(self, referenced: ReferencedPaths, older_than_ms: int) -> None:
@@ -72,7 +72,7 @@ class CandidateCollector:
         self._other_formats: set[str] = set()
 
     def add_all(self, listed: Iterable[ListedObject]) -> None:
-        """Look at the objects of a listing, or of a part of one."""
+        """Compare the objects of a listing, or of a part of one."""
         names, rest = FolderNames(), iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
             self._listed += len(some)
@@ -94,7 +94,6 @@ class CandidateCollector:
             self._unreferenced.append(found)
 
     def candidates(self) -> OrphanCandidates:
-        """The candidates among the objects so far."""
         return OrphanCandidates(
             self._listed,
             self._too_young,
@@ -110,14 +109,14 @@ class CandidateCollector:
 def find_candidates(
     listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int
 ) -> OrphanCandidates:
-    """The candidates of a whole listing, and what it lacks; see :class:`CandidateCollector`."""
+    """The candidates of a complete listing, and the files that it lacks; see :class:`CandidateCollector`."""
     collector = CandidateCollector(referenced, older_than_ms)
     collector.add_all(listed)
     return replace(collector.candidates(), unlisted=referenced.unlisted())
 
 
 def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
-    """The candidates of a listing of which these are the parts."""
+    """The candidates of a listing, from those of its parts."""
     parts = list(parts)
     return OrphanCandidates(
         sum(part.listed for part in parts),
@@ -133,7 +132,7 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
 
 
 def without_referenced(candidates: OrphanCandidates, referenced: References) -> OrphanCandidates:
-    """The candidates that are left once more is known to be referenced."""
+    """The candidates without those that further references need."""
     mismatches = (found.path for found in candidates.unreferenced if referenced.has_prefix_mismatch(found.path))
     return replace(
         candidates,
@@ -143,33 +142,27 @@ def without_referenced(candidates: OrphanCandidates, referenced: References) -> 
     )
 
 
-# Which candidates are orphans: each reason for a file to stay, and nothing else (pure).
-#
-# What counts as an orphan (rule: orphans-outlive-the-grace-period), and in which folders
-# (rule: sweep-only-table-folders).
-
-# Of a small table a failed job may well leave more than it ever committed: a share says little there.
+# A failed job may leave more files than a small table has, so a ratio means little below this number.
 FEW_ORPHANS = 1_000
 _HIDDEN = ("_", ".")
-# Between the clock of whoever made a commit and that of the store.
+# The clock of a committer and the clock of the store may differ by this much.
 _CLOCKS_DIFFER_MS = 15 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanPlan:
-    """The files to delete, and the old unreferenced ones that stay, by reason."""
+    """The files to delete, and the old unreferenced files that are kept, by reason."""
 
     orphans: tuple[ListedObject, ...]
     protected: int
-    """How many stay because something protects them."""
     of_other_tables: int
-    """How many lie in a folder of another table of the catalog, which takes care of them."""
+    """The number of files in folders of another table, whose own pass handles them."""
     in_other_folders: tuple[str, ...] = ()
-    """Paths in folders where the table never had files; reported, and deleted only when a person names the folder."""
+    """Paths in folders where the table never had files; deleted only if a person names the folder."""
     of_other_formats: tuple[str, ...] = ()
-    """Paths in the folder of a table of another format, which may need them; reported."""
+    """Paths in the folder of another format's table, which may need them."""
     like_missing: tuple[str, ...] = ()
-    """Paths that have the size or the name of a missing referenced file, of which they may be copies; reported."""
+    """Paths with the size or the name of a missing file, of which they may be copies."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -188,17 +181,17 @@ def plan_orphans(
     since_ms: int | None = None,
     is_needed: Callable[[str], bool] = lambda path: False,
 ) -> OrphanPlan:
-    """Decide which old unreferenced files of a table go.
+    """Decide which old unreferenced files of a table are orphans (rule: orphans-outlive-the-grace-period).
 
     Args:
         metadata: the table's.
         unreferenced: files past their grace period that the table does not reference.
-        protected: files and folders that stay.
+        protected: files and folders to keep.
         other_tables: locations of tables nested in this one.
-        other_formats: folders of tables of other formats.
+        other_formats: folders of other formats' tables.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
-        elsewhere: those of them that lie outside of the table's location.
-        since_ms: what was modified since then stays, epoch milliseconds.
+        elsewhere: those of the swept folders that are outside the table's location.
+        since_ms: keep files that were modified since (epoch milliseconds).
         is_needed: whether anybody else needs a file.
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
@@ -239,20 +232,20 @@ def plan_orphans(
 
 @dataclass(frozen=True, slots=True)
 class DamagedMetadata:
-    """Unreferenced metadata files that cannot be parsed, and what stays because of them."""
+    """Unreferenced metadata files that cannot be parsed, and what is kept because of them."""
 
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    """Folders of tables that they may be of."""
+    """Folders of tables to which they may belong."""
     since_ms: int | None = None
-    """What was modified since (epoch milliseconds) may belong to a newer state of the table; ``None``: to none."""
+    """Files modified since (epoch milliseconds) may belong to a newer state of the table; ``None``: none do."""
 
 
 def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> DamagedMetadata:
-    """What stays beside metadata files that cannot be parsed (rule: damaged-metadata-stops-no-sweep).
+    """What to keep because of metadata files that cannot be parsed (rule: damaged-metadata-stops-no-sweep).
 
     Raises:
-        MetadataUnreadable: one lies where the table of which it may be would be around this one.
+        MetadataUnreadable: a file may belong to a table whose location contains this one.
     """
     own = {normalise(folder) for folder in (metadata.metadata_directory, f"{metadata.location}/metadata")}
     files: list[str] = []
@@ -262,7 +255,7 @@ def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> 
         files.append(one.path)
         folder = normalise(one.path).rpartition("/")[0]
         if folder in own:
-            # Of a swap that was torn, or of another head: then its files are younger than what the entry knows.
+            # It may be a torn commit or another head, whose files are younger than the entry's metadata.
             known_ms = metadata.last_updated_ms - _CLOCKS_DIFFER_MS
             if one.modified_ms is None or one.modified_ms >= known_ms:
                 since_ms = known_ms
@@ -278,9 +271,9 @@ def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> 
 
 
 def _oldest_of_history_ms(metadata: TableMetadata) -> int:
-    """When the oldest snapshot of main's history was made, or of the branches' where there is no main.
+    """The time of the oldest snapshot in the history of main, or of all branches if there is no main.
 
-    Not the tagged ones: one tag that is kept for years would keep every metadata file since.
+    Tags do not count: a tag that is kept for years would keep every metadata file since.
     """
     lines = (metadata.ancestors(head) for head in metadata.head_ids)
     history = [snapshot for line in lines for snapshot in line] or metadata.snapshots.values()
@@ -297,8 +290,8 @@ def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) 
 def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Iterable[str]) -> tuple[str, ...]:
     """The folders in which an unreferenced file counts as an orphan (rule: sweep-only-table-folders).
 
-    ``data/`` and ``metadata/`` in the table's location, and what its properties say instead; the folders in which its
-    data files were ever seen (``data_roots``); and those that the policy names (``named``).
+    These are ``data/`` and ``metadata/`` in the table's location, the folders that its properties name instead, the
+    folders in which its data files were ever seen (``data_roots``), and those that the policy names (``named``).
     """
     home = metadata.location
     own = (f"{home}/data", f"{home}/metadata", metadata.data_location, metadata.metadata_directory)
@@ -306,17 +299,16 @@ def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Ite
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path is valid UTF-8: a local name may be any bytes, and others can be neither recorded nor printed."""
+    """Whether a path is valid UTF-8; a local name may be any bytes, which can be neither recorded nor printed."""
     return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def is_hidden(path: str, root: str, partition_folders: tuple[str, ...]) -> bool:
-    """Whether the path lies in a hidden folder below ``root``, or is a hidden file directly in it.
+    """Whether the path is in a hidden folder below ``root``, or is a hidden file directly in it.
 
-    Other formats keep their state there (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``), engines
-    what they have not committed (``_temporary``).  Elsewhere a hidden file is garbage.  ``partition_folders``: how
-    folders of partitions begin that only look hidden, as :func:`partition_folders_like_hidden` tells.  Source:
-    Iceberg-Java's ``PartitionAwareHiddenPathFilter``, which lists nothing hidden.
+    Other formats keep their state there (``_delta_log`` of a Delta table with Iceberg metadata, ``.hoodie``), and
+    engines their uncommitted files (``_temporary``).  Elsewhere a hidden file is garbage.  ``partition_folders``: see
+    :func:`partition_folders_like_hidden`.  Source: Iceberg-Java's ``PartitionAwareHiddenPathFilter``.
     """
     below = normalise(path)[len(normalise(root)) :].lstrip("/")
     if not below.startswith(_HIDDEN) and "/_" not in below and "/." not in below:
@@ -328,15 +320,15 @@ def is_hidden(path: str, root: str, partition_folders: tuple[str, ...]) -> bool:
 
 
 def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
-    """``FIELD=`` of the partition fields of all specs whose names begin as those of hidden folders do."""
+    """The beginnings (``FIELD=``) of partition folders that look hidden, because the field's name starts so."""
     names = {str(field["name"]) for spec in metadata.specs.values() for field in spec.get("fields") or ()}
     return tuple(sorted(f"{name}=" for name in names if name.startswith(_HIDDEN)))
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
-    """Refuse when too large a share of the listed files would go.
+    """Refuse to delete too large a share of the listed files.
 
-    The default limit holds only above 1,000 files, or where a referenced file is missing.
+    The default limit applies only above 1,000 orphans, or if a referenced file is missing.
 
     Raises:
         OperationRefused: names both numbers and the key.
@@ -350,9 +342,6 @@ def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str
     )
 
 
-# In which table's location a file lies: the innermost location that contains it (pure).
-
-
 class TableLocations:
     """The locations of many tables; a lookup takes as many steps as the path has folders."""
 
@@ -362,9 +351,9 @@ class TableLocations:
             self._tables.setdefault(normalise(location), []).append((name, location))
 
     def tables_around(self, path: str) -> tuple[TableName, ...]:
-        """The tables whose location is the innermost one that contains the file: one, none, or several that share it.
+        """The tables at the innermost location that contains the file: none, one, or several that share it.
 
-        A path that lies there only after normalisation (``%2F``, ``..``) belongs to none of them.
+        A path that is there only after normalisation (``%2F``, ``..``) belongs to none of them.
         """
         folder = normalise(path).rpartition("/")[0]
         while folder:

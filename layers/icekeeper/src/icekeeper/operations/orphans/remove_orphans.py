@@ -1,4 +1,4 @@
-"""The ``remove_orphans`` operation: compares the listing with the references, deletes orphans."""
+"""The ``remove_orphans`` operation: delete listed files that nothing references, once their grace period is over."""
 
 from __future__ import annotations
 
@@ -33,18 +33,109 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import any_spelling, is_under
 from icekeeper.storage.storage import FileSource, JoinedFiles, ListedLocation, SourcePart, Storage
 
-# Compares the listed files with the references: in this process, or on an engine's workers where there are too many.
+_OPERATION = Operation.REMOVE_ORPHANS
+
+
+def remove_orphans(context: OperationContext) -> OperationOutcome:
+    """Delete unreferenced files past the grace period.
+
+    Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
+
+    Raises:
+        OperationRefused: a check found a danger; nothing was deleted.
+        MetadataUnreadable: a reference cannot be read; nothing was deleted.
+        PolicyError: the inventory is invalid.
+        StorageError: the store failed.
+    """
+    with stopwatch() as elapsed_ms:
+        table = context.load()
+        skip = why_skipped(context, table)
+        if skip is not None:
+            return skip
+        found = _list_candidates(context, table)
+        outcome = delete_orphans(context, found)
+        if context.dry_run:
+            return outcome
+        return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
+
+
+def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
+    """The outcome for a table whose files must not or cannot be deleted; ``None`` if they can.
+
+    Raises:
+        TableUnsupported: this version does not maintain the table's format.
+        StorageError: the store does not answer.
+    """
+    require_writable(table.metadata)
+    if not gc_enabled(table.metadata):
+        return skipped(_OPERATION, GC_DISABLED)
+    storage, location = context.storage(table), table.metadata.location
+    can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
+    if can_be_read and (context.only_lists or storage.can_delete(location)):
+        return None
+    verb = "listed" if not can_be_read else "deleted"
+    reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
+    return known_orphans(context, table, reason)
+
+
+def _store_of_list(context: OperationContext, storage: Storage) -> Storage:
+    # An operator may name any inventory; a table property only one where the table may read.
+    is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
+    return storage if is_tables else storage.operators()
+
+
+def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
+    """List the table's files and compare them with the references that were loaded before the listing.
+
+    :func:`delete_orphans` reads the references of later commits.
+    """
+    storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
+    inventory = context.policy.orphan_inventory
+    roots = (metadata.location, *folders_elsewhere(metadata, context.policy.orphan_sweep_prefixes))
+    source: FileSource
+    if context.orphan_candidates is not None:
+        source = context.orphan_candidates
+    elif inventory is not None:
+        if len(roots) > 1:
+            raise OperationRefused(
+                f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
+                "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
+            )
+        source = InventoryFiles(_store_of_list(context, storage), inventory, metadata.location)
+    else:
+        source = JoinedFiles(tuple(ListedLocation(storage, root) for root in roots))
+    grace_ms = context.policy.orphan_older_than_ms
+    older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+    references = References()
+    manifests = references.listed(reader, metadata.snapshots.values())
+    named = [*documents(metadata, table.metadata_location), *context.memory.pinned_metadata(), *manifests]
+    asked = Comparison(source, roots, named, manifests, references, older_than_ms)
+    if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
+        candidates = compare_by_engine(asked, context.engine, storage)
+    else:
+        candidates = compare_here(asked, reader)
+    if context.orphan_candidates is not None:  # this is not a complete listing, so it cannot show missing files
+        candidates = replace(candidates, unlisted=None)
+    if not candidates.listed and inventory is not None and context.orphan_candidates is None:
+        raise OperationRefused(
+            f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
+            "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
+        )
+    return TableCandidates(table, candidates, references, older_than_ms, source.is_current)
+
+
+# The comparison of listed files with references, in this process or on an engine's workers.
 #
-# Both ways find candidates by the same function.  Paths are dealt out to workers by the hash of their part behind
-# scheme and bucket, so that a file and every spelling of a reference to it come to the same worker.
+# Both find candidates by the same function.  Paths are distributed to workers by the hash of the path without scheme
+# and bucket, so that a file and every spelling of a reference to it reach the same worker.
 
 DISTRIBUTED_ABOVE = 10_000_000
-"""The number of references above which workers compare.  So many take 90 MB as hashes (twice that while they are
-sorted), and some ten microseconds each: beyond two minutes of one core, starting workers pays."""
+"""The number of references above which workers compare.  This many take 90 MB as hashes (twice that while sorting) and
+two minutes of one core; beyond that, starting workers pays."""
 
 _REFERENCES_PER_PART = 250_000
 _MOST_PARTS = 4_000
-"""Of a thousand million references.  Their number is what manifest lists say, and a few bytes may say any."""
+"""Enough for 1,000 million references.  The limit is needed because a damaged manifest list may claim any number."""
 _MANIFESTS_PER_TASK = 50
 _ITEM_PATHS = 200
 
@@ -53,29 +144,29 @@ _Item: TypeAlias = tuple[str, Any]
 
 
 def live_files(manifests: Iterable[ManifestFile]) -> int:
-    """The number of live entries in the manifests by the counts in their manifest lists; a missing count is 0."""
+    """The number of live entries in the manifests, by the counts in manifest lists; a missing count is 0."""
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A listing, and what its files are compared with."""
+    """A listing, and the references with which its files are compared."""
 
     source: FileSource
     roots: tuple[str, ...]
-    """The table's location, and other folders that the listing holds."""
+    """The table's location, and other listed folders."""
     documents: Sequence[str]
-    """Paths that are referenced by anything but a manifest: metadata files, manifest lists, manifests, statistics."""
+    """Paths of metadata files, manifest lists, manifests and statistics files."""
     manifests: Mapping[str, ManifestFile]
-    """Path → manifest of every snapshot; what these reference is read."""
+    """Path → manifest, of every snapshot; their entries are read."""
     references: References
     """Records which manifests were read."""
     older_than_ms: int
-    """Epoch milliseconds; only files that were modified before are old."""
+    """Epoch milliseconds; files that were modified before are past the grace period."""
 
 
 def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
-    """Compare in this process: references are held as hashes, and the listing is streamed past them.
+    """Compare in this process: references are kept as hashes, and the listing is streamed.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
@@ -87,11 +178,11 @@ def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
 
 
 def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> OrphanCandidates:
-    """Compare on an engine's workers, which list and read manifests themselves; the result is the same.
+    """Compare on an engine's workers, which list files and read manifests; the result is the same.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
-        StorageError: the files cannot be listed, or the engine broke.
+        StorageError: the files cannot be listed, or the engine failed.
     """
     unseen = [path for path in asked.manifests if path not in asked.references.manifests]
     asked.references.manifests.update(unseen)
@@ -113,7 +204,7 @@ def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> Or
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One of three kinds of work: paths at hand (``documents``), manifests to read, or a share of the files to list."""
+    """One of three kinds of work: given paths (``documents``), manifests to read, or a part of the files to list."""
 
     roots: tuple[str, ...]
     parts: int
@@ -161,7 +252,7 @@ def _part(path: str, parts: int) -> int:
 
 
 def _in_items(values: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, _Item]]:
-    """Put up to ``_ITEM_PATHS`` values of a kind for one part into one item, because every item costs a pickle."""
+    """Put up to ``_ITEM_PATHS`` values of one kind and part into one item, because each item is pickled."""
     waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     for kind, part, value in values:
         waiting[kind, part].append(value)
@@ -189,16 +280,14 @@ def _merge(
     return find_candidates((ListedObject(*found) for found in objects), referenced, older_than_ms), error
 
 
-# Finds orphans without a listing, where a store cannot list: nothing is deleted, but the outcome names them.
-#
-# The metadata log leads to the files of older snapshots, the state store to those that our own failed jobs wrote
-# (rule: ask-for-capabilities).  Nothing depends on the answer, so metadata that cannot be read is left out.
-
 _PARALLEL_LOOKS = 16
 
 
 def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
-    """Skip orphan removal for ``reason``; ``files_planned`` are known files that exist and that nothing references.
+    """Skip orphan removal for ``reason``; ``files_planned`` names the orphans that are found without a listing.
+
+    The metadata log leads to files of older snapshots, and the state store to files of our own failed jobs
+    (rule: ask-for-capabilities).  Nothing is deleted, so older metadata that cannot be read is skipped.
 
     Raises:
         MetadataUnreadable: the table's own references cannot be read.
@@ -218,17 +307,16 @@ def known_orphans(context: OperationContext, table: LoadedTable, reason: str) ->
 
 
 def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
-    """The paths that the documents of the metadata log reference: files of snapshots, and older metadata files."""
+    """The paths that the metadata files in the metadata log reference."""
     references = References(snapshots=set(table.metadata.snapshots))
     for entry in table.metadata.metadata_log:
         location = str(entry["metadata-file"])
         try:
             reader = TableReader(parse_document(storage.read(location), location), storage.read)
-            # One snapshot at a time: the bucket may have removed the files of some.
             yield from (str(older["metadata-file"]) for older in reader.metadata.metadata_log)
         except MaintenanceError:
             continue
-        for snapshot in reader.metadata.snapshots.values():
+        for snapshot in reader.metadata.snapshots.values():  # one at a time: the store may have removed files of some
             try:
                 yield from references.follow(reader, [snapshot])
             except MaintenanceError:
@@ -247,95 +335,3 @@ def _is_there(storage: Storage, path: str) -> bool:
         return storage.status(path) is not None
     except StorageError:
         return False
-
-
-# The ``remove_orphans`` operation: delete listed files that nothing references, once their grace period is over.
-
-_OPERATION = Operation.REMOVE_ORPHANS
-
-
-def remove_orphans(context: OperationContext) -> OperationOutcome:
-    """Delete unreferenced files past the grace period; summary and metric keys are those of SeaweedFS's
-    worker (rule: seaweedfs-wording).
-
-    Raises:
-        OperationRefused: a guard saw danger; nothing was deleted.
-        MetadataUnreadable: a reference cannot be read; nothing was deleted.
-        PolicyError: the inventory is not one.
-        StorageError: the store failed.
-    """
-    with stopwatch() as elapsed_ms:
-        table = context.load()
-        skip = why_skipped(context, table)
-        if skip is not None:
-            return skip
-        found = _list_candidates(context, table)
-        outcome = delete_orphans(context, found)
-        if context.dry_run:
-            return outcome
-        return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
-
-
-def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
-    """The outcome of a table whose files must not, or cannot, be deleted; ``None`` if they can.
-
-    Raises:
-        TableUnsupported: this version does not maintain the table's format.
-        StorageError: the store does not answer.
-    """
-    require_writable(table.metadata)
-    if not gc_enabled(table.metadata):
-        return skipped(_OPERATION, GC_DISABLED)
-    storage, location = context.storage(table), table.metadata.location
-    can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
-    if can_be_read and (context.only_lists or storage.can_delete(location)):
-        return None
-    verb = "listed" if not can_be_read else "deleted"
-    reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
-    return known_orphans(context, table, reason)
-
-
-def _store_of_list(context: OperationContext, storage: Storage) -> Storage:
-    """An inventory is the operator's, wherever it is; one that a table names lies where its files may be."""
-    is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
-    return storage if is_tables else storage.operators()
-
-
-def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
-    """List the table's files and compare them with its references, which are read before the listing.
-
-    :func:`delete_orphans` reads what was committed since.
-    """
-    storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
-    inventory = context.policy.orphan_inventory
-    roots = (metadata.location, *folders_elsewhere(metadata, context.policy.orphan_sweep_prefixes))
-    source: FileSource
-    if context.orphan_candidates is not None:
-        source = context.orphan_candidates
-    elif inventory is not None:
-        if len(roots) > 1:
-            raise OperationRefused(
-                f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
-                "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
-            )
-        source = InventoryFiles(_store_of_list(context, storage), inventory, metadata.location)
-    else:
-        source = JoinedFiles(tuple(ListedLocation(storage, root) for root in roots))
-    grace_ms = context.policy.orphan_older_than_ms
-    older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
-    references = References()
-    manifests = references.listed(reader, metadata.snapshots.values())
-    named = [*documents(metadata, table.metadata_location), *context.memory.pinned_metadata(), *manifests]
-    asked = Comparison(source, roots, named, manifests, references, older_than_ms)
-    if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
-        candidates = compare_by_engine(asked, context.engine, storage)
-    else:
-        candidates = compare_here(asked, reader)
-    if context.orphan_candidates is not None:  # the listing that found these has seen what is missing
-        candidates = replace(candidates, unlisted=None)
-    if not candidates.listed and inventory is not None and context.orphan_candidates is None:
-        raise OperationRefused(
-            f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
-            "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
-        )
-    return TableCandidates(table, candidates, references, older_than_ms, source.is_current)

@@ -1,4 +1,7 @@
-"""The work unit that merges position delete files into one, or into deletion vectors."""
+"""The work unit that merges position delete files into one file, or into deletion vectors.
+
+Positions are kept as one bitmap per data file, which bounds memory, sorts them and removes duplicates.
+"""
 
 from __future__ import annotations
 
@@ -20,34 +23,32 @@ from icekeeper.rows.read_task import OPEN_FILE_BYTES
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
-# Task and result of merging position deletes: plain picklable values, no catalog, no policy.
-
-# A position, and its share of a path that is stored once for many.
+# About the size of a row: the position, and its share of a path that is stored once for many rows.
 _ROW_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PositionDeletes:
-    """A position delete file or a deletion vector; ``record_count`` is what its manifest entry promises."""
+    """A position delete file or a deletion vector; ``record_count`` comes from its manifest entry."""
 
     path: str
     file_format: str
     sequence_number: int
     record_count: int
     named_file: str | None = None
-    """The one data file that it names; its rows for other files delete nothing, because no reader applies them."""
+    """The one data file that its entry names; rows for other files are ignored, as readers ignore them."""
     blob: tuple[int, int] | None = None
     """Offset and size of a deletion vector in its Puffin file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """Merge ``deletes`` that reach one partition into one file; rows that reach none of ``targets`` are dangling."""
+    """Merge ``deletes`` that reach one partition into one file; rows for none of ``targets`` are dangling."""
 
     group_id: int
     deletes: tuple[PositionDeletes, ...]
     targets: Mapping[str, int]
-    """Data file → its data sequence number: deletes of a lower one do not reach it."""
+    """Data file → its data sequence number; deletes with a lower number do not reach it."""
     into_vectors: bool
     """v3: one deletion vector per data file, all in one Puffin file."""
     partition: tuple[PartitionValue, ...]
@@ -59,26 +60,21 @@ class MergeTask:
 
     @property
     def input_bytes(self) -> int:
-        """About what is read; manifest entries of deletes are known here by their rows alone."""
+        """An estimate of the bytes to read."""
         return sum(file.record_count * _ROW_BYTES + OPEN_FILE_BYTES for file in self.deletes)
 
     def in_attempt(self, attempt: int) -> MergeTask:
-        """The task as this attempt does it."""
         return replace(self, attempt=attempt)
 
     @property
     def path(self) -> str:
-        """Where this attempt writes.
-
-        Raises:
-            StorageError: it is one too many.
-        """
+        """Where this attempt writes.  Raises StorageError if there were too many attempts."""
         return self.output.path(self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What became of one task: entries of the file written, none when every row was dangling, or an error."""
+    """The entries of the written file (none if every row was dangling), or an error."""
 
     group_id: int
     written: tuple[DataFile, ...]
@@ -86,12 +82,8 @@ class MergeResult:
     rows_written: int
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The delete files that cannot be read, if that is the error: path → a sentence with it."""
+    """The delete files that cannot be read, if that is the error: path → a sentence with the path."""
 
-
-# The work unit: position delete files in; one delete file, one Puffin file of vectors, or an error out.
-#
-# Positions are held as one bitmap per data file, which is what bounds memory, sorts them and drops duplicates.
 
 # The specification fixes names, ids and nullability ("Position Delete Files").
 _SCHEMA = pa.schema(
@@ -105,7 +97,7 @@ _CREATED_BY = {"created-by": "icekeeper"}
 
 @dataclass(slots=True)
 class _Positions:
-    """Data file → deleted positions; ``read`` counts rows before dangling ones and duplicates are dropped."""
+    """Data file → deleted positions; ``read`` counts all rows, dangling ones and duplicates included."""
 
     by_path: dict[str, BitMap64] = field(default_factory=dict)
     read: int = 0
@@ -116,7 +108,7 @@ class _Positions:
 
 
 def merge_deletes(task: MergeTask) -> MergeResult:
-    """Merge the delete files of one task; never raises for what concerns only this group."""
+    """Merge the delete files of one task; errors that concern only this group are returned."""
     storage = Storage(task.io_properties)
     positions, spelled = _Positions(), SpelledFiles(task.targets)
     written: tuple[DataFile, ...] = ()
@@ -137,7 +129,7 @@ def _failed(task: MergeTask, error: str) -> MergeResult:
 
 
 def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
-    """All delete files of a task that cannot be read; empty where the store fails meanwhile."""
+    """All delete files of a task that cannot be read; empty if the store fails meanwhile."""
     found: dict[str, str] = {}
     for delete in task.deletes:
         try:
@@ -155,9 +147,9 @@ def _collect(
     """Add the rows of one file that reach a live data file.
 
     Raises:
-        FileUnreadable: it is missing, damaged, no position delete file, or holds another number of rows than its
-            manifest says.
-        MetadataUnreadable: it names a target in another spelling.
+        FileUnreadable: it is missing, damaged, no position delete file, or its number of rows differs from its
+            manifest entry.
+        MetadataUnreadable: it names a target by another spelling.
         StorageError: the store failed.
     """
     rows_read, targets = 0, task.targets
@@ -165,7 +157,7 @@ def _collect(
         rows_read += rows.count
         for path, positions in rows.by_path:
             is_about_it = delete.named_file in (None, path)
-            # A delete reaches what is as old as itself or older (rule: deletes-reach-by-sequence-number).
+            # A delete reaches data files that are as old as itself or older (rule: deletes-reach-by-sequence-number).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
             elif path not in targets:
@@ -186,7 +178,7 @@ def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> 
 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
-    """Write the output; after an error it is removed."""
+    """Write the output; remove it after an error."""
     path = task.path
     try:
         return (_write_vectors if task.into_vectors else _write_delete_file)(task, by_path, storage)
@@ -222,7 +214,7 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
             file_size_in_bytes=size,
             value_counts=counted,
             null_value_counts=dict.fromkeys(counted, 0),
-            # Whole, not truncated: equal ones say that the file names one data file, to readers before the field did.
+            # Not truncated: equal bounds show older readers that the file names one data file.
             lower_bounds={DELETE_FILE_PATH_ID: paths[0].encode()},
             upper_bounds={DELETE_FILE_PATH_ID: paths[-1].encode()},
             referenced_data_file=paths[0] if len(paths) == 1 else None,
@@ -231,7 +223,7 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
 
 
 def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.RecordBatch]:
-    """Row groups of at least ``BATCH_ROWS`` rows, the last one apart."""
+    """Row groups of at least ``BATCH_ROWS`` rows, except the last one."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for path in paths:

@@ -1,4 +1,16 @@
-"""Which position delete files to merge, and the files that this is expected to write (pure)."""
+"""Which position delete files to merge, and the files that this is expected to write; reads nothing.
+
+The model is Java's ``RewritePositionDeleteFiles``.  Small files of one spec and partition are merged, rows whose data
+file is gone are dropped, and an output gets the highest data sequence number of its inputs
+(rule: merged-deletes-take-highest-number).  That is safe: a row that does not reach its data file, because the data
+file is newer, is dropped, too.  A delete file that names one data file counts to that file's partition.
+
+v3 allows no new position delete files (rule: v3-gets-vectors-only).  All deletes that reach a partition become deletion
+vectors, one per data file.  Rows for a data file that has a vector already are dropped.
+
+A delete file or vector under another spec or partition than the data file that it names is moved, even alone: readers
+of Iceberg after 1.11 refuse such a table (rule: named-deletes-reach-anywhere).
+"""
 
 from __future__ import annotations
 
@@ -23,21 +35,6 @@ from icekeeper.operations.position_deletes.merge import MergeResult
 from icekeeper.policy import Policy
 from icekeeper.rows.file_rows import READABLE_FORMATS
 
-# Which position delete files to merge with which (pure).
-#
-# Java's ``RewritePositionDeleteFiles``: small files of one spec and partition are taken together, rows whose data file
-# is gone are dropped, and an output has the highest data sequence number of its inputs.  That is safe because a row
-# that did not reach its data file, being older than it, is dropped too; every other one names a file that is older than
-# it.  A delete file that names its one data file counts to the partition of that file, wherever it stands, as readers
-# apply it (rule: merged-deletes-take-highest-number).
-#
-# v3 allows no new position delete files: all that reach a partition become deletion vectors, one per data file, which
-# stands for all position deletes of its file; rows of a data file that has a vector already are dropped
-# (rule: v3-gets-vectors-only).
-#
-# A delete file or vector that names a live file of another spec or partition is moved there, alone if need be: readers
-# of Iceberg after 1.11 refuse such a table (rule: named-deletes-reach-anywhere).
-
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
 # Java's TableProperties: DELETE_TARGET_FILE_SIZE_BYTES(_DEFAULT), DELETE_GRANULARITY
@@ -59,15 +56,15 @@ class Target:
 
     @property
     def sequence_number(self) -> int:
-        """Deletes of a lower one do not reach it."""
+        """The data sequence number; deletes with a lower one do not reach the file."""
         return self.identity.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Position deletes that reach data files of one spec and partition, and become one file there.
+    """Position deletes that reach data files of one spec and partition, to merge into one file there.
 
-    They are delete files, or deletion vectors that stand elsewhere.
+    They are delete files, or deletion vectors under another spec or partition.
     """
 
     group_id: int
@@ -76,11 +73,10 @@ class DeleteGroup:
     deletes: tuple[ManifestEntry, ...]
     targets: tuple[Target, ...]
     moved: int = 0
-    """How many of the deletes stand under another spec or partition than the data file that they name."""
+    """The number of deletes under another spec or partition than the data file that they name."""
 
     @property
     def sequence_number(self) -> int:
-        """Data sequence number of the output."""
         return max(entry.sequence_number or 0 for entry in self.deletes)
 
 
@@ -107,10 +103,10 @@ def plan_position_deletes(
     policy: Policy,
     unreadable: Container[str] = (),
 ) -> PositionDeletePlan | Nothing:
-    """Group the position delete files of ``snapshot``; ``data_files`` are asked for only where there is work.
+    """Group the position delete files of ``snapshot``; ``data_files`` is called only if there is work.
 
-    ``manifests`` are all of the snapshot's, ``deletes`` its live delete entries; ``unreadable`` are the paths of those
-    that passes could not read.
+    ``manifests``: all of the snapshot; ``deletes``: its live delete entries; ``unreadable``: paths of delete files that
+    passes could not read.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -153,10 +149,9 @@ def plan_position_deletes(
 
 @dataclass(slots=True)
 class _Reached:
-    """The live data files of some partitions, and those that a delete names, wherever they are."""
+    """The live data files of ``whole`` partitions, and those of any partition that a delete names."""
 
     whole: frozenset[PartitionKey]
-    """Partitions whose live data files were all collected."""
     places: dict[PartitionKey, tuple[int, tuple[PartitionValue, ...]]]
     """Spec id and values of a partition."""
     targets: dict[PartitionKey, list[Target]] = field(default_factory=lambda: defaultdict(list))
@@ -191,11 +186,11 @@ class _Reached:
         return self.partition_of.get(named_file(delete.entry.file) or "", _own_partition(delete))
 
     def stands_elsewhere(self, delete: LiveEntry) -> bool:
-        """Whether a delete names a live file of another spec or partition than its own."""
+        """Whether a delete names a live data file of another spec or partition."""
         return self.home(delete) != _own_partition(delete)
 
     def vectors_to_move(self, deletes: Iterable[LiveEntry]) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-        """The deletion vectors that stand elsewhere than their data file, by the partition of that file."""
+        """The deletion vectors under another partition than their data file, by the partition of that file."""
         by_home: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
         for delete in deletes:
             if _is_vector(delete) and self.stands_elsewhere(delete) and delete.entry.file.key_metadata is None:
@@ -203,13 +198,15 @@ class _Reached:
         return [(key, files) for key, files in by_home.items() if self.knows(key, files)]
 
     def group(self, key: PartitionKey, deletes: Sequence[LiveEntry], targets: Iterable[Target]) -> DeleteGroup:
-        """The group of deletes that reach a partition; its number is given later."""
+        """The group of deletes that reach a partition; the caller sets its id."""
         moved = sum(map(self.stands_elsewhere, deletes))
         return DeleteGroup(0, *self.places[key], tuple(d.entry for d in deletes), tuple(targets), moved)
 
     def knows(self, key: PartitionKey, deletes: Iterable[LiveEntry]) -> bool:
-        """Whether the targets of a partition are all that these deletes may reach, each listed once: of a file that is
-        listed twice a delete may reach only one entry."""
+        """Whether all data files are known that these deletes may reach, and each is listed once.
+
+        If a data file is listed twice, a delete may reach only one of the entries.
+        """
         is_whole = key in self.whole or all(named_file(d.entry.file) is not None for d in deletes)
         return is_whole and self.listed_twice.isdisjoint(target.path for target in self.targets[key])
 
@@ -236,7 +233,7 @@ def _bins(
     unreadable: Container[str],
     is_due: Callable[[LiveEntry], bool] = lambda delete: False,
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-    """The bins of delete files that are small or due, with the partition that each bin reaches."""
+    """Bins of delete files that are small or due, each with the partition that it reaches."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
@@ -250,19 +247,19 @@ def _bins(
 
 
 def _least(policy: Policy) -> int:
-    """How many delete files a bin needs."""
+    """The fewest delete files in a bin."""
     return 1 if policy.rewrite_all else policy.min_input_files
 
 
 def _whole(files: list[LiveEntry], readable: list[LiveEntry]) -> list[list[LiveEntry]]:
-    """v3: all of a partition or none, because a data file's vector stands for all of its position deletes."""
+    """v3: all files of a partition or none, because a vector replaces all position deletes of its data file."""
     return [files] if len(readable) == len(files) else []
 
 
 def _by_size(
     files: list[LiveEntry], metadata: TableMetadata, policy: Policy, is_due: Callable[[LiveEntry], bool]
 ) -> list[list[LiveEntry]]:
-    """Small or due files by age, closed at the target size; of one data file each where the table wants it so."""
+    """Bins of small or due files by age, up to the target size; per data file if the table's granularity says so."""
     target = min(max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES)), _MOST_TARGET_BYTES)
     small = policy.min_file_size_ratio * target
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
@@ -287,13 +284,10 @@ def _by_size(
     return chosen
 
 
-# The files that merging position deletes is expected to write, for later plans of a dry run (pure).
-
-
 def expected_result(metadata: TableMetadata, snapshot_id: int, group: DeleteGroup) -> MergeResult:
-    """What a worker is expected to make of a group, as if no row were dangling.
+    """The expected result of a group for later plans of a dry run, as if no row were dangling.
 
-    In v3 that is a deletion vector for each data file that may have one: which of them the rows name, only they tell.
+    In v3 each data file that may have a deletion vector gets one, because the rows are not read.
     """
     rows = sum(entry.file.record_count for entry in group.deletes)
     size = sum(entry.file.file_size_in_bytes for entry in group.deletes)

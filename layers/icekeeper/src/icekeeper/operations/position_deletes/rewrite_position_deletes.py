@@ -1,4 +1,4 @@
-"""The ``rewrite_position_deletes`` operation merges small position delete files, in v3 into deletion vectors."""
+"""The ``rewrite_position_deletes`` operation: merge small position delete files, in v3 into deletion vectors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from icekeeper.storage.paths import PlannedFile
 
 _OPERATION = Operation.REWRITE_POSITION_DELETES
 _WHAT = "rewrite_position_deletes: file groups"
-# The worker finds all that cannot be read at once: more attempts mean that files are vanishing.
+# A worker reports all unreadable files at once, so further attempts mean that files are vanishing.
 _ATTEMPTS_WITHOUT = 3
 
 
 def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
-    """Merge position delete files, dropping dangling rows; which rows of the table are live does not change.
+    """Merge position delete files and drop dangling rows; the live rows of the table do not change.
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -82,9 +82,9 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
 def _without_unreadable(
     context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, results: list[MergeResult]
 ) -> tuple[PositionDeletePlan, list[MergeResult], dict[str, str]]:
-    """Merge groups in which a delete file cannot be read without it, or not at all: the plan as it was carried out.
+    """Merge groups with an unreadable delete file without that file; return the plan as carried out.
 
-    Not in v3, where a vector stands for all position deletes of its data file, also those that were not read.
+    In v3 such groups are dropped, because a vector replaces all position deletes of its data file.
     """
     unreadable: dict[str, str] = {}
     for _ in range(_ATTEMPTS_WITHOUT):
@@ -173,7 +173,7 @@ def _commit(
 
 
 def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:
-    """The delete files must still be there; of data files only those that a vector is for, which must have no other."""
+    """The delete files must still be live; so must the data files that get a vector, and have no other vector."""
     columns = frozenset(range(1, int(loaded.metadata.document.get("last-column-id") or 0) + 1))
     claims = []
     for group in groups:
@@ -186,7 +186,7 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
                 inputs={
                     (t.path, None): ClaimedFile(t.manifest_path, t.identity) for t in group.targets if t.path in named
                 },
-                # Equality deletes concern rows of data files, which stay as they are.
+                # Equality deletes concern rows of data files, which do not change.
                 output_field_ids=columns,
                 deletes={entry.file.key: 1 for entry in group.deletes},
             )

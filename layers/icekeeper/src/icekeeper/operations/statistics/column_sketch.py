@@ -1,5 +1,13 @@
-"""The theta sketch of one column, fed with MurmurHash3 values of whole batches
-(rule: datasketches-over-single-values)."""
+"""The theta sketch of one column, from MurmurHash3 hashes of whole batches (rule: datasketches-over-single-values).
+
+Each distinct value is hashed in Iceberg's single-value serialization (Puffin specification, blob type
+``apache-datasketches-theta-v1``).  Nulls do not count.  All NaNs are one value; -0.0 and 0.0 are two, because their
+bytes differ.  Empty strings and binaries do not count, because DataSketches ignores empty input, and so do Spark and
+Trino.
+
+The hash is Austin Appleby's MurmurHash3_x64_128 (public domain) in Arrow's wrapping 64-bit arithmetic.  Theta sketches
+use its first half, shifted right by one (DataSketches, ``UpdateSketch.update``).
+"""
 
 from __future__ import annotations
 
@@ -12,23 +20,18 @@ from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.statistics import ALL_HASHES, NOMINAL, SEED, ThetaSketch, sketch_of
 from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, is_primitive
 
-# MurmurHash3 (x64, 128 bits) of whole columns, in Arrow's wrapping 64-bit arithmetic.
-#
-# The first half of the hash, shifted right by one, is what theta sketches keep (DataSketches, ``UpdateSketch.update``).
-# Source: Austin Appleby's MurmurHash3_x64_128, in the public domain.
-
 _U64 = pa.uint64()
 _WORD = 2**64
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK = 16
-# Values per step from which Arrow's fixed cost of a step is less than Python's of a value.
+# Up to this many values a step in Python is faster than one in Arrow.
 _FEW = 48
-# Bytes at a time: padding copies the values.
+# Bytes per slice, because padding copies the values.
 _SLICE_BYTES = 4 * 1024 * 1024
 
 
 def hash_words(words: pa.Array, length: int) -> pa.Array:
-    """Hashes of values of at most eight bytes, each ``length`` long, as little-endian words without nulls."""
+    """Hashes of values of ``length`` bytes (at most eight), given as little-endian words without nulls."""
     seed = pa.repeat(_scalar(SEED), len(words))
     return _finished(pc.bit_wise_xor(seed, _mixed1(words)), seed, _scalar(length))
 
@@ -41,7 +44,7 @@ def hash_bytes(values: pa.Array) -> pa.Array:
 
 
 def _hash_slice(values: pa.Array) -> pa.Array:
-    """Block after block of all values that still have one; the last few are finished one by one."""
+    """Block by block for all values that still have one; the last few values one by one."""
     lengths = pc.binary_length(values).cast(pa.int64())
     blocks = pc.divide(lengths, _BLOCK)
     result = pa.repeat(_scalar(0), len(values))
@@ -76,7 +79,7 @@ def _placed(result: pa.Array, places: pa.Array, hashes: pa.Array) -> pa.Array:
 
 
 def _words(pieces: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Up to sixteen bytes of each value as two little-endian words, zeros where there are fewer."""
+    """Up to sixteen bytes of each value as two little-endian words, padded with zeros."""
     zeros = pa.repeat(pa.scalar(bytes(_BLOCK), pieces.type), len(pieces))
     padded = pc.binary_slice(pc.binary_join_element_wise(pieces, zeros, pa.scalar(b"", pieces.type)), 0, _BLOCK)
     words = pa.Array.from_buffers(_U64, 2 * len(pieces), [None, padded.buffers()[2]], offset=2 * padded.offset)
@@ -120,11 +123,8 @@ def _scalar(value: int) -> pa.Scalar:
     return pa.scalar(value, _U64)
 
 
-# -- one value at a time
-
-
 def _one(value: bytes, block: int, first: int, second: int) -> int:
-    """The hash of a value of which some blocks have been taken in already."""
+    """The hash of one value, in Python; ``block``: the number of blocks that are hashed already."""
     whole = len(value) // _BLOCK * _BLOCK
     for k1, k2 in struct.iter_unpack("<QQ", memoryview(value)[block * _BLOCK : whole]):
         first = (_turn(first ^ _mix1(k1), 27) + second) * 5 + 0x52DCE729 & _WORD - 1
@@ -154,13 +154,6 @@ def _spread(word: int) -> int:
     return word ^ word >> 33
 
 
-# The theta sketch of one column, fed batch by batch (rule: datasketches-over-single-values).
-#
-# Each distinct value goes in as Iceberg's single-value serialization (Puffin specification, blob type
-# ``apache-datasketches-theta-v1``).  Nulls do not count.  NaN is one value whatever its bits; -0.0 and 0.0 are two, as
-# their bytes are.  Empty strings and binaries do not count: DataSketches ignores empty input, so Spark and Trino do
-# too.
-
 _NAN = {"float": struct.unpack("<I", struct.pack("<f", float("nan")))[0], "double": 0x7FF8000000000000}
 
 
@@ -178,9 +171,9 @@ class ColumnSketch:
         self._theta = ALL_HASHES
 
     def add(self, column: pa.Array) -> None:
-        """Take in a batch of the column, in the Arrow type of its Iceberg type."""
+        """Add a batch of the column, in the Arrow type of its Iceberg type."""
         hashes = value_hashes(column, self._type)
-        # DataSketches keeps no zero: it marks a free place in its hash table.
+        # DataSketches keeps no zero, because it marks a free slot in its hash table.
         low = pc.and_(pc.less(hashes, self._theta), pc.greater(hashes, 0))
         self._kept = pc.unique(pa.concat_arrays([self._kept, hashes.filter(low)]))
         if len(self._kept) > 2 * NOMINAL:
@@ -197,7 +190,7 @@ class ColumnSketch:
 
 
 def value_hashes(column: pa.Array, iceberg_type: str) -> pa.Array:
-    """One hash for every distinct value of a column."""
+    """One hash per distinct value of a column."""
     values = column.storage if isinstance(column, pa.ExtensionArray) else column
     values = pc.drop_null(pc.unique(values))
     if iceberg_type == "boolean":
@@ -219,7 +212,7 @@ def _one_nan(bits: pa.Array, values: pa.Array, iceberg_type: str) -> pa.Array:
 
 
 def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
-    """Hashes of decimals: of their unscaled value, big-endian in as few bytes as it needs."""
+    """Hashes of the unscaled values, big-endian in as few bytes as possible."""
     words = pa.Array.from_buffers(_U64, 2 * len(values), [None, values.buffers()[1]], offset=2 * values.offset)
     pairs = pa.FixedSizeListArray.from_arrays(words, 2)
     low, high = pc.list_element(pairs, 0), pc.list_element(pairs, 1)
@@ -238,12 +231,12 @@ def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
 
 
 def _sign(number: pa.Array) -> pa.Array:
-    """0 or -1; in two steps, as Arrow leaves signed numbers alone when it shall shift them by 63."""
+    """0 or -1; in two steps, because Arrow does not shift signed numbers by 63."""
     return pc.shift_right(pc.shift_right(number, 62), 1)
 
 
 def _by_length(magnitude: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]]:
-    """For every length in bytes, which numbers need just that; ``magnitude`` is -1 - n for an n below 0."""
+    """Length in bytes → which numbers need exactly that; ``magnitude`` is -1 - n for a negative n."""
     chosen = []
     for length in range(1, 9):
         least = 0 if length == 1 else 2 ** (8 * (length - 1) - 1)
@@ -255,7 +248,7 @@ def _by_length(magnitude: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]
 
 
 def _big_endian(words: pa.Array, length: int) -> pa.Array:
-    """The lowest ``length`` bytes of each word, the highest of them first."""
+    """The lowest ``length`` bytes of each word in big-endian order."""
     words = pc.shift_left(words, pa.scalar(64 - 8 * length, _U64))
     for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0x00000000FFFFFFFF)):
         every, shift = pa.scalar(mask, _U64), pa.scalar(bits, _U64)

@@ -1,4 +1,8 @@
-"""The ``compute_statistics`` operation writes the statistics that a branch's head lacks."""
+"""The ``compute_statistics`` operation: write the table and partition statistics that a branch's head lacks.
+
+A Puffin file has one theta sketch per column.  Sketches are stored uncompressed, because hashes do not compress.
+Source: Puffin specification, blob type ``apache-datasketches-theta-v1``; Spark and Trino read the property ``ndv``.
+"""
 
 from __future__ import annotations
 
@@ -58,207 +62,6 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import why_unreadable
 from icekeeper.storage.storage import Storage
 
-# Reads from manifests the data files whose rows are counted, with the deletes that reach them.
-
-
-def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[RowFile]:
-    """Every live data file of a snapshot.
-
-    Raises:
-        MetadataUnreadable: a manifest is missing or damaged.
-        TableUnsupported: a file cannot be read by this version, so its rows would be missing.
-    """
-    index = delete_index(reader, manifests)
-    types = _column_types(reader)
-    return [
-        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)), types)
-        for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA)
-    ]
-
-
-def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[RowFile] | None:
-    """The data files that append snapshots added; ``None`` when one of them removed files or added deletes.
-
-    Raises:
-        MetadataUnreadable: a manifest list or manifest is missing or damaged.
-        TableUnsupported: a file cannot be read by this version.
-    """
-    files: list[RowFile] = []
-    types = _column_types(reader)
-    for snapshot in snapshots:
-        for manifest, entry in _changes(reader, snapshot):
-            if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
-                return None
-            files.append(_row_file(manifest, entry, (), types))
-    return files
-
-
-def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
-    """The entries that a snapshot added or removed; they are in the manifests that it wrote."""
-    written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
-    for manifest, entries in reader.entries(written):
-        for entry in entries:
-            if entry.status is not EntryStatus.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
-                yield manifest, entry
-
-
-def _column_types(reader: TableReader) -> dict[int, str]:
-    """The types of the current schema's columns, by field id."""
-    return {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
-
-
-def _row_file(
-    manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...], types: Mapping[int, str]
-) -> RowFile:
-    if why := why_unreadable(entry.file, deletes, types):
-        raise TableUnsupported(
-            f"file {entry.file.file_path} {why}; statistics without its rows would be wrong, so none were computed"
-        )
-    return RowFile(_bare(entry.file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
-
-
-def _bare(file: DataFile) -> DataFile:
-    """The file without its column metrics, which are most of an entry."""
-    return replace(
-        file,
-        column_sizes=None,
-        value_counts=None,
-        null_value_counts=None,
-        nan_value_counts=None,
-        lower_bounds=None,
-        upper_bounds=None,
-    )
-
-
-# The sketches of a plan: its readings as work units through the engine, united with what they continue.
-
-_WHAT = "compute_statistics: file groups"
-# Results held at once: of a hundred columns with 32 KB each they are 200 MB.
-_WAVE = 64
-
-
-def computed_sketches(
-    context: OperationContext,
-    loaded: LoadedTable,
-    plan: StatisticsPlan,
-    bases: Mapping[StoredBlob, ThetaSketch],
-) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
-    """Run the work unit over all files; a single one that cannot be read makes all of it worthless, and is remembered.
-
-    Returns:
-        By field id the type that was hashed and its sketch; and how many rows were read for them.
-
-    Raises:
-        FileUnreadable: a file cannot be read.
-        StorageError: a store failed, or the engine broke.
-        TableUnsupported: an equality delete cannot be applied by this version.
-    """
-    verify = context.policy.verify_page_checksums
-    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties, verify_checksums=verify)
-    merged: dict[int, ThetaSketch] = {}
-    for reading in plan.readings:
-        for field_id in reading.types:
-            stored = reading.base.get(field_id)
-            merged[field_id] = ThetaSketch() if stored is None else bases[stored]
-    rows = 0
-    context.progress(_WHAT, 0, len(tasks))
-    for start in range(0, len(tasks), _WAVE):
-        wave = tasks[start : start + _WAVE]
-        for result in context.engine.map(sketch_rows, wave, partial(_tell, context, len(tasks), start)):
-            if result.unreadable:
-                context.memory.remember_unreadable(result.unreadable, schema_digest(loaded.metadata))
-                raise FileUnreadable(str(result.error), path=next(iter(result.unreadable)))
-            if result.error is not None:
-                raise StorageError(f"no statistics were computed: {result.error}")
-            rows += result.rows
-            for field_id, data in result.sketches.items():
-                merged[field_id] = union((merged[field_id], decode_theta(data, "a result")))
-    types = {field_id: kind for reading in plan.readings for field_id, kind in reading.types.items()}
-    return {field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows
-
-
-def _tell(context: OperationContext, total: int, before: int, done: int) -> None:
-    context.progress(_WHAT, before + done, total)
-
-
-# Encodes the Puffin file of a plan: blobs that are carried over, and those just computed.
-#
-# Sketches are stored as they are: hashes do not compress.  Source: Puffin specification, blob type
-# ``apache-datasketches-theta-v1``; Spark and Trino read the property ``ndv``.
-
-
-def statistics_file(
-    plan: StatisticsPlan,
-    fetched: Mapping[StoredBlob, tuple[PuffinBlob, bytes]],
-    computed: Mapping[int, tuple[str, ThetaSketch]],
-) -> PuffinFile:
-    """The file.  Carried blobs keep the snapshot that they were computed from; the others get the plan's."""
-    contents = [fetched[stored] for stored in plan.carried]
-    for field_id, (kind, sketch) in computed.items():
-        blob = PuffinBlob(
-            THETA_SKETCH,
-            (field_id,),
-            0,
-            0,
-            {"ndv": str(int(sketch.estimate)), TYPE_KEY: kind},
-            snapshot_id=plan.snapshot_id,
-            sequence_number=plan.sequence_number,
-        )
-        contents.append((blob, encode_theta(sketch)))
-    return encode_blobs(contents, {"created-by": f"icekeeper {version('icekeeper')}"})
-
-
-# Blobs of statistics files that exist already, fetched for another file.
-
-
-class StatisticsFileUnusable(MetadataUnreadable):
-    """A statistics file is missing, damaged, or not what the table says: its columns are to be read anew."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"statistics file {path} cannot be used: {why}")
-        self.path = path
-
-
-def stored_blobs(storage: Storage, wanted: Iterable[StoredBlob]) -> dict[StoredBlob, tuple[PuffinBlob, bytes]]:
-    """What a footer says of each blob, and its bytes as they are stored; every file is read once.
-
-    Raises:
-        StatisticsFileUnusable: a file cannot be read, or lacks a blob.
-    """
-    by_path: dict[str, list[StoredBlob]] = {}
-    for stored in wanted:
-        by_path.setdefault(stored.path, []).append(stored)
-    found = {}
-    for path, blobs in by_path.items():
-        try:
-            data = storage.read(path)
-            held = {blob_metadata(blob): blob for blob in decode_footer(data, path)}
-        except StorageError as error:
-            raise StatisticsFileUnusable(path, str(error)) from error
-        for stored in blobs:
-            blob = held.get(stored.blob)
-            if blob is None or blob.offset + blob.length > len(data):
-                raise StatisticsFileUnusable(path, "it does not hold what the table says")
-            found[stored] = blob, data[blob.offset : blob.offset + blob.length]
-    return found
-
-
-def stored_sketch(stored: StoredBlob, blob: PuffinBlob, data: bytes) -> ThetaSketch:
-    """The sketch in a blob, as it was fetched.
-
-    Raises:
-        StatisticsFileUnusable: it is damaged, or compressed in a way that this version does not know.
-    """
-    try:
-        # A sketch has at most some ten thousand hashes, which do not compress.
-        plain = FileLimits(stored.path, len(data)).unpack(blob.compression_codec or "null", data)
-        return decode_theta(plain, stored.path)
-    except (MetadataUnreadable, ValueError) as error:
-        raise StatisticsFileUnusable(stored.path, str(error)) from error
-
-
-# The ``compute_statistics`` operation writes the table and partition statistics that a branch's head lacks.
-
 _OPERATION = Operation.COMPUTE_STATISTICS
 _WITHOUT = "{}; statistics without its rows would be wrong, so none were computed"
 
@@ -274,7 +77,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Written:
-    """Paths of the files written, path → the update that registers it, and metrics."""
+    """Paths of the written files, path → the update that registers it, and metrics."""
 
     paths: list[str] = field(default_factory=list)
     updates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -282,7 +85,7 @@ class _Written:
 
 
 def compute_statistics(context: OperationContext) -> OperationOutcome:
-    """Write and register what the head of the branch lacks; no snapshot is made.
+    """Write and register the statistics that the branch's head lacks; this makes no snapshot.
 
     Raises:
         MaintenanceError: nothing was registered.
@@ -320,8 +123,8 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
 
 
 def _why_unreadable(context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan) -> str | None:
-    """Why the plan would fail on a file that passes could not read (rule: retry-unreadable-files-weekly); ``None``: it
-    reads none of these."""
+    """Why the plan would fail, because it needs a file that passes could not read
+    (rule: retry-unreadable-files-weekly)."""
     known = context.memory.waiting_unreadable(schema_digest(metadata))
     paths = (path for f in plan.files for path in (f.file.file_path, *(e.file.file_path for e in f.deletes)))
     why = next((known[path] for path in paths if path in known), None) if known else None
@@ -344,7 +147,7 @@ def _work(
     snapshot: Snapshot | None,
     columns: StatisticsColumns,
 ) -> _Work | Nothing:
-    """Plan, and fetch the blobs that the plan needs; where a statistics file is unusable, plan again without it."""
+    """Plan, and fetch the blobs that the plan needs; if a statistics file is unusable, plan again without it."""
     manifests = [] if snapshot is None else reader.manifests(snapshot)
     unusable: set[str] = set()
     while True:
@@ -369,7 +172,7 @@ def _work(
 def _write(context: OperationContext, loaded: LoadedTable, reader: TableReader, work: _Work) -> _Written:
     written = _Written()
     try:
-        # What is cheap comes first: it may fail, too.
+        # The cheap part first, because it may fail, too.
         if work.plan.partitions:
             _write_partition_statistics(context, loaded, reader, work.plan.snapshot_id, written)
         if work.plan.blobs:
@@ -384,13 +187,13 @@ def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work
     plan = work.plan
     sketches, rows = computed_sketches(context, loaded, plan, work.bases)
     file = statistics_file(plan, work.carried, sketches)
-    # Java's name for it; SeaweedFS takes no other ending.  This process alone writes it, once: attempts need no number.
+    # Java's name; SeaweedFS accepts no other ending.  Only this process writes it, so the name needs no attempt number.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
     context.will_write([path])
     context.storage(loaded).write(path, file.data)
     entry = statistics_entry(plan.snapshot_id, path, file)
-    # Outside the entry the id is deprecated, but servers of before 1.8 know no other.
+    # The id outside the entry is deprecated, but servers before 1.8 need it.
     written.updates[path] = {"action": "set-statistics", "snapshot-id": plan.snapshot_id, "statistics": entry}
     written.metrics |= {
         "compute_statistics.columns": len(sketches),
@@ -416,8 +219,8 @@ def _write_partition_statistics(
     except StorageError:
         if file_format is PartitionFileFormat.AVRO:
             raise
-        # Table buckets that guard their metadata folder take Avro files only (platform: seaweedfs-file-names); all
-        # readers do, too.
+        # Some table buckets accept only Avro files in the metadata folder (platform: seaweedfs-file-names); all readers
+        # can read Avro.
         path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
         written.paths.append(path)
         storage.write(path, data)
@@ -432,7 +235,7 @@ def _entries(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[Manifest
 
 
 def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, written: _Written) -> Nothing | None:
-    """Register the files; returns why not.  Other commits do not matter as long as the snapshot is there."""
+    """Register the files, or return why not.  Other commits do not matter as long as the snapshot exists."""
     branch = context.policy.branch
 
     def landed(metadata: TableMetadata) -> bool:
@@ -479,3 +282,186 @@ def _summary(plan: StatisticsPlan, metrics: Mapping[str, int]) -> str:
     if plan.partitions:
         parts.append(f"partition statistics of {metrics['compute_statistics.partitions']:,} partition(s)")
     return "; ".join(parts)
+
+
+def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[RowFile]:
+    """Every live data file of a snapshot, with the deletes that reach it.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged.
+        TableUnsupported: this version cannot read a file, so its rows would be missing.
+    """
+    index = delete_index(reader, manifests)
+    types = _column_types(reader)
+    return [
+        _row_file(manifest, entry, tuple(index.needed_by(entry, manifest.partition_spec_id, types)), types)
+        for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA)
+    ]
+
+
+def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[RowFile] | None:
+    """The data files that append snapshots added; ``None``: one of them removed files or added deletes.
+
+    Raises:
+        MetadataUnreadable: a manifest list or manifest is missing or damaged.
+        TableUnsupported: this version cannot read a file.
+    """
+    files: list[RowFile] = []
+    types = _column_types(reader)
+    for snapshot in snapshots:
+        for manifest, entry in _changes(reader, snapshot):
+            if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
+                return None
+            files.append(_row_file(manifest, entry, (), types))
+    return files
+
+
+def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+    """The entries that a snapshot added or removed; they are in the manifests that it wrote."""
+    written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
+    for manifest, entries in reader.entries(written):
+        for entry in entries:
+            if entry.status is not EntryStatus.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
+                yield manifest, entry
+
+
+def _column_types(reader: TableReader) -> dict[int, str]:
+    return {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(reader.metadata.current_schema)}
+
+
+def _row_file(
+    manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...], types: Mapping[int, str]
+) -> RowFile:
+    if why := why_unreadable(entry.file, deletes, types):
+        raise TableUnsupported(
+            f"file {entry.file.file_path} {why}; statistics without its rows would be wrong, so none were computed"
+        )
+    return RowFile(_bare(entry.file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
+
+
+def _bare(file: DataFile) -> DataFile:
+    """The file without its column metrics, to save memory."""
+    return replace(
+        file,
+        column_sizes=None,
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=None,
+        upper_bounds=None,
+    )
+
+
+_WHAT = "compute_statistics: file groups"
+# Results held at once: with a hundred columns of 32 KB each these are 200 MB.
+_WAVE = 64
+
+
+def computed_sketches(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: StatisticsPlan,
+    bases: Mapping[StoredBlob, ThetaSketch],
+) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
+    """Sketch all files on the engine, and unite the sketches with those that they complete (``bases``).
+
+    Returns:
+        Field id → type and sketch; and the number of rows read.
+
+    Raises:
+        FileUnreadable: a file cannot be read, so that the statistics would be wrong; the file is recorded.
+        StorageError: a store or the engine failed.
+        TableUnsupported: this version cannot apply an equality delete.
+    """
+    verify = context.policy.verify_page_checksums
+    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties, verify_checksums=verify)
+    merged: dict[int, ThetaSketch] = {}
+    for reading in plan.readings:
+        for field_id in reading.types:
+            stored = reading.base.get(field_id)
+            merged[field_id] = ThetaSketch() if stored is None else bases[stored]
+    rows = 0
+    context.progress(_WHAT, 0, len(tasks))
+    for start in range(0, len(tasks), _WAVE):
+        wave = tasks[start : start + _WAVE]
+        for result in context.engine.map(sketch_rows, wave, partial(_report, context, len(tasks), start)):
+            if result.unreadable:
+                context.memory.remember_unreadable(result.unreadable, schema_digest(loaded.metadata))
+                raise FileUnreadable(str(result.error), path=next(iter(result.unreadable)))
+            if result.error is not None:
+                raise StorageError(f"no statistics were computed: {result.error}")
+            rows += result.rows
+            for field_id, data in result.sketches.items():
+                merged[field_id] = union((merged[field_id], decode_theta(data, "a result")))
+    types = {field_id: kind for reading in plan.readings for field_id, kind in reading.types.items()}
+    return {field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows
+
+
+def _report(context: OperationContext, total: int, before: int, done: int) -> None:
+    context.progress(_WHAT, before + done, total)
+
+
+def statistics_file(
+    plan: StatisticsPlan,
+    fetched: Mapping[StoredBlob, tuple[PuffinBlob, bytes]],
+    computed: Mapping[int, tuple[str, ThetaSketch]],
+) -> PuffinFile:
+    """The Puffin file of a plan.  Carried blobs keep their snapshot; computed ones get the plan's."""
+    contents = [fetched[stored] for stored in plan.carried]
+    for field_id, (kind, sketch) in computed.items():
+        blob = PuffinBlob(
+            THETA_SKETCH,
+            (field_id,),
+            0,
+            0,
+            {"ndv": str(int(sketch.estimate)), TYPE_KEY: kind},
+            snapshot_id=plan.snapshot_id,
+            sequence_number=plan.sequence_number,
+        )
+        contents.append((blob, encode_theta(sketch)))
+    return encode_blobs(contents, {"created-by": f"icekeeper {version('icekeeper')}"})
+
+
+class StatisticsFileUnusable(MetadataUnreadable):
+    """A statistics file is missing, damaged, or differs from its entry, so that its columns must be read again."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"statistics file {path} cannot be used: {why}")
+        self.path = path
+
+
+def stored_blobs(storage: Storage, wanted: Iterable[StoredBlob]) -> dict[StoredBlob, tuple[PuffinBlob, bytes]]:
+    """The footer's entry for each blob, and its bytes as stored; every file is read once.
+
+    Raises:
+        StatisticsFileUnusable: a file cannot be read, or lacks a blob.
+    """
+    by_path: dict[str, list[StoredBlob]] = {}
+    for stored in wanted:
+        by_path.setdefault(stored.path, []).append(stored)
+    found = {}
+    for path, blobs in by_path.items():
+        try:
+            data = storage.read(path)
+            held = {blob_metadata(blob): blob for blob in decode_footer(data, path)}
+        except StorageError as error:
+            raise StatisticsFileUnusable(path, str(error)) from error
+        for stored in blobs:
+            blob = held.get(stored.blob)
+            if blob is None or blob.offset + blob.length > len(data):
+                raise StatisticsFileUnusable(path, "it does not hold what the table says")
+            found[stored] = blob, data[blob.offset : blob.offset + blob.length]
+    return found
+
+
+def stored_sketch(stored: StoredBlob, blob: PuffinBlob, data: bytes) -> ThetaSketch:
+    """The sketch in a fetched blob.
+
+    Raises:
+        StatisticsFileUnusable: it is damaged, or has an unknown compression.
+    """
+    try:
+        plain = FileLimits(stored.path, len(data)).unpack(blob.compression_codec or "null", data)
+        return decode_theta(plain, stored.path)
+    except (MetadataUnreadable, ValueError) as error:
+        raise StatisticsFileUnusable(stored.path, str(error)) from error

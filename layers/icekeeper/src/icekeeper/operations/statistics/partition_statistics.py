@@ -1,5 +1,9 @@
-"""Counts what each partition of a snapshot holds (rule: partition-statistics-from-entries), and encodes that as a
-file."""
+"""Computes partition statistics from manifest entries alone, and encodes them as a Parquet or Avro file.
+
+There is one row per spec and partition, even if all its files are deleted, as long as a manifest lists them.  DELETED
+entries only show the last change (rule: partition-statistics-from-entries).  Sources: specification, "Partition
+Statistics" and "Partition Statistics File"; Java's ``PartitionStatsHandler``.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,12 @@ from icekeeper.metadata.transforms import partition_type
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, raw_column
 
-# What each partition of a snapshot holds, counted from manifest entries alone (rule: partition-statistics-from-entries)
-# (pure).
-#
-# Source: specification, "Partition Statistics", and Java's ``PartitionStatsHandler``: one row per spec and partition,
-# also for one whose files are all gone while a manifest still says so; DELETED entries only tell when it changed last.
-
 _PUFFIN = "PUFFIN"
 
 
 @dataclass(slots=True)
 class PartitionStatistics:
-    """One row; ``partition`` follows the fields of all specs together.  Sizes in bytes, time in epoch milliseconds."""
+    """One row; ``partition`` has the fields of all specs.  Sizes in bytes, time in epoch milliseconds."""
 
     partition: tuple[PartitionValue, ...]
     spec_id: int
@@ -67,7 +65,7 @@ class PartitionStatistics:
                 self.position_delete_file_count += 1
 
     def changed(self, snapshot_id: int, at_ms: int) -> None:
-        """Remember the newest change."""
+        """Note a change, if it is the newest."""
         if self.last_updated_at is None or self.last_updated_at < at_ms:
             self.last_updated_at, self.last_updated_snapshot_id = at_ms, snapshot_id
 
@@ -98,7 +96,7 @@ def statistics_fields(metadata: TableMetadata) -> list[dict[str, Any]]:
 
 
 def partition_fields(metadata: TableMetadata) -> list[dict[str, Any]]:
-    """The fields of all specs, by id; the newest spec names a field, and one that became void keeps its old type.
+    """The fields of all specs, by id; a field has its name in the newest spec, and a void field its former type.
 
     Raises:
         TableUnsupported: a transform is unknown.
@@ -150,7 +148,7 @@ def _unified(
 
 
 def _count_rows(metadata: TableMetadata, rows: Iterable[PartitionStatistics]) -> None:
-    """Rows after deletes, where it is known: a vector says exactly how many it removes, other deletes do not."""
+    """Set the rows after deletes, if known: a vector has an exact count, other deletes do not."""
     rows = list(rows)
     if any(row.equality_delete_file_count and is_unpartitioned(metadata.specs[row.spec_id]) for row in rows):
         return  # they reach every partition
@@ -168,9 +166,6 @@ def _order(fields: Sequence[Mapping[str, Any]], row: PartitionStatistics) -> tup
     return (*values, row.spec_id)
 
 
-# Partition statistics as a Parquet or Avro file (specification, "Partition Statistics File").
-
-
 class PartitionFileFormat(StrEnum):
     """Formats that Java reads; the value is the file's ending."""
 
@@ -179,7 +174,7 @@ class PartitionFileFormat(StrEnum):
 
 
 def partition_file_format(metadata: TableMetadata) -> PartitionFileFormat:
-    """The table's ``write.format.default`` as Java takes it, but Parquet for ORC, which no version of Java writes."""
+    """The table's ``write.format.default`` as in Java, but Parquet for ORC, which no version of Java writes here."""
     wanted = metadata.properties.get("write.format.default", "").strip().lower()
     return PartitionFileFormat.AVRO if wanted == "avro" else PartitionFileFormat.PARQUET
 

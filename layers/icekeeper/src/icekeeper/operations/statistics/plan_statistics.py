@@ -1,4 +1,10 @@
-"""Which columns and snapshots lack statistics, and what must be read for them (rule: statistics-follow-rows) (pure)."""
+"""Which statistics a snapshot lacks, and the least that must be read for them; reads nothing itself.
+
+A sketch is valid for all later snapshots while only ``replace`` snapshots follow, because those keep the rows
+(specification, "Snapshots": operation).  If files were only added since, reading these completes it: a union of
+sketches is the sketch of all rows.  After any other change, or if the history has expired, the column is read again
+(rule: statistics-follow-rows).
+"""
 
 from __future__ import annotations
 
@@ -15,21 +21,19 @@ from icekeeper.metadata.statistics import BlobMetadata, StatisticsFile, statisti
 from icekeeper.model import DataFile, ManifestEntry, Nothing
 from icekeeper.operations.statistics.column_sketch import can_sketch
 
-# Which columns get statistics (pure): the primitive ones at the top level, or those that the policy names.
-#
-# Iceberg-Java's ``compute_table_stats`` chooses alike: by default the primitive columns of the top level.
-
 
 @dataclass(frozen=True, slots=True)
 class StatisticsColumns:
-    """Field id → Iceberg type, and how many columns have a type without statistics."""
+    """Field id → Iceberg type; ``unsupported``: the number of columns of a type without statistics."""
 
     types: Mapping[int, str]
     unsupported: int
 
 
 def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> StatisticsColumns:
-    """The columns of the current schema; ``named`` is policy key ``statistics_columns``, dots lead into structs.
+    """The columns that the policy key ``statistics_columns`` names (``named``; dots lead into structs).
+
+    By default these are the primitive columns at the top level, as in Iceberg-Java's ``compute_table_stats``.
 
     Raises:
         PolicyError: there is no such column, or no statistics are kept of its type.
@@ -66,19 +70,15 @@ def _by_name(fields: Sequence[Mapping[str, Any]], above: str) -> Iterator[tuple[
             yield from _by_name(kind["fields"], f"{name}.")
 
 
-# Which statistics a snapshot lacks, and the least that must be read for them (rule: statistics-follow-rows) (pure).
-#
-# A sketch holds for every later snapshot up to which only ``replace`` snapshots came, because those keep the rows
-# (specification, "Snapshots": operation).  Up to which files were only added, it is completed by reading those: a union
-# of sketches is the sketch of all rows.  Anything else, and history that was expired, means reading the column anew.
-
 NO_SNAPSHOT = "no current snapshot"
 NO_COLUMNS = "no column is of a type that statistics are kept of"
 UP_TO_DATE = "statistics are up to date"
 
 TYPE_KEY = "icekeeper.type"
-"""Property of our blobs: the type whose bytes were hashed.  Others hash otherwise (Spark a uuid as text), and a column
-may be promoted, so only a sketch that says the column's type can be united with ours."""
+"""Property of our blobs: the type whose bytes were hashed.
+
+Only a sketch with the column's type can be united with ours, because other writers hash differently (Spark hashes a
+uuid as text), and a column may be promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,17 @@ class StoredBlob:
 
     @property
     def holds_for(self) -> int:
-        """The newest snapshot whose rows it surely describes: we register a blob only where it still holds, also when
-        the snapshot that it was computed from has expired; of others' we know no more than that one."""
+        """The newest snapshot whose rows it certainly describes.
+
+        We register a blob only for a snapshot that it describes.  A blob of another writer describes the snapshot that
+        it was computed from.
+        """
         return self.blob.snapshot_id if self.blob.get(TYPE_KEY) is None else self.registered_for
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The columns (field id → type) to read of some files; ``base``: field id → the sketch of all rows before them."""
+    """Columns (field id → type) to read from some files; ``base``: field id → the sketch of all earlier rows."""
 
     types: Mapping[int, str]
     files: tuple[RowFile, ...]
@@ -125,7 +128,7 @@ class StatisticsPlan:
     """Existing blobs that still describe the snapshot's rows."""
     readings: tuple[Reading, ...]
     partitions: bool
-    """Whether to write a partition statistics file, because the snapshot has none."""
+    """Whether to write a partition statistics file."""
 
     @property
     def blobs(self) -> int:
@@ -133,7 +136,7 @@ class StatisticsPlan:
 
     @property
     def files(self) -> tuple[RowFile, ...]:
-        """Data files that are read, each once."""
+        """The data files to read, each once."""
         return tuple({f.file.file_path: f for reading in self.readings for f in reading.files}.values())
 
 
@@ -146,7 +149,7 @@ class _State(IntEnum):
 
 
 Appended = Callable[[Sequence[Snapshot]], Sequence[RowFile] | None]
-"""The files that append snapshots added, ``None`` when one of them did more than that."""
+"""The files that append snapshots added; ``None``: one of them did more than that."""
 
 
 def plan_statistics(
@@ -160,8 +163,8 @@ def plan_statistics(
 ) -> StatisticsPlan | Nothing:
     """Plan for the head of a branch.
 
-    ``live`` gives its data files, asked for only when they must be read; ``unreadable`` are statistics files that
-    turned out to be of no use.
+    ``live`` returns its data files, and is called only if they must be read; ``unreadable``: paths of unusable
+    statistics files.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -180,7 +183,7 @@ def plan_statistics(
     if missing or any(holding[THETA_SKETCH, (i,)] not in here for i in columns.types):
         bases = [s for s in stored if states.get(s.holds_for) is _State.APPENDED]
         readings = tuple(_readings(history, missing, bases, live, appended))
-        # Whoever registered other blobs for this very snapshot meant them to be found there.
+        # Other blobs that are registered for this snapshot must stay there.
         kept = _first_by_content([*holding.values(), *here])
         carried = tuple(s for key, s in kept.items() if key[0] != THETA_SKETCH or not set(key[1]) & missing.keys())
     elif has_partitions or not wants_partitions:
@@ -195,7 +198,7 @@ def plan_statistics(
 
 
 def wants_partition_statistics(metadata: TableMetadata) -> bool:
-    """Whether the table is, or ever was, partitioned."""
+    """Whether the table is or was partitioned."""
     return any(spec["fields"] for spec in metadata.specs.values())
 
 
@@ -214,7 +217,7 @@ def registered_blobs(
 
 
 def _states(history: Sequence[Snapshot]) -> Mapping[int, _State]:
-    """What happened to the rows since each snapshot of a history, newest first; of others nothing is known."""
+    """What happened to the rows since each snapshot of a history, which is newest first."""
     states: dict[int, _State] = {}
     state = _State.SAME
     for snapshot in history:
@@ -225,7 +228,7 @@ def _states(history: Sequence[Snapshot]) -> Mapping[int, _State]:
 
 
 def _since(history: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot] | None:
-    """The snapshots after one, newest first; ``None`` when it is no known ancestor."""
+    """The snapshots after one, newest first; ``None``: it is no known ancestor."""
     ids = [snapshot.snapshot_id for snapshot in history]
     return history[: ids.index(snapshot_id)] if snapshot_id in ids else None
 
@@ -244,7 +247,7 @@ def _readings(
     live: Callable[[], Sequence[RowFile]],
     appended: Appended,
 ) -> list[Reading]:
-    """Columns with an older sketch read what was added since, all others everything."""
+    """Columns with an older sketch read the files added since; all others read all files."""
     completable: dict[int, dict[int, StoredBlob]] = defaultdict(dict)
     anew = dict(missing)
     for field_id, kind in missing.items():

@@ -1,4 +1,4 @@
-"""What a worker does for statistics: reads some files and makes one sketch per column; run here or by Spark."""
+"""What a worker does for statistics: read some files and make one sketch per column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import ReadTask, make_read_task
 from icekeeper.storage.storage import Storage
 
-# About so many bytes of files make one task: enough to be worth a worker.
+# Bytes of files per task, enough to be worth a worker.
 _TASK_BYTES = 128 * 1024 * 1024
 
 
@@ -44,7 +44,7 @@ class SketchResult:
     rows: int
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The data and delete files that cannot be read, if that is the error: path → a sentence with it."""
+    """The data and delete files that cannot be read, if that is the error: path → a sentence with the path."""
 
 
 def sketch_tasks(
@@ -57,7 +57,7 @@ def sketch_tasks(
     """The tasks of a plan; ``verify_checksums``: as in :class:`.ReadableFile`.
 
     Raises:
-        TableUnsupported: an equality delete cannot be applied by this version.
+        TableUnsupported: this version cannot apply an equality delete.
         StorageError: the table's name mapping is not JSON.
     """
     tasks = []
@@ -70,7 +70,7 @@ def sketch_tasks(
 
 
 def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
-    """Portions of the files; those of one partition are kept together, because they share their deletes."""
+    """Portions of the files, sorted by partition, because the files of a partition share their deletes."""
     portion: list[RowFile] = []
     held = 0
     for file in sorted(files, key=lambda f: (f.spec_id, repr(f.file.partition))):
@@ -84,7 +84,7 @@ def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
 
 
 def sketch_rows(task: SketchTask) -> SketchResult:
-    """Read the rows, apply deletes, and sketch each column; what concerns only these files is returned as an error."""
+    """Read the rows, apply deletes, and sketch each column; errors that concern only these files are returned."""
     paths = {field_id: column_path(task.rows.schema["fields"], field_id) or () for field_id in task.types}
     sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
     tally, storage = Tally(), Storage(task.rows.io_properties)

@@ -1,4 +1,4 @@
-"""How many rows changed since statistics were computed, by the counters of snapshots alone (pure)."""
+"""How many rows changed since statistics were computed, by the counters of snapshot summaries alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icekeeper.policy import Policy
 from icekeeper.policy.values import text_of
 from icekeeper.text import counted
 
-# A row that is replaced counts twice, and one that is rewritten with its file counts, too: never too few.
+# Never too few: an updated row counts twice, and a row that is rewritten with its file counts, too.
 _CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
 
 
@@ -31,37 +31,37 @@ class Staleness:
     """How far the statistics of a table are behind a snapshot."""
 
     columns_missing: int = 0
-    """Columns without statistics of any snapshot in its history."""
+    """The number of columns without statistics for any snapshot in its history."""
     partitions_missing: bool = False
-    """Whether the table is partitioned and has no partition statistics of any."""
+    """The table is partitioned, and has no partition statistics for any snapshot in its history."""
     rows_changed: int | None = 0
-    """At most so many rows changed since the oldest statistics that are in use; ``None``: not known."""
+    """The most rows that changed since the oldest statistics in use; ``None``: unknown."""
     rows: int | None = 0
-    """Of the snapshot; ``None``: not known."""
+    """The rows of the snapshot; ``None``: unknown."""
 
     @property
     def is_known(self) -> bool:
-        """Whether there are statistics of everything, and counters tell what changed since."""
+        """Whether all statistics exist, and counters show how many rows changed since."""
         is_there = not (self.columns_missing or self.partitions_missing)
         return is_there and self.rows_changed is not None and self.rows is not None
 
     @property
     def share(self) -> Fraction:
-        """The changed rows as a share of all, 0 to 1; 1 where it is not known."""
+        """The changed rows as a share of all rows, 0 to 1; 1 if unknown."""
         if not self.is_known or self.rows_changed is None or self.rows is None:
             return Fraction(1)
         return min(Fraction(1), Fraction(self.rows_changed, max(1, self.rows)))
 
     def told(self) -> str:
-        """What changed, in words, where it is known."""
+        """A sentence about the changed rows, if their number is known."""
         share = f"{float(self.share) * 100:.3g} % of {self.rows}"
         return f"{counted(self.rows_changed or 0, 'row')} changed since statistics were computed, {share}"
 
 
 def why_not_yet(plan: StatisticsPlan, found: Staleness, min_changed: Fraction) -> str | None:
-    """Why columns are not read anew yet where nobody asked for it: fewer rows changed than this share.
+    """Why a proposed pass does not read columns again yet: fewer rows changed than this share.
 
-    To complete statistics by the files that were added, or to carry them over, costs little and is always due.
+    Completing statistics by added files, or carrying them over, is cheap and always due.
     """
     reads_anew = any(not reading.base for reading in plan.readings)
     if not (reads_anew and found.is_known and found.rows_changed and found.share < min_changed):
@@ -70,10 +70,10 @@ def why_not_yet(plan: StatisticsPlan, found: Staleness, min_changed: Fraction) -
 
 
 def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy) -> str | None:
-    """As :func:`why_not_yet`, by the metadata document alone, before anything else is read; ``None``: it may be due.
+    """As :func:`why_not_yet`, by the metadata document alone; ``None``: it may be due.
 
     Raises:
-        PolicyError: ``statistics_columns`` names what the table does not have.
+        PolicyError: ``statistics_columns`` names a column that the table does not have.
     """
     columns = statistics_columns(metadata, policy.statistics_columns)
     plan = plan_statistics(metadata, snapshot, columns, tuple, lambda snapshots: ())
@@ -107,7 +107,7 @@ def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: StatisticsCo
 
 
 def _changed_since(history: Sequence[Snapshot]) -> Mapping[int, int | None]:
-    """The rows that changed since each snapshot of a history, newest first; ``None``: not known."""
+    """The rows that changed since each snapshot of a history, newest first; ``None``: unknown."""
     found: dict[int, int | None] = {}
     rows: int | None = 0
     for snapshot in history:
@@ -122,5 +122,5 @@ def _changed(snapshot: Snapshot) -> int | None:
         return 0  # it keeps all rows (specification, "Snapshots")
     counters = summary_counters(snapshot)
     known = [rows for key in _CHANGES if (rows := summary_counter(counters, key)) is not None]
-    # Writers leave out counters that are 0, but not all of them.
+    # Writers leave out counters that are 0, but never all counters.
     return sum(known) if known or summary_counter(counters, "total-records") is not None else None
