@@ -1,12 +1,12 @@
 """The AWS Glue Data Catalog: tables in ordinary S3 buckets, swapped by the version id that Glue keeps for every table.
 
 A commit reads Glue's entry of the table, checks that it still points at the commit's base, and sends it back with the
-new pointer, on the condition that the entry's version is still the same.  Everything else in the entry (columns, owner,
-…) is sent back as it was, since maintenance changes no schema.
+new pointer, on condition that the entry still has the same version.  All else in the entry (columns, owner, …) is sent
+back unchanged, because maintenance changes no schema.
 
-Resource links are left out: they point at tables of another database or account, which are maintained there under one
-name.  A database whose tables must not be listed is left out and told (rule: partial-listings-delete-nothing).  Source:
-AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
+Resource links are skipped: they point at tables of another database or account, which are maintained there under one
+name.  A database whose tables must not be listed is skipped and reported (rule: partial-listings-delete-nothing).
+Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GLUE = AwsService(
     conflict_codes=frozenset({"ConcurrentModificationException", "VersionMismatchException"}),
     missing_codes=frozenset({"EntityNotFoundException"}),
     members={"GetDatabases": "DatabaseList", "GetTable": "Table", "GetTables": "TableList"},
-    # A timeout, and failures of what stands behind a federated catalog, are answered with status 400.
+    # Timeouts, and failures of the source of a federated catalog, come with status 400.
     unknown_codes=frozenset(
         {"OperationTimeoutException", "FederationSourceException", "FederationSourceRetryableException"}
     ),
@@ -41,7 +41,6 @@ GLUE = AwsService(
 POINTER, PREVIOUS = "metadata_location", "previous_metadata_location"
 # In the id of a catalog that Glue federates to S3 Tables: ACCOUNT:s3tablescatalog/BUCKET.
 _TABLE_BUCKETS = "s3tablescatalog"
-# Of a list in a sentence.
 _SHOWN = 3
 
 
@@ -97,7 +96,6 @@ class GlueCatalog:
 
     @property
     def built_in_maintenance(self) -> None:
-        """Nobody but us maintains these tables."""
         return None
 
     def list_tables(self) -> Iterator[TableName]:
@@ -127,7 +125,7 @@ class GlueCatalog:
         location = entry["Parameters"].get(POINTER)
         if not location:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self._name}")
-        # Glue folds names to lower case; a table is told by one name however it is asked for.
+        # Glue folds names to lower case: take its spelling, so that a table has one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
         return load_bounded(self._files, name, location, location)
 
@@ -162,13 +160,13 @@ class GlueCatalog:
                 )
             except AWS_ERRORS as error:
                 raise GLUE.swap_error(error, base.name, self._unusable) from error
-            self._make_sure(base.name, location)
+            self._confirm(base.name, location)
             return location
 
         return swap
 
-    def _make_sure(self, table: TableName, location: str) -> None:
-        """Read the entry again, because Glue's answer of success shows nothing of the table.
+    def _confirm(self, table: TableName, location: str) -> None:
+        """Read the entry again, because Glue's answer of success contains nothing about the table.
 
         Raises:
             CommitStateUnknown: the entry cannot be read, or points elsewhere.
@@ -181,13 +179,12 @@ class GlueCatalog:
             raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
 
     def _table_input(self, entry: Mapping[str, Any]) -> Any:
-        """The fields of an entry that ``UpdateTable`` accepts, by boto3's own description of it."""
+        """The fields of an entry that ``UpdateTable`` accepts, according to boto3's description of it."""
         operation = self._clients.once.meta.service_model.operation_model("UpdateTable")
         return _accepted(operation.input_shape.members["TableInput"], entry)
 
     def _entry(self, table: TableName) -> dict[str, Any]:
-        """Glue's own entry about a table."""
-        database = ".".join(table.namespace)  # namespaces do not nest, but a database's name may have dots
+        database = ".".join(table.namespace)  # databases do not nest, but their names may have dots
         try:
             answer = self._clients.repeating.get_table(**self._catalog_id, DatabaseName=database, Name=table.name)
         except AWS_ERRORS as error:
@@ -207,7 +204,7 @@ class GlueCatalog:
         except ClientError as error:
             if is_refused(error):
                 refused.append(database)
-            elif not GLUE.is_missing(error):  # else dropped meanwhile
+            elif not GLUE.is_missing(error):  # a missing one was dropped meanwhile
                 raise
 
     def _pages(self, operation: str, **arguments: str) -> Any:

@@ -1,7 +1,7 @@
-"""REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
+"""REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so that no field is lost.
 
-The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
-So each thing that must not have changed meanwhile needs a requirement (rule: state-requirements).
+The server checks the *requirements* of a commit, not the state that the commit was based on.  So everything that must
+not have changed meanwhile needs a requirement (rule: state-requirements).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -48,11 +48,11 @@ from icekeeper.text import address_to_show, mask, remember_secrets
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
-# Raised while PyIceberg asks and reads the answer, which may be none of a catalog's.
+# Raised while PyIceberg sends requests and parses answers, which may not be a catalog's.
 LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
-# What no catalog has, and a server may make up without end.
+# More than any catalog has; a hostile server could list without end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
-# An answer about one namespace, which says nothing of the others.
+# Errors about one namespace, which say nothing about the others.
 OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.ServerError,
     pyiceberg.exceptions.ForbiddenError,
@@ -72,14 +72,14 @@ class RestCatalog:
         """Connect and fetch the server's configuration.
 
         Raises:
-            PolicyError: the properties do not make sense to PyIceberg.
+            PolicyError: PyIceberg does not accept the properties.
             StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
         """
         self._name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         self._own = file_io_properties(self._properties)
         self._server = ServerSettings({}, {}, {}, {})
-        # Every value, nested and of whatever type: they may hold secrets, which messages must not show.
+        # Values of any type, also nested ones, may be secrets, which messages must not show.
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
         try:
@@ -102,7 +102,6 @@ class RestCatalog:
 
     @property
     def built_in_maintenance(self) -> TableBucketMaintenance | None:
-        """The maintenance of the AWS table bucket that the warehouse names; ``None`` for other servers."""
         return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
@@ -112,7 +111,7 @@ class RestCatalog:
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
-                continue  # SeaweedFS lists nested namespaces at the top, too (platform: seaweedfs-nested-namespaces)
+                continue  # SeaweedFS also lists nested namespaces at the top (platform: seaweedfs-nested-namespaces)
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
@@ -177,7 +176,7 @@ class RestCatalog:
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
             try:
-                # The answer lacks the configuration, so what was loaded with the base stays in force.
+                # The answer has no configuration, so the properties that were loaded with the base stay.
                 return self._loaded(table, body, base.io_properties)
             except MetadataUnreadable as error:
                 raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
@@ -189,11 +188,12 @@ class RestCatalog:
         self._client.close()
 
     def _signing(self) -> Mapping[str, Any]:
-        """What PyIceberg needs to sign requests with credentials that renew themselves, a role's too.
+        """The properties with which PyIceberg signs requests, with credentials that renew themselves.
 
         Raises:
-            StorageError: there are none.
-            BotoCoreError: they cannot be had.
+            PolicyError: the region is not known.
+            StorageError: there are no credentials.
+            BotoCoreError: the source of credentials failed.
         """
         if self._properties.get("rest.sigv4-enabled", "").lower() != "true":
             return {}
@@ -207,7 +207,7 @@ class RestCatalog:
         return {BOTOCORE_SESSION: session.botocore_session()}
 
     def _admit(self, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, str]:
-        """What the server's configuration changes about requests; what it says of files is kept for tables."""
+        """Keep the admitted part of the server's configuration; return its properties for requests."""
         self._server = server_settings(self._properties, defaults, overrides)
         remember_secrets(self._server.connection)
         log_ignored(self._name, self._uri, self._server.ignored)
@@ -226,7 +226,6 @@ class RestCatalog:
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
     def _ask(self, table: TableName) -> requests.Response:
-        """The server's answer about a table; raises as :meth:`load` does."""
         try:
             response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
         except (requests.RequestException, *NEVER_SENT) as error:
@@ -257,7 +256,6 @@ class RestCatalog:
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
     def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
-        """How the table's files are reached; raises as :meth:`load` does."""
         try:
             config = dict(answer.get("config") or {})
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
@@ -270,7 +268,7 @@ class RestCatalog:
         return file_settings(what, self._own, self._server, (config, vended), in_s3=in_s3)
 
     def _vended(self, table: TableName) -> Mapping[str, str]:
-        """The keys that the server vends for a table now: never the operator's; raises as :meth:`load` does."""
+        """The keys that the server vends for a table now, never the operator's; raises as :meth:`load` does."""
         response = self._ask(table)
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
@@ -290,8 +288,8 @@ class RestCatalog:
         error = read_error(_json(response))
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
-        told = " ".join(mask(message, self._secrets).split())
-        return told[:2000] if error is not None else told[:200]
+        masked = " ".join(mask(message, self._secrets).split())
+        return masked[:2000] if error is not None else masked[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
@@ -310,7 +308,7 @@ class RestCatalog:
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON, or of more values than are made of one file."""
+    """The decoded body; ``None`` where it is no JSON or exceeds the limits."""
     try:
         return parsed_json(response.content, FileLimits("an answer"))
     except (ValueError, MetadataUnreadable):

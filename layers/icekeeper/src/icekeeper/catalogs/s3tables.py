@@ -34,7 +34,7 @@ class S3TablesCatalog:
     """The tables of one table bucket; ``warehouse`` is the bucket's ARN.
 
     Properties: ``s3tables.endpoint``, ``s3tables.region`` (else the ARN's), credentials as ``s3tables.*``, ``client.*``
-    or ``s3.*``, else boto3's default chain; ``s3.*`` for the files, as PyIceberg has them.
+    or ``s3.*``, else boto3's default chain; PyIceberg's ``s3.*`` for the files.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class S3TablesCatalog:
 
     def load(self, table: TableName) -> LoadedTable:
         try:
-            # The token is read before the document: a commit in between outdates the token, so that our swap fails.
-            # Read the other way round, the swap would succeed and undo that commit (platform: s3tables-version-token).
+            # The token is read before the metadata: a commit in between changes the token, and our swap fails.  In the
+            # other order the swap would succeed and undo that commit (platform: s3tables-version-token).
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):
