@@ -37,7 +37,7 @@ def properties_for_workers(properties: Mapping[str, str]) -> dict[str, str]:
         session = aws_session(found)
         keys = session.keys()
     except (BotoCoreError, ClientError) as error:
-        raise StorageError(f"the keys that {WORKER_CREDENTIALS}=driver hands over cannot be had: {error}") from error
+        raise StorageError(f"{WORKER_CREDENTIALS}=driver needs keys, but there are none to send: {error}") from error
     if keys is None:
         return found
     if region := region_of(found) or session.region_name:

@@ -171,7 +171,8 @@ def named_addresses(
             bucket; two names mean the same tables; or two catalogs have one name.
     """
     addresses = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
-    addresses += [_table_bucket(bucket, catalogs) for bucket in _buckets(environment)]
+    if not wants_all_buckets(environment):
+        addresses += [_table_bucket(_parsed(arn), catalogs) for arn in _items(environment, TABLE_BUCKETS)]
     known: dict[Hashable, CatalogAddress] = {}
     for address in addresses:
         other = known.setdefault(_tables_of(address), address)
@@ -252,19 +253,13 @@ def _with_distinct_names(addresses: Iterable[CatalogAddress]) -> Sequence[Catalo
     seen: dict[str, CatalogAddress] = {}
     for address in addresses:
         if seen.setdefault(address.name, address) is not address:
-            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; name one otherwise")
+            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; rename one")
     return tuple(seen.values())
 
 
 def _items(environment: Mapping[str, str], variable: str) -> list[str]:
     items = (item.strip() for item in environment.get(variable, "").split(","))
     return list(dict.fromkeys(item for item in items if item))
-
-
-def _buckets(environment: Mapping[str, str]) -> list[TableBucketArn]:
-    if wants_all_buckets(environment):
-        return []
-    return [_parsed(item) for item in _items(environment, TABLE_BUCKETS)]
 
 
 def _parsed(arn: str) -> TableBucketArn:

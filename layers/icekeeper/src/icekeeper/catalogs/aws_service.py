@@ -88,7 +88,6 @@ class AwsClients:
     """For swaps: a swap that is sent twice conflicts with itself."""
 
     def close(self) -> None:
-        """Close the connections."""
         self.repeating.close()
         self.once.close()
 

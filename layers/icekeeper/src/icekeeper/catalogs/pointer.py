@@ -203,7 +203,7 @@ def _swapped(
     if normalise(base.metadata_location) in history:
         return None
     raise CommitStateUnknown(
-        f"{no}; whether it landed nevertheless cannot be told, because the table's metadata log reaches back no further"
+        f"{no}; it is not known whether it landed, because the table's metadata log does not reach back to its base"
     ) from no
 
 

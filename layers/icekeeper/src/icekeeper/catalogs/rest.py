@@ -20,7 +20,7 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnection
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import remember_vendor
 from icekeeper.catalogs.addresses import CatalogKind, file_io_properties
-from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
+from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.server_settings import (
@@ -75,34 +75,22 @@ class RestCatalog:
             PolicyError: PyIceberg does not accept the properties.
             StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
         """
-        self._name = name
+        self.name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         self._own = file_io_properties(self._properties)
         self._server = ServerSettings({}, {}, {}, {})
         # Values of any type, also nested ones, may be secrets, which messages must not show.
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
+        self.warehouse = self._properties.get("warehouse") or self._uri  # the address of a server that has only one
         try:
             self._client = BoundedRestCatalog(name, self._admit, {**properties, **self._signing()})
         except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
-        self._maintenance = maintenance_behind(self._properties)
+        self.built_in_maintenance = maintenance_behind(self._properties)
         self._bounds = TableBounds(name, CatalogKind.REST, self._properties.get("warehouse") or "", environment)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        """The warehouse as configured; the address of a server that has only one."""
-        return self._properties.get("warehouse") or self._uri
-
-    @property
-    def built_in_maintenance(self) -> TableBucketMaintenance | None:
-        return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
@@ -115,7 +103,7 @@ class RestCatalog:
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
-                    f"catalog {self._name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
+                    f"catalog {self.name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
                     f"namespaces, or some of more than {_MOST_LEVELS} levels"
                 )
             try:
@@ -140,7 +128,7 @@ class RestCatalog:
         if hidden:
             first, why = next(iter(hidden.items()))
             raise PartlyListed(
-                f"catalog {self._name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
+                f"catalog {self.name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
                 f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
                 hidden=() if below else tuple(hidden),
             )
@@ -148,7 +136,7 @@ class RestCatalog:
     def load(self, table: TableName) -> LoadedTable:
         response = self._ask(table)
         try:
-            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self._name} answers"))
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self.name} answers"))
         except ValueError:
             answer = None
         return self._loaded(table, answer)
@@ -171,7 +159,7 @@ class RestCatalog:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
             did = "answered with a redirect" if isinstance(error, LedElsewhere) else "did not answer"
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} {did}") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} {did}") from error
         body = _json(response)
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
@@ -180,11 +168,10 @@ class RestCatalog:
                 return self._loaded(table, body, base.io_properties)
             except MetadataUnreadable as error:
                 raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
-        words = f"catalog {self._name} answered HTTP {response.status_code} ({self._message(response)})"
+        words = f"catalog {self.name} answered HTTP {response.status_code} ({self._message(response)})"
         raise error_of(answer, table, words)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _signing(self) -> Mapping[str, Any]:
@@ -199,10 +186,10 @@ class RestCatalog:
             return {}
         session = aws_session(self._properties, ("client",))
         if not session.has_credentials:
-            raise StorageError(f"catalog {self._name} signs its requests, but no AWS credentials are configured")
+            raise StorageError(f"catalog {self.name} signs its requests, but no AWS credentials are configured")
         if session.region_name is None and not self._properties.get("rest.signing-region"):
             raise PolicyError(
-                f"catalog {self._name} signs its requests, but the region is not known: set rest.signing-region"
+                f"catalog {self.name} signs its requests, but the region is not known: set rest.signing-region"
             )
         return {BOTOCORE_SESSION: session.botocore_session()}
 
@@ -210,7 +197,7 @@ class RestCatalog:
         """Keep the admitted part of the server's configuration; return its properties for requests."""
         self._server = server_settings(self._properties, defaults, overrides)
         remember_secrets(self._server.connection)
-        log_ignored(self._name, self._uri, self._server.ignored)
+        log_ignored(self.name, self._uri, self._server.ignored)
         return self._server.connection
 
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -230,27 +217,33 @@ class RestCatalog:
             response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
         except (requests.RequestException, *NEVER_SENT) as error:
             raise self._unusable(error) from error
-        if not response.ok:
-            raise self._refusal(table, response)
-        return response
+        if response.ok:
+            return response
+        if response.status_code == 404:
+            raise missing_table(self, table)
+        if response.status_code in (401, 403, 419):
+            raise StorageError(f"catalog {self.name} denies access to {table}: {self._message(response)}")
+        raise StorageError(
+            f"catalog {self.name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
+        )
 
     def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
         try:
             document, location = answer["metadata"], answer["metadata-location"]
         except (KeyError, TypeError) as error:
-            raise MetadataUnreadable(f"{table}: catalog {self._name} did not answer with table metadata") from error
+            raise MetadataUnreadable(f"{table}: catalog {self.name} did not answer with table metadata") from error
         if not isinstance(document, dict) or not isinstance(location, str):
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
         if io_properties is None:
             files = self._files(table, answer, location)
-            log_ignored(self._name, self._uri, files.ignored, vends=bool(files.vended))
+            log_ignored(self.name, self._uri, files.ignored, vends=bool(files.vended))
             remember_vendor(files.vended, lambda: self._vended(table))
             io_properties = files.properties
         try:
             require_shape(document)
         except MetadataUnreadable as error:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered with {what}") from None
         metadata = TableMetadata(document)
         bound = self._bounds.of(table, location)
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
@@ -261,10 +254,10 @@ class RestCatalog:
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
         except (ValidationError, TypeError, ValueError, AttributeError) as error:
             raise MetadataUnreadable(
-                f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
+                f"{table}: catalog {self.name} answered with credentials or configuration that are not understood"
             ) from error
         in_s3 = split_path(location).scheme in S3_SCHEMES
-        what = f"{table}: catalog {self._name}"
+        what = f"{table}: catalog {self.name}"
         return file_settings(what, self._own, self._server, (config, vended), in_s3=in_s3)
 
     def _vended(self, table: TableName) -> Mapping[str, str]:
@@ -272,17 +265,8 @@ class RestCatalog:
         response = self._ask(table)
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
         return self._files(table, answer, answer["metadata-location"]).vended
-
-    def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:
-        if response.status_code == 404:
-            return missing_table(self, table)
-        if response.status_code in (401, 403, 419):
-            return StorageError(f"catalog {self._name} denies access to {table}: {self._message(response)}")
-        return StorageError(
-            f"catalog {self._name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
-        )
 
     def _message(self, response: requests.Response) -> str:
         error = read_error(_json(response))
@@ -300,11 +284,11 @@ class RestCatalog:
                 "look for a proxy that answers in its place"
             )
         if isinstance(error, requests.Timeout):
-            return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
+            return StorageError(f"catalog {self.name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
-            return StorageError(f"catalog {self._name} cannot be reached: nothing answers at {self._uri}")
+            return StorageError(f"catalog {self.name} cannot be reached: nothing answers at {self._uri}")
         reason = " ".join(mask(str(error), self._secrets).split())[:300]
-        return StorageError(f"catalog {self._name} at {self._uri} cannot be used: {reason}")
+        return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
 
 
 def _json(response: requests.Response) -> Any:

@@ -51,40 +51,30 @@ class S3TablesCatalog:
             PolicyError: ``warehouse`` is not the ARN of a table bucket.
             StorageError: the profile or role of the properties cannot be used.
         """
-        self._name = name
+        self.name = name
         self._clock = clock
-        self._arn = str(properties.get("warehouse") or "")
+        self.warehouse = arn = str(properties.get("warehouse") or "")
         try:
-            region = TableBucketArn.parse(self._arn).region
+            region = TableBucketArn.parse(arn).region
         except ValueError as error:
             raise PolicyError(f"catalog {name}: warehouse is {error}") from error
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, self._arn, environment))
+        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
-        self._maintenance = TableBucketMaintenance(self._arn, lambda: self._clients.repeating, self._properties)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        return self._arn
-
-    @property
-    def built_in_maintenance(self) -> TableBucketMaintenance:
-        return self._maintenance
+        self.built_in_maintenance = TableBucketMaintenance(
+            self.warehouse, lambda: self._clients.repeating, self._properties
+        )
 
     def list_tables(self) -> Iterator[TableName]:
         try:
-            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self._arn):
+            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self.warehouse):
                 for table in page["tables"]:
                     yield TableName(tuple(table["namespace"]), table["name"])
         except AWS_ERRORS as error:
@@ -111,7 +101,6 @@ class S3TablesCatalog:
         return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
     def _swap(self, base: LoadedTable) -> Swap:
@@ -129,10 +118,10 @@ class S3TablesCatalog:
         return swap
 
     def _address(self, table: TableName) -> dict[str, str]:
-        return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
+        return {"tableBucketARN": self.warehouse, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _unusable(self, error: Exception) -> StorageError:
         reason = S3_TABLES.describe(error, self._properties)
         if isinstance(error, ClientError) and error_code(error) in ("404", "NotImplemented", "NoSuchKey"):
             reason += "; a server without this part of the S3 Tables API is reached as a REST catalog (type: rest)"
-        return StorageError(f"catalog {self._name} ({self._arn}) {reason}")
+        return StorageError(f"catalog {self.name} ({self.warehouse}) {reason}")

@@ -55,10 +55,6 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= _LONGEST and value.isascii() and value.isprintable()
 
 
-def _fits(expression: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda value: expression.fullmatch(value) is not None
-
-
 _ANY: Callable[[str], bool] = bool
 _FOR_CONNECTION: Mapping[str, Callable[[str], bool]] = {
     "namespace-separator": lambda value: _SEPARATOR.fullmatch(unquote(value)) is not None,
@@ -70,7 +66,7 @@ _FOR_FILES: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(_OF_KEYS[:3], _ANY),
     _OF_KEYS[3]: str.isdecimal,
     S3_ENDPOINT: _ANY,
-    **dict.fromkeys((S3_REGION, "client.region"), _fits(_REGION)),
+    **dict.fromkeys((S3_REGION, "client.region"), lambda value: _REGION.fullmatch(value) is not None),
     "s3.path-style-access": lambda value: value.lower() in ("true", "false"),
     **dict.fromkeys(("s3.server-side-encryption", "s3.sse-kms-key-id"), _ANY),
 }
@@ -193,7 +189,9 @@ def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> 
     place, here = origin_of(named), own_origin(ours) if ours else None
     shown = json.dumps(mask(named, {S3_ENDPOINT: named})[:200])
     if place is None or _LEAVES_PATH.search(named):
-        raise StorageError(f"{what} names the endpoint {shown} for its files, which is no address: correct s3.endpoint")
+        raise StorageError(
+            f"{what} names the endpoint {shown} for its files, which is not a valid address: correct s3.endpoint"
+        )
     if ours and here is not None and here.place == place.place:
         return {S3_ENDPOINT: ours}
     if not vends:
@@ -250,7 +248,7 @@ def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = Fals
             settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
             log.log(
                 level,
-                "catalog %s at %s sends settings that a server may not set, so they are left out: %s; set those that "
+                "catalog %s at %s sends settings that a server may not set, so they are ignored: %s; set those that "
                 "you want in the catalog's own configuration",
                 catalog,
                 address,

@@ -48,6 +48,8 @@ def why_no_database(uri: str) -> str | None:
 class SqlCatalog:
     """A catalog in a SQL database, in the layout that PyIceberg and Iceberg-Java's JDBC catalog share."""
 
+    built_in_maintenance = None
+
     def __init__(
         self,
         name: str,
@@ -63,11 +65,11 @@ class SqlCatalog:
                 another spelling.
             StorageError: the database does not exist or cannot be reached.
         """
-        self._name = name
+        self.name = name
         self._clock = clock
-        self._warehouse = str(properties.get("warehouse") or "")
+        self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
-        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self._warehouse, environment))
+        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -85,18 +87,6 @@ class SqlCatalog:
         self._engine = sql_engine(self._client)
         self._pointer = sql_pointer(self._client)
         self._require_spelling()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        return self._warehouse
-
-    @property
-    def built_in_maintenance(self) -> None:
-        return None
 
     def list_tables(self) -> Iterator[TableName]:
         try:
@@ -135,16 +125,15 @@ class SqlCatalog:
         names: set[str] = set()
         with suppress(SQLAlchemyError), self._engine.connect() as connection:  # the first use reports an error
             names.update(connection.execute(sql_catalog_names()).scalars())
-        spelled = sorted(other for other in names if other.lower() == self._name.lower())
-        if spelled and self._name not in spelled:
+        spelled = sorted(other for other in names if other.lower() == self.name.lower())
+        if spelled and self.name not in spelled:
             self.close()
             raise PolicyError(
-                f"the database of catalog {self._name} knows it as '{spelled[0]}', and SQL catalogs are told apart by"
-                f" case; write --catalog {spelled[0]}"
+                f"the database of catalog {self.name} has it as '{spelled[0]}', and names of SQL catalogs are"
+                f" case-sensitive; write --catalog {spelled[0]}"
             )
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def _swap(self, base: LoadedTable, location: str) -> None:
@@ -156,7 +145,7 @@ class SqlCatalog:
             with connection:
                 self._move(connection, base, location)
         except SQLAlchemyError as error:  # the rollback was not confirmed either
-            words = f"the database of catalog {self._name} was lost"
+            words = f"the database of catalog {self.name} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
     def _move(self, connection: Connection, base: LoadedTable, location: str) -> None:
@@ -170,14 +159,14 @@ class SqlCatalog:
         if changed == 0:
             raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
         if changed != 1:  # -1 where a driver does not count
-            words = f"the driver of catalog {self._name} does not say which rows it changed"
+            words = f"the driver of catalog {self.name} does not say which rows it changed"
             raise error_of(CommitAnswer.REFUSED, table, words)
         try:
             connection.commit()
         except SQLAlchemyError as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} did not confirm it") from error
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
         # The driver's own message: SQLAlchemy's contains the statement and its parameters.
         reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
-        return StorageError(f"the database of catalog {self._name} cannot be used: {reason}")
+        return StorageError(f"the database of catalog {self.name} cannot be used: {reason}")

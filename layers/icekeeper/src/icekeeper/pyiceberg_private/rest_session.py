@@ -187,7 +187,7 @@ def _next_page(
     if token is None:
         pages.seen = set()
     elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
-        raise AnswerRefused("a listing goes round and comes to no end")
+        raise AnswerRefused("a listing repeats itself and never ends")
     else:
         pages.seen.add(token)
     return _of_few_values(get, url, params=params, **more)
@@ -220,7 +220,7 @@ def _whole_answer(
     packing = str(response.raw.headers.pop("Content-Encoding", "")).strip().lower()
     if packing not in ("", "identity", *_PACKED):
         response.close()
-        raise AnswerRefused(f"an answer is packed as {packing[:40]!a}, which was not asked for")
+        raise AnswerRefused(f"an answer has the encoding {packing[:40]!a}, which was not requested")
     until_s = steady_s() + ANSWER_TIMEOUT_S
     parts, size = [], 0
     for part in response.iter_content(_PIECE_BYTES):

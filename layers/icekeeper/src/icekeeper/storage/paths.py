@@ -78,8 +78,8 @@ class PlannedFile:
         """
         if attempt >= self.attempts:
             raise StorageError(
-                f"the task that writes {self.stem} was begun more than {self.attempts} times, and nobody would find "
-                "files of further attempts; see why workers die, then run the pass again"
+                f"the task that writes {self.stem} was started more than {self.attempts} times; files of further "
+                "attempts would never be removed; find out why workers die, then run the pass again"
             )
         return f"{self.stem}-a{attempt}.{self.ending}"
 

@@ -58,7 +58,7 @@ def require_own_answers(client: Any) -> None:
 class AnswerTooLong(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     """An answer that is not an object is too long."""
 
-    fmt = "an answer has more than {most} bytes, as none of a store has"
+    fmt = "an answer has more than {most} bytes, more than any store sends"
 
 
 class BoundedClient:

@@ -106,15 +106,13 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
         token, first = page.get("NextContinuationToken") if _goes_on(page) else None, _first_key(page)
         empty = 0 if first else empty + 1
         if (token and hash(token) in seen) or (first and first == before) or empty > _MOST_EMPTY_PAGES:
-            raise PaginationError(message=f"{prefix}: the listing goes round and comes to no end")
+            raise PaginationError(message=f"{prefix}: the listing repeats itself and never ends")
         if token:
             seen.add(hash(token))
         before = first
         yield from _objects(prefix, page)
         if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):
-            raise PaginationError(
-                message=f"{prefix}: the listing is not whole, and the store does not say how it goes on"
-            )
+            raise PaginationError(message=f"{prefix}: the listing is incomplete, and the store does not continue it")
 
 
 def s3_level(client: Any, prefix: str) -> Level | None:
@@ -219,11 +217,7 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
 
 
 def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] | None]:
-    """Whether a prefix can be listed, and all objects below it where one answer holds them.
-
-    Raises:
-        ClientError, BotoCoreError: as :func:`can_list_s3`.
-    """
+    """As :func:`can_list_s3`, and all objects below a prefix where one answer holds them."""
     try:
         return True, few_s3(client, prefix)
     except ClientError as error:
@@ -265,4 +259,4 @@ def _warn_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
 
 @cache
 def _warn_once(bucket: str, right: str) -> None:
-    log.warning("in s3://%s files stay that nobody needs, because a right is missing: allow %s", bucket, right)
+    log.warning("unneeded files stay in s3://%s, because a permission is missing: allow %s", bucket, right)

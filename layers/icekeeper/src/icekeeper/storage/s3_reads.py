@@ -83,21 +83,13 @@ def read_object(client: Any, path: str) -> bytes:
 
 
 def read_beginning(client: Any, path: str) -> bytes | _Part:
-    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part.
-
-    Raises:
-        OSError, ClientError, BotoCoreError: as :func:`read_object`.
-    """
+    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part; raises as :func:`read_object`."""
     part = _part(client, path, f"bytes=0-{ONE_READ_BYTES - 1}")
     return part.data if len(part.data) == part.size else part
 
 
 def read_end(client: Any, path: str, length: int) -> ObjectEnd:
-    """The last ``length`` bytes of an object, or all of a smaller one.
-
-    Raises:
-        OSError, ClientError, BotoCoreError: as :func:`read_object`.
-    """
+    """The last ``length`` bytes of an object, or all of a smaller one; raises as :func:`read_object`."""
     part = _part(client, path, f"bytes=-{length}")
     return ObjectEnd(part.data[-length:], part.size, part.etag)
 

@@ -73,8 +73,13 @@ class Storage:
     Where the properties name no endpoint, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` does.  Paths may be
     ``s3://``, ``s3a://``, ``s3n://`` or local in any spelling.  PyArrow's other stores can be read and written only.
 
-    The properties of a table carry its bound.  Outside of the bound nothing is read, written, listed or deleted: every
-    method that takes a path raises LocationRefused; only :meth:`delete` reports it instead (rule: bound-every-table).
+    The properties of a table carry its bound, outside of which nothing is read, written, listed or deleted
+    (rule: bound-every-table).
+
+    Raises:
+        LocationRefused: any method with a path outside of the bound; only :meth:`delete` reports it instead.
+        StorageError: any method that sends requests, when the store fails.  Its cause is a FileNotFoundError where the
+            object does not exist.
     """
 
     def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
@@ -147,7 +152,6 @@ class Storage:
         """The whole object, into memory.
 
         Raises:
-            StorageError: it does not exist, or the store failed.
             MetadataUnreadable: it is larger than a file may be (:mod:`icekeeper.machine.foreign_bytes`).
         """
         with self.translated(path):
@@ -158,11 +162,7 @@ class Storage:
                 return bytes(stream.read())
 
     def read_end(self, path: str, length: int) -> ObjectEnd:
-        """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size.
-
-        Raises:
-            StorageError: it does not exist, or the store failed.
-        """
+        """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_end(self.s3_at(path), path, length)
@@ -170,11 +170,7 @@ class Storage:
                 return ObjectEnd(*end_of(stream, length))
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole object; it replaces one of that name.
-
-        Raises:
-            StorageError: the store failed; nothing was written.
-        """
+        """Write a whole object, which replaces one of that name; on failure nothing is written."""
         with self.translated(path):
             if is_local(path) and self._arrow.is_plain:
                 with self._local(path, make=True) as there:
@@ -192,9 +188,6 @@ class Storage:
 
         ``size`` is the object's size according to a manifest or listing.  A small S3 object is read into memory at
         once.
-
-        Raises:
-            StorageError: the object does not exist, or the store failed.
         """
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
@@ -204,20 +197,12 @@ class Storage:
             return self._open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
-        """A stream, also a context manager, that creates the object when closed; wrap writes in :meth:`translated`.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """A stream, also a context manager, that creates the object when closed; wrap writes in :meth:`translated`."""
         with self.translated(path):
             return self._create(path)
 
     def size(self, path: str) -> int | None:
-        """The object's size in bytes, ``None`` when there is no such object.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """The object's size in bytes, ``None`` when there is no such object."""
         with self.translated(path):
             try:
                 # Opening requests one object; FileInfo would list when the object is missing.
@@ -250,11 +235,7 @@ class Storage:
         return self._list(prefix)
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
-        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out."""
         self.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
@@ -268,11 +249,7 @@ class Storage:
         return list(self.list(prefix)) if few is None else few  # here a refusal is an error
 
     def divide(self, prefix: str) -> Division:
-        """The first levels of a listing, and the folders that are left for :meth:`list_folder`.
-
-        Raises:
-            StorageError: as :meth:`list` does.
-        """
+        """The first levels of a listing, and the folders that are left for :meth:`list_folder`."""
         self.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
@@ -284,11 +261,7 @@ class Storage:
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
-        """Names of the folders directly below a directory, with one request; ``None``: the caller must check each.
-
-        Raises:
-            StorageError: as :meth:`list` does.
-        """
+        """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
         self.require([prefix])
         if is_local(prefix):
             return None  # a listing skips links to folders, but files can be read through them
@@ -307,11 +280,7 @@ class Storage:
             yield from list_s3(self.s3, prefix)
 
     def status(self, path: str) -> ListedObject | None:
-        """Current size and age of one object, ``None`` when there is no such object.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """Current size and age of one object, ``None`` when there is no such object."""
         self._require_listable(path)
         with self.translated(path):
             if not is_local(path):
@@ -352,11 +321,7 @@ class Storage:
         return self._allowed(location, can_list_s3)
 
     def can_delete(self, location: str) -> bool:
-        """Whether this store deletes files under a table's location; S3 is asked once per location (can_delete_s3).
-
-        Raises:
-            StorageError: as :meth:`can_list`.
-        """
+        """Whether this store deletes files under a table's location; S3 is asked once per location (can_delete_s3)."""
         return self._allowed(location, can_delete_s3)
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
@@ -487,11 +452,7 @@ class FileSource(Protocol):
         ...
 
     def parts(self) -> Sequence[SourcePart]:
-        """The same files in shares.
-
-        Raises:
-            StorageError: as :meth:`objects`; the parts raise it when they are read.
-        """
+        """The same files in shares, which raise as :meth:`objects` when they are read."""
         ...
 
 
