@@ -173,7 +173,7 @@ def test_an_answer_is_packed_as_was_asked_for(server: HostileRest, encoding: str
         return status, {"Content-Encoding": encoding}, gzip.compress(gzip.compress(text))
 
     server.answer = answer  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match=f"cannot be used: an answer has the encoding '{encoding}', which was not req"):
+    with pytest.raises(StorageError, match=f"cannot be used: an answer has the encoding '{encoding}', which was not"):
         catalog.load(NAME)
     with pytest.raises(CommitStateUnknown):
         catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
