@@ -149,7 +149,7 @@ def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
     addresses = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
     assert [address.name for address in addresses] == ["lake", "logs"]
     assert [str(error) for error in told] == [
-        f"{arn}lake is left out: two catalogs of this deployment are called 'lake'; name one otherwise"
+        f"{arn}lake is left out: two catalogs of this deployment are called 'lake'; rename one"
     ]
     with pytest.raises(PolicyError, match="are called 'lake'"):
         fleet_catalogs(settings, configured, find=lambda: found)

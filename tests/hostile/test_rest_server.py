@@ -304,7 +304,7 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         files_of(catalog)
         files_of(server.open())
     assert warnings_in(caplog) == [
-        f"catalog scripted at {server.url} sends settings that a server may not set, so they are left out: "
+        f"catalog scripted at {server.url} sends settings that a server may not set, so they are ignored: "
         "adls.account-key=***, auth=***, header.X\\u001b=***, "
         "py-io-impl=evil\\u001b[2J\\nerror: all tables lost \\u202e; "
         "set those that you want in the catalog's own configuration"
@@ -461,7 +461,7 @@ def test_a_link_local_endpoint_is_never_used(server: HostileRest, host: str, mon
 def test_what_is_no_plain_address_is_no_endpoint(server: HostileRest, endpoint: str) -> None:
     server.config = {**VENDED, "s3.endpoint": endpoint}
     if endpoint.isascii():
-        with pytest.raises(StorageError, match=r"which is no address: correct s3\.endpoint"):
+        with pytest.raises(StorageError, match=r"which is not a valid address: correct s3\.endpoint"):
             files_of(server.open())
     else:
         assert "s3.endpoint" not in files_of(server.open())

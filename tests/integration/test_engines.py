@@ -366,7 +366,7 @@ def test_an_attempt_that_is_done_late_writes_over_nothing(writer: Writer, tmp_pa
 
 def test_one_attempt_too_many_fails_and_writes_nothing(writer: Writer, tmp_path: Path) -> None:
     late = writer.run(writer.task.in_attempt(8))
-    assert "was begun more than" in (late.error or "")
+    assert "was started more than" in (late.error or "")
     assert late.written == ()
     assert outputs(tmp_path) == {}
 

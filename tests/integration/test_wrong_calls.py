@@ -237,7 +237,7 @@ def test_a_catalog_in_another_spelling_is_told_how_the_database_spells_it(comman
         answer = command(*call, catalog=CATALOG.lower())
         assert (answer.code, answer.out) == (2, "")
         assert one_sentence(answer.err) == (
-            "the database of catalog c knows it as 'C', and SQL catalogs are told apart by case; write --catalog C"
+            "the database of catalog c has it as 'C', and names of SQL catalogs are case-sensitive; write --catalog C"
         )
 
 

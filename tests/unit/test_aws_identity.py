@@ -190,7 +190,9 @@ def test_workers_get_keys_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     }
     for own in (S3_KEYS, {"s3.anonymous": "true"}):
         assert properties_for_workers({**properties, **own}) == {**properties, **own}
-    with pytest.raises(StorageError, match=r"=driver hands over cannot be had: The config profile \(nobody\)"):
+    with pytest.raises(
+        StorageError, match=r"=driver needs keys, but there are none to send: The config profile \(nobody\)"
+    ):
         properties_for_workers({"client.profile-name": "nobody"})
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "both")
     with pytest.raises(PolicyError, match="ICEKEEPER_WORKER_CREDENTIALS is 'both'; set it to own or driver"):

@@ -308,7 +308,7 @@ def test_in_doubt_the_document_stays(pointer: Pointer, no: MaintenanceError) -> 
         pointer.storage.write(pointer.at, render_document(TableMetadata(new_document(location_of_table, 2))))
         raise no
 
-    with pytest.raises(CommitStateUnknown, match="log reaches back no further"):
+    with pytest.raises(CommitStateUnknown, match="log does not reach back to its base"):
         pointer.commit(base, be_overtaken_beyond_the_log)
     assert pointer.documents() == 4
 

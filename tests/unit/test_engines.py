@@ -88,7 +88,9 @@ def test_a_record_of_an_earlier_version_is_a_path(record: str) -> None:
 
 def test_an_attempt_that_cleaning_would_not_try_writes_nothing() -> None:
     names = LAYOUTS["plain"]
-    with pytest.raises(StorageError, match="begun more than 4 times, and nobody would find files of further attempts"):
+    with pytest.raises(
+        StorageError, match="started more than 4 times; files of further attempts would never be removed"
+    ):
         replace(names, attempt=ATTEMPTS_PER_RUN).path()
     assert replace(names, attempt=ATTEMPTS_PER_RUN, attempts=MAX_ATTEMPTS).path().endswith("-a4.parquet")
 

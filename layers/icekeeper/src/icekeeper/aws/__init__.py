@@ -1,1 +1,1 @@
-"""Which AWS identity, region and endpoint a catalog, a store or the state uses: everybody else asks this room."""
+"""Which AWS identity, region and endpoint a catalog, a store or the state uses; all other rooms ask this one."""

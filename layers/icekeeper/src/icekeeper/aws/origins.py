@@ -1,5 +1,4 @@
-"""Whether an address leads to this machine alone, and whether an answer is the service's own
-(rule: trust-only-own-answers)."""
+"""Checks of addresses that servers name, and of answers that may not be the service's own."""
 
 from __future__ import annotations
 
@@ -11,13 +10,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-# Whether an answer of success is the service's own, for services that answer in JSON (rule: trust-only-own-answers).
-#
-# boto3 takes a page that a proxy answers with status 200 for an empty answer: to a read, that there is no such item,
-# such as a pin; to a write, that the item, such as a lease, is written.  What is not the service's is made a failure
-# that may pass, as a 502 is: boto3 repeats the request where it repeats failed ones. Source: the services' API
-# references, "Response Syntax".
-
 _FOREIGN = (
     b'{"__type": "ForeignAnswer", "message": "the answer is not one of the service, so that the request counts as '
     b'failed; look for a proxy that answers in its place"}'
@@ -25,9 +17,15 @@ _FOREIGN = (
 
 
 def require_members(client: Any, members: Mapping[str, str]) -> None:
-    """Have a boto3 client look at answers before they are parsed.
+    """Make a boto3 client check, before it parses an answer in JSON, that it is the service's own
+    (rule: trust-only-own-answers).
 
-    ``members``: operation → a member that each of its answers has; empty where answers may be empty objects.
+    boto3 takes a page that a proxy sends with status 200 for an empty answer: that an item, such as a pin, does not
+    exist, or that one, such as a lease, was written.  Here such an answer becomes a transient failure, like a 502,
+    after which boto3 repeats the request if it repeats failed ones.
+
+    ``members``: operation → a member that every answer contains; empty where answers may be empty objects.  Source: the
+    services' API references, "Response Syntax".
     """
 
     def look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None:
@@ -41,32 +39,28 @@ def require_members(client: Any, members: Mapping[str, str]) -> None:
 
 
 def _has(body: bytes, member: str) -> bool:
-    told = body.strip()
-    return told.startswith(b"{") and told.endswith(b"}") and (not member or f'"{member}"'.encode() in told)
+    text = body.strip()
+    return text.startswith(b"{") and text.endswith(b"}") and (not member or f'"{member}"'.encode() in text)
 
 
 def _believe_parsed(response: Any, **_: Any) -> None:
-    """Give the answer the status that it was parsed with, by which boto3 decides what to do, as it does for S3."""
+    """Copy the changed status into the HTTP response, because boto3 decides by that whether to repeat the request."""
     if response is not None:
         http_response, parsed = response
         http_response.status_code = parsed["ResponseMetadata"]["HTTPStatusCode"]
 
 
-# Addresses that somebody else names: their origin, and whether they lead to a service of this machine alone.
-#
-# Libraries read odd addresses differently: what one takes for the host is a user to the other.  So only plain addresses
-# have an origin here, and others are never followed.
-
 _IP: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _PORTS = {"http": 80, "https": 443}
-# No user, no blanks or control characters, no backslash, which some libraries read as a slash (WHATWG URL standard).
+# No user, no blanks, no control characters, and no backslash, which some libraries read as a slash (WHATWG URL
+# standard).
 _PLAIN = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?:[/?#][!-\[\]-~]*)?",
     re.IGNORECASE,
 )
-# Link-local (RFC 3927, RFC 4291), and where clouds have put what link-local addresses are for: AWS's IPv6 (EC2 user
-# guide, "Instance metadata"; EKS Pod Identity), Alibaba's, Azure's and Oracle's.
+# Link-local addresses (RFC 3927, RFC 4291), and others of clouds' metadata services: AWS's IPv6 (EC2 user guide,
+# "Instance metadata"; EKS Pod Identity), Alibaba's, Azure's and Oracle's.
 _NEVER = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -88,12 +82,16 @@ class Origin:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Host and port, whatever is spoken there."""
+        """Host and port, without the protocol."""
         return self.host, self.port
 
 
 def origin_of(address: str) -> Origin | None:
-    """The origin of an address that somebody else names; ``None`` where it is no plain address of HTTP."""
+    """The origin of an address that somebody else names; ``None`` where it is no plain HTTP address.
+
+    Libraries parse odd addresses differently: one library's host is another's user.  So only plain addresses have an
+    origin, and others are never followed.
+    """
     plain = _PLAIN.fullmatch(address)
     if plain is None:
         return None
@@ -102,7 +100,7 @@ def origin_of(address: str) -> Origin | None:
 
 
 def own_origin(address: str) -> Origin | None:
-    """The origin of an address of one's own configuration, which may hold a user; ``None`` where it has none."""
+    """The origin of an address in the operator's configuration, which may contain a user; ``None`` if it has none."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port
@@ -114,9 +112,9 @@ def own_origin(address: str) -> Origin | None:
 
 
 def is_link_local(host: str) -> bool:
-    """Whether a host is a link-local address, in any spelling, or a name that now stands for one.
+    """Whether a host is a link-local address, in any spelling, or a name that resolves to one now.
 
-    A name that cannot be looked up stands for none.  What it stands for may change; who connects later asks again.
+    False for a name that cannot be resolved.  The answer may change: ask again before each connection.
     """
     try:
         found = [_literal(host)]
@@ -126,11 +124,11 @@ def is_link_local(host: str) -> bool:
 
 
 def _literal(host: str) -> _IP:
-    """The address that a host is; raises ValueError where it is a name."""
+    """The address that a host spells; raises ValueError if it is a name."""
     if host.startswith("["):
         return ipaddress.IPv6Address(host.strip("[]"))
     try:
-        # Decimal, octal, hexadecimal and shortened spellings too, as the C library takes them when it connects.
+        # Also decimal, octal, hexadecimal and shortened spellings, which the C library accepts when it connects.
         return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
     except OSError as error:
         raise ValueError(host) from error
@@ -145,7 +143,7 @@ def _looked_up(host: str) -> list[_IP]:
 
 
 def _meanings(address: _IP) -> list[_IP]:
-    """The address, and the IPv4 address that is reached by it."""
+    """The address, and the IPv4 addresses that it embeds."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     inner = [address.sixtofour, *(address.teredo or ())]

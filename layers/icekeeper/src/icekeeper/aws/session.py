@@ -1,4 +1,9 @@
-"""boto3 sessions for PyIceberg's properties, shared by identity, with credentials that renew themselves."""
+"""boto3 sessions for PyIceberg's properties, shared by identity, with credentials that renew themselves.
+
+Keys are requested once for each identity, because all users of it share a session.  boto3 itself renews the keys of a
+machine's or container's role, of a profile that assumes a role or uses single sign-on, and of a credential process.  A
+role in the properties, and keys that a catalog vends, are renewed here.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,8 @@ import contextvars
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -42,25 +46,26 @@ from icekeeper.aws.settings import (
 from icekeeper.machine.clock import steady_s, system_clock
 from icekeeper.text import remember_secrets
 
-# Waits for a source of credentials, but not for ever: a credential process may hang, and botocore sets it no limit.
-
 Answer = TypeVar("Answer")
 
 ANSWERS_IN_S = 120.0
-"""A person may have to type a code of a second factor meanwhile."""
+"""A person may have to type a second factor's code meanwhile."""
 
 
 class Patience:
-    """Waits for one source of credentials; one that has not answered yet is not asked again."""
+    """Waits for one source of credentials, with a limit, and does not ask again while an answer is outstanding.
+
+    A credential process may hang, and botocore has no limit for it.
+    """
 
     def __init__(self) -> None:
         self._silent: Future[Any] | None = None
 
     def ask(self, ask: Callable[[], Answer], provider: str) -> Answer:
-        """What ``ask`` answers, asked in a thread of its own, which is left behind if it does not answer.
+        """Call ``ask`` in its own thread, which is left behind if it does not return.
 
         Raises:
-            CredentialRetrievalError: there was no answer within :data:`ANSWERS_IN_S` seconds.
+            CredentialRetrievalError: it did not return within :data:`ANSWERS_IN_S` seconds.
         """
         if self._silent is not None and not self._silent.done():
             raise _silence(provider)
@@ -72,12 +77,12 @@ class Patience:
             except BaseException as error:
                 answer.set_exception(error)
 
-        # A daemon: the process can end although nobody ever answers.
+        # A daemon, so that the process can end without an answer.
         threading.Thread(target=contextvars.copy_context().run, args=(run,), name="credentials", daemon=True).start()
         try:
             return answer.result(ANSWERS_IN_S)
         except TimeoutError as error:
-            if answer.done():  # it is what the source said
+            if answer.done():  # the source itself raised it
                 raise
             self._silent = answer
             raise _silence(provider) from error
@@ -87,15 +92,13 @@ def _silence(provider: str) -> CredentialRetrievalError:
     return CredentialRetrievalError(provider=provider, error_msg=f"it has not answered for {ANSWERS_IN_S:g} s")
 
 
-# Credentials that botocore renews although it does not know where they come from: of a role, and of a catalog.
-
 _ROLE_SESSION_NAME = "icekeeper"
-# Later than this before they expire, work waits for others, or fails.
+# So close before keys expire, work waits for others, or fails.
 _LATE_S = 60.0
 
 
 class Source(Protocol):
-    """What a role is assumed with."""
+    """A session whose credentials others use."""
 
     def source(self) -> Any:
         """botocore's credentials, or ``None``."""
@@ -107,7 +110,7 @@ class Source(Protocol):
 
 
 class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no types
-    """The keys of a role that another identity assumes; assumed when it is first used, and again before they expire."""
+    """The keys of a role that another identity assumes, on first use and again before they expire."""
 
     METHOD = "assume-role"
     CANONICAL_NAME = "custom-icekeeper-assume-role"
@@ -118,7 +121,7 @@ class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no 
         self._asking: Any = None
 
     def load(self) -> Any:
-        """See botocore; there are no credentials without those of the source."""
+        """See botocore; ``None`` if the source has no credentials."""
         found = self._source.source()
         if found is None:
             return None
@@ -131,7 +134,7 @@ class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no 
         return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
 
     def _client(self, service: str, **_: Any) -> Any:
-        """The one that asks for the role; botocore would make one each time, with the source's keys of that time."""
+        """The client that assumes the role; botocore would make a new one each time, with the source's current keys."""
         if self._asking is None:
             self._asking = self._source.client(service)
         return self._asking
@@ -148,12 +151,11 @@ class SameAs(CredentialProvider):  # type: ignore[misc]  # as above
         self._other = other
 
     def load(self) -> Any:
-        """See botocore."""
         return self._other.source()
 
 
 class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above
-    """The keys that a catalog vends for a table; it is asked for others before they expire."""
+    """The keys that a catalog vends for a table, renewed before they expire."""
 
     METHOD = "vended"
     CANONICAL_NAME = "custom-icekeeper-vended"
@@ -163,7 +165,6 @@ class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above
         self._vendor = vendor
 
     def load(self) -> Any:
-        """See botocore."""
         first = self._vendor.lasting()
         left_s = max(0.0, (first.expires_ms - system_clock()) / 1000)
         return RefreshableCredentials(
@@ -174,7 +175,7 @@ class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above
             lambda: _as_botocore(self._vendor.renew()),
             self.METHOD,
             time_fetcher=lambda: _moment(system_clock()),
-            # botocore's own 15 and 10 minutes would ask for keys that live as long with every request.
+            # With botocore's own 15 and 10 minutes, keys that live no longer would be renewed at each request.
             advisory_timeout=min(EARLY_S, left_s / 3),
             mandatory_timeout=min(_LATE_S, left_s / 6),
         )
@@ -193,13 +194,10 @@ def _moment(epoch_ms: int) -> datetime:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 
-# Times in the answers of AWS and of servers that speak like it.
-
-
 def told_moment(text: str) -> datetime | None:
-    """The moment that a text of an answer names, in UTC where it names no zone; ``None`` where it names no moment.
+    """The time in a text of an answer, in UTC where it has no zone; ``None`` where it is malformed.
 
-    botocore takes a time without a zone for one of this machine's zone, and fails over what is no time.
+    botocore would take a time without a zone for local time, and fail on a malformed one.
     """
     try:
         found: datetime = parse_timestamp(text)
@@ -208,23 +206,17 @@ def told_moment(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-# boto3 sessions for PyIceberg's properties, shared by all that use the same identity, so that each is asked for once.
-#
-# boto3 renews what it finds by itself: keys of a role of the machine, of a container, of a profile that assumes a role
-# or signs on, and of a credential process.  A role that the properties name is assumed here in a way that boto3 renews,
-# too. Sessions are not safe to share between threads while they make clients, so a lock guards that (boto3, "Session").
-
 # As many as delete_threads and listing_threads allow.
 _MAX_CONNECTIONS = 64
 
-# Files of AWS's configuration may be edited, and keys in them replaced, while a process runs for weeks.
+# While a process runs for weeks, somebody may edit AWS's configuration files and replace keys in them.
 _KEPT_S = 300.0
-# A catalog may vend keys of their own for each table.
+# A catalog may vend different keys for each table.
 _MOST_KEPT = 64
 
 
 class Keys(NamedTuple):
-    """Credentials at one moment; a repetition of the question may give others."""
+    """Credentials at one moment; a later call may return others."""
 
     access_key: str
     secret_key: str
@@ -238,11 +230,11 @@ class AwsSession:
     """One identity in one region; safe to share between threads."""
 
     def __init__(self, core: Any, **identity: str | None) -> None:
-        """``core`` is botocore's session, of this one alone; ``identity`` is as :class:`boto3.Session` takes it."""
+        """``core`` is a botocore session that no other shares; ``identity`` is as for :class:`boto3.Session`."""
         self._session = boto3.Session(botocore_session=core, **identity)
         places = core.get_component("data_loader").search_paths
-        places[:] = dict.fromkeys(places)  # boto3 adds its own with each session
-        self._lock = threading.Lock()
+        places[:] = dict.fromkeys(places)  # boto3 adds its own path with each session
+        self._lock = threading.Lock()  # sessions are not thread-safe while they make clients (boto3, "Session")
         self._told: Keys | None = None
         self._has_none = False
         self._found: Any = None
@@ -256,22 +248,18 @@ class AwsSession:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there are any.
-
-        Raises:
-            BotoCoreError: they cannot be had.
-        """
+        """Whether there are any; raises as :meth:`source`."""
         return self.source() is not None
 
     def client(self, service: str, *, first_base: type | None = None, **options: Any) -> Any:
-        """A client of a service, whose credentials renew themselves; its class has ``first_base`` before boto3's own.
+        """A client whose credentials renew themselves; its class has ``first_base`` before boto3's own base class.
 
         Raises:
-            BotoCoreError: no region is known, or the credentials cannot be had.
+            BotoCoreError: no region is known, or the source of credentials failed.
         """
-        self.source()  # botocore would ask for the credentials itself, and wait for ever
+        self.source()  # botocore itself would wait forever for credentials
         with self._lock:
-            if first_base is not None:  # with one name it is registered once
+            if first_base is not None:  # unique_id: it is registered once
                 self._session.events.register(
                     f"creating-client-class.{service}",
                     lambda base_classes, **_: base_classes.insert(0, first_base),
@@ -284,7 +272,7 @@ class AwsSession:
     def keys(self) -> Keys | None:
         """Credentials for a client that is not boto3's, renewed before they expire; ``None`` where there are none.
 
-        Whoever keeps a client asks before each use: other keys than last time want another client.
+        Call this before each use of such a client: new keys need a new client.
 
         Raises:
             BotoCoreError, ClientError: they cannot be renewed.
@@ -294,7 +282,7 @@ class AwsSession:
             return None
         try:
             frozen = self._frozen(credentials)
-        except RuntimeError as error:  # botocore's word for a source that gave keys that have expired already
+        except RuntimeError as error:  # botocore's error for a source whose keys have already expired
             raise CredentialRetrievalError(provider=credentials.method, error_msg=str(error)) from error
         keys = Keys(frozen.access_key, frozen.secret_key, frozen.token or None)
         if keys != self._told:
@@ -303,15 +291,15 @@ class AwsSession:
         return keys
 
     def _frozen(self, credentials: Any) -> Any:
-        """The keys of now, for which their source is asked where that is due."""
+        """The current keys, renewed where that is due."""
         if not getattr(credentials, "refresh_needed", lambda: False)():
             return credentials.get_frozen_credentials()
         return self._patience.ask(credentials.get_frozen_credentials, str(credentials.method))
 
     def botocore_session(self) -> Any:
-        """A session with the same credentials and region, for a library that makes clients by itself.
+        """A session with the same credentials and region, for a library that makes clients itself.
 
-        It must be another one: boto3 adds its methods to clients once for each session that is made of it.
+        A new one, because boto3 would add its methods to the clients once more for each session over the same core.
         """
         core = _core()
         core.register_component("credential_provider", CredentialResolver([SameAs(self)]))
@@ -319,22 +307,22 @@ class AwsSession:
         return core
 
     def _renew(self, signature_version: Any, **_: Any) -> None:
-        """Renew the keys of a client before it signs, so that what goes wrong has one kind of error."""
+        """Renew the keys of a client before it signs, so that failures raise one kind of error."""
         if signature_version is not UNSIGNED:
             self.keys()
 
     def source(self) -> Any:
-        """botocore's credentials, which renew themselves when they are asked; ``None`` where there are none.
+        """botocore's credentials, which renew themselves when they are used; ``None`` where there are none.
 
         Raises:
-            BotoCoreError: they cannot be had.
+            BotoCoreError: the source of credentials failed.
         """
         with self._lock:
             if self._has_none:
                 return None
             if self._found is None:
                 self._found = self._patience.ask(self._session.get_credentials, "the configured source of credentials")
-                self._has_none = self._found is None  # to look again takes seconds where no metadata service answers
+                self._has_none = self._found is None  # another look takes seconds where no metadata service answers
             return self._found
 
 
@@ -349,44 +337,32 @@ def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) 
 
 def session_of(identity: AwsIdentity, region: str | None) -> AwsSession:
     """The session of an identity; as :func:`aws_session`."""
-    return _kept.get(_Key(identity, region, _surroundings()), partial(_new_session, identity, region))
-
-
-class _Key(NamedTuple):
-    identity: AwsIdentity
-    region: str | None
-    surroundings: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    session: AwsSession
-    made_s: float
+    return _kept.get((identity, region, _surroundings()), partial(_new_session, identity, region))
 
 
 class _Kept:
-    """The newest sessions of this process."""
+    """The newest sessions of this process, each with the time at which it was made."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[AwsSession, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: _Key, make: Callable[[], AwsSession]) -> AwsSession:
+    def get(self, key: Hashable, make: Callable[[], AwsSession]) -> AwsSession:
         with self._lock:
             found = self._entries.get(key)
-            if found is None or steady_s() - found.made_s > _KEPT_S:
-                found = self._entries[key] = _Entry(make(), steady_s())
+            if found is None or steady_s() - found[1] > _KEPT_S:
+                found = self._entries[key] = make(), steady_s()
             self._entries.move_to_end(key)
             if len(self._entries) > _MOST_KEPT:
                 self._entries.popitem(last=False)
-            return found.session
+            return found[0]
 
 
 _kept = _Kept()
 
 
 def _surroundings() -> tuple[tuple[str, str], ...]:
-    """The variables that AWS's SDKs look at; functions of one process may have different ones."""
+    """The variables that AWS's SDKs read; functions in one process may have different ones."""
     return tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_") or k in ("HOME", "USERPROFILE")))
 
 
@@ -412,10 +388,9 @@ def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
 
 
 def _core() -> Any:
-    """A session of botocore that shares the models of AWS's services with all others.
+    """A botocore session that shares the models of AWS's services with all others, and parses times by told_moment.
 
-    Each would read and parse them anew: 13 MB and a twentieth of a second for S3 alone.  Times in answers are read by
-    :func:`.told_moment`.
+    Else each session would parse the models again: 13 MB and a twentieth of a second for S3 alone.
     """
     core = botocore.session.get_session()
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=told_moment)
@@ -429,7 +404,7 @@ def _models(data_path: str | None) -> Any:
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
-    """Timeouts and attempts of every client: a refused connection fails within 5 s, a lost answer is asked for again
+    """Timeouts and attempts of every client: a refused connection fails within 5 s, a lost answer is requested again
     (rule: failures-cost-no-row).
     """
     return Config(

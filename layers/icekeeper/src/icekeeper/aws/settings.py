@@ -1,4 +1,4 @@
-"""Which identity, region and endpoint properties name, and the keys that a catalog vends with a table."""
+"""The identity, region and endpoint in PyIceberg's properties, and the keys that a catalog vends with a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import TypeAlias
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.clock import system_clock
 
-# PyIceberg's properties that say who talks to AWS, and where; nothing is asked of AWS here.
-
 S3_CONNECT_TIMEOUT = "s3.connect-timeout"
 S3_ENDPOINT = "s3.endpoint"
 S3_REGION = "s3.region"
 ENDPOINT_OF_SERVER = "icekeeper.endpoint-of-server"
-"""``true``: the server of a catalog has named the endpoint, and whoever answers there is not believed to be the
-operator's.  A property of our own, which only :mod:`icekeeper.catalogs.server_settings` sets."""
+"""``true``: the server of a catalog named the endpoint, so it is not trusted like the operator's own.  Our own
+property; only :mod:`icekeeper.catalogs.server_settings` sets it."""
 
 FILES = ("s3", "client")
 """Prefixes of the properties for files, in this order (PyIceberg, "Configuration": ``s3.*`` wins over ``client.*``)."""
@@ -27,7 +25,7 @@ FILES = ("s3", "client")
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """Who sends requests; what is ``None`` comes from boto3's own chain."""
+    """The sender of requests; a value that is ``None`` comes from boto3's own chain."""
 
     profile: str | None = None
     access_key: str | None = None
@@ -38,7 +36,7 @@ class AwsIdentity:
 
     @property
     def is_static(self) -> bool:
-        """Whether the properties hold the keys themselves, which nobody can renew."""
+        """Whether the properties contain the keys themselves, so that boto3 does not renew them."""
         return self.access_key is not None and self.role_arn is None
 
 
@@ -48,11 +46,10 @@ def _first_of(properties: Mapping[str, str], key: str, prefixes: Sequence[str]) 
 
 
 def identity_in(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) -> AwsIdentity:
-    """Who the properties say.
+    """The identity in the properties.
 
-    For files, keys are used as they are, also where a role is named: PyIceberg assumes a role *instead of* using keys,
-    and keys that a catalog vends may assume none.  For catalogs, keys are what a role is assumed with, as in
-    PyIceberg's own (its pull request 4132).
+    For files, keys are used directly, even if there is a role: PyIceberg would assume the role *instead*, and vended
+    keys may not assume any.  For catalogs, the keys assume the role, as in PyIceberg (its pull request 4132).
     """
     access_key = _first_of(properties, "access-key-id", prefixes)
     keys_win = access_key is not None and prefixes[0] == FILES[0]
@@ -67,7 +64,7 @@ def identity_in(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) 
 
 
 def region_of(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) -> str | None:
-    """The region in the properties or the environment; ``us-east-1`` if only an endpoint is given, else ``None``."""
+    """The region in the properties or the environment; ``us-east-1`` if there is only an endpoint, else ``None``."""
     configured = _first_of(properties, "region", prefixes)
     configured = configured or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return configured or ("us-east-1" if properties.get(f"{prefixes[0]}.endpoint") else None)
@@ -80,14 +77,14 @@ def is_anonymous(properties: Mapping[str, str]) -> bool:
 
 def with_keys(properties: Mapping[str, str], access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
     """The properties with these keys for files in place of a profile or role."""
-    askers = {f"{prefix}.{key}" for prefix in FILES for key in ("profile-name", "role-arn", "role-session-name")}
-    kept = {key: value for key, value in properties.items() if key not in askers}
+    replaced = {f"{prefix}.{key}" for prefix in FILES for key in ("profile-name", "role-arn", "role-session-name")}
+    kept = {key: value for key, value in properties.items() if key not in replaced}
     keys = {"s3.access-key-id": access_key, "s3.secret-access-key": secret_key, "s3.session-token": token or ""}
     return {**kept, **keys}
 
 
 def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties without keys and roles for files, in whose place others come; a profile stays, for its region."""
+    """The properties without keys and roles for files, which others replace; a profile stays, for its region."""
     left_out = {
         f"{prefix}.{key}"
         for prefix in FILES
@@ -99,9 +96,8 @@ def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
 def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties, with S3's endpoint from the environment where they name none.
 
-    boto3 follows ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL`` by itself, PyArrow 26 does not; both must reach the
-    same store (platform: pyarrow-ignores-endpoint-url).  Source: AWS SDKs and tools reference, "Service-specific
-    endpoints".
+    boto3 reads ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL``, PyArrow 26 does not; both must reach the same store
+    (platform: pyarrow-ignores-endpoint-url).  Source: AWS SDKs and tools reference, "Service-specific endpoints".
     """
     chosen = dict(properties)
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
@@ -111,21 +107,21 @@ def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-# Keys that a catalog vends with a table, and how to get others before they expire: the table is loaded anew.
+# Keys that a catalog vends with a table.  To get others before they expire, the table is loaded again.
 #
-# A REST catalog says with the keys when they expire (Iceberg-Java, ``S3FileIOProperties.SESSION_TOKEN_EXPIRES_AT_MS``);
-# keys without that are taken as they are.  Only the process that has signed in to the catalog can ask it.  A worker
-# gets the keys that are current when its work is sent to it, and no others.
+# A REST catalog sends the time at which keys expire (Iceberg-Java,
+# ``S3FileIOProperties.SESSION_TOKEN_EXPIRES_AT_MS``); keys without it are never renewed.  Only the process that signed
+# in to the catalog can get new keys.  A worker gets the keys that are current when its work is sent, and no others.
 
 _ACCESS_KEY, _SECRET_KEY, _TOKEN = "s3.access-key-id", "s3.secret-access-key", "s3.session-token"
 _EXPIRES = "s3.session-token-expires-at-ms"
 EARLY_S = 300.0
-"""So long before they expire others are asked for."""
-# A scan of a large fleet is vended keys for each table while passes go on over some; those in use are not forgotten.
+"""Keys are renewed so long before they expire."""
+# A scan of a large fleet gets keys for each table while passes use those of some; these must not be forgotten.
 _MOST_REMEMBERED = 4096
 
 LoadAgain: TypeAlias = Callable[[], Mapping[str, str]]
-"""Loads the table and gives the properties for its files; raises as :meth:`.Catalog.load` does."""
+"""Loads the table and returns the properties for its files; raises as :meth:`.Catalog.load` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,7 @@ class Vended:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> Vended | None:
-        """The keys among the properties; ``None``: there are none, or none that are known to expire."""
+        """The vended keys in the properties; ``None``: there are none, or none with a known time of expiry."""
         access_key, secret_key, token = (properties.get(key, "") for key in (_ACCESS_KEY, _SECRET_KEY, _TOKEN))
         expires = properties.get(_EXPIRES, "")
         if not (access_key and secret_key and token and expires.isdecimal()):
@@ -153,18 +149,18 @@ class Vended:
 
 
 class Vendor:
-    """Who vended the keys of a table, and the newest of them."""
+    """The newest keys that a catalog vended for a table, and the way to get others."""
 
     def __init__(self, first: Vended, again: LoadAgain) -> None:
         self.newest = first
         self._again = again
 
     def renew(self) -> Vended:
-        """Other keys than the newest.
+        """Get new keys.
 
         Raises:
             StorageError: the catalog vends none any more.
-            MaintenanceError: it cannot be asked.
+            MaintenanceError: the catalog cannot be asked.
         """
         renewed = Vended.read(self._again())
         if renewed is None:
@@ -173,10 +169,10 @@ class Vendor:
         return renewed
 
     def lasting(self) -> Vended:
-        """The newest keys, or others if those expire soon.
+        """The newest keys, or new ones if those expire soon.
 
         Raises:
-            MaintenanceError: they have expired, and others cannot be had.
+            MaintenanceError: they have expired, and the catalog gave no others.
         """
         left_ms = self.newest.expires_ms - system_clock()
         if left_ms > EARLY_S * 1000:
@@ -194,7 +190,7 @@ _lock = threading.Lock()
 
 
 def remember_vendor(properties: Mapping[str, str], again: LoadAgain) -> None:
-    """Whoever uses these properties in this process is to get newer keys by ``again``."""
+    """Renew the vended keys in these properties, wherever this process uses them, through ``again``."""
     vended = Vended.read(properties)
     if vended is None:
         return
@@ -206,7 +202,7 @@ def remember_vendor(properties: Mapping[str, str], again: LoadAgain) -> None:
 
 
 def vendor_of(session_token: str | None) -> Vendor | None:
-    """Who vended the keys with this token to this process."""
+    """The vendor of the keys with this token, if this process got them."""
     with _lock:
         found = _vendors.get(session_token or "")
         if found is not None:
@@ -215,10 +211,10 @@ def vendor_of(session_token: str | None) -> Vendor | None:
 
 
 def current_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with newer keys in place of vended ones that expire soon, for a process that cannot ask.
+    """The properties, with new keys in place of vended ones that expire soon, for a process that cannot renew them.
 
     Raises:
-        MaintenanceError: they have expired, and others cannot be had.
+        MaintenanceError: they have expired, and the catalog gave no others.
     """
     vendor = vendor_of(properties.get(_TOKEN))
     return dict(properties) if vendor is None else vendor.lasting().put_into(properties)

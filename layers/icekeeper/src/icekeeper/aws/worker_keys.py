@@ -1,7 +1,7 @@
-"""The properties with which workers reach files: they ask for keys themselves, unless they are said to be unable to.
+"""The properties with which workers reach files: they get keys themselves, unless the operator sets otherwise.
 
-Tasks hold a profile's name or a role, and no keys but those that are configured or vended: whoever sees a task sees
-those, and they are not renewed (rule: no-keys-in-tasks).
+A task contains a profile's name or a role, but no keys, except configured or vended ones: anybody who can read a task
+can read them, and nothing renews them (rule: no-keys-in-tasks).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from icekeeper.aws.settings import current_properties, identity_in, is_anonymous
 from icekeeper.errors import PolicyError, StorageError
 
 WORKER_CREDENTIALS = "ICEKEEPER_WORKER_CREDENTIALS"
-"""``own``, or ``driver``: workers get the keys that this process has when their work is sent to them."""
+"""``own``, or ``driver``: a task contains the keys that this process has when it sends the task."""
 
 
 def properties_for_workers(properties: Mapping[str, str]) -> dict[str, str]:
     """The FileIO properties to put into a task.
 
     Raises:
-        PolicyError: the variable has another value.
-        StorageError: the keys cannot be had.
+        PolicyError: :data:`WORKER_CREDENTIALS` has another value.
+        StorageError: this process cannot get the keys.
     """
     found = current_properties(properties)
     wanted = os.environ.get(WORKER_CREDENTIALS, "").strip() or "own"
@@ -37,7 +37,7 @@ def properties_for_workers(properties: Mapping[str, str]) -> dict[str, str]:
         session = aws_session(found)
         keys = session.keys()
     except (BotoCoreError, ClientError) as error:
-        raise StorageError(f"the keys that {WORKER_CREDENTIALS}=driver hands over cannot be had: {error}") from error
+        raise StorageError(f"{WORKER_CREDENTIALS}=driver needs keys, but there are none to send: {error}") from error
     if keys is None:
         return found
     if region := region_of(found) or session.region_name:

@@ -1,4 +1,4 @@
-"""Which catalogs a deployment serves, of which kind they are, and ARNs of table buckets (pure)."""
+"""Which catalogs a deployment serves, their kinds, and ARNs of table buckets; nothing is opened here (pure)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 from icekeeper.errors import PolicyError
 
-# Which properties of a catalog are needed to reach its tables' files.
-
-# Properties for signing in to the catalog and not to the store: files and Spark workers never need them.
+# Properties for signing in to the catalog, not to the store: files and Spark workers never need them.
 _CATALOG_ONLY = frozenset({"credential", "token", "type", "uri"})
 _CATALOG_ONLY_PREFIXES = ("auth", "header.", "oauth2-", "rest.", "ssl")
 
@@ -26,9 +24,6 @@ def file_io_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-# Which kind of catalog the properties of a catalog describe.
-
-
 class CatalogKind(StrEnum):
     """The values of ``type`` that Icekeeper opens."""
 
@@ -39,9 +34,9 @@ class CatalogKind(StrEnum):
 
 
 SUPPORTED = ", ".join(CatalogKind)
-# The way PyIceberg users name a catalog class; only ours is taken.
+# PyIceberg's users name a catalog class in py-catalog-impl; only ours is accepted.
 S3_TABLES_IMPL = "icekeeper.catalogs.s3tables.S3TablesCatalog"
-# As PyIceberg infers a type from the address (pyiceberg.catalog.infer_catalog_type, 0.12).
+# As in PyIceberg (pyiceberg.catalog.infer_catalog_type, 0.12).
 INFERRED = {"http": CatalogKind.REST, "sqlite": CatalogKind.SQL, "postgresql": CatalogKind.SQL}
 
 
@@ -66,15 +61,13 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
 
 
 def canonical_name(name: str, kind: CatalogKind) -> str:
-    """The one spelling of a configured catalog's name that Icekeeper shows and records.
+    """The spelling of a configured catalog's name that Icekeeper shows and records.
 
-    PyIceberg ignores the case of catalog names, so they become lower case.  A SQL catalog stores its name in its rows
-    as it was spelled, so that another spelling is another catalog.
+    Lower case, because PyIceberg ignores case.  But a SQL catalog stores the name in its rows, so that another spelling
+    is another catalog.
     """
     return name if kind is CatalogKind.SQL else name.lower()
 
-
-# The ARN of a table bucket: ``arn:aws:s3tables:REGION:ACCOUNT:bucket/NAME``.
 
 # Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
 _ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
@@ -83,7 +76,7 @@ EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
 
 @dataclass(frozen=True, slots=True)
 class TableBucketArn:
-    """Which table bucket: its name is unique only within region and account, its ARN everywhere."""
+    """A table bucket; its name is unique only within region and account, its ARN everywhere."""
 
     text: str
     region: str
@@ -95,7 +88,7 @@ class TableBucketArn:
         """Take an ARN apart.
 
         Raises:
-            ValueError: the text is no such ARN; the message quotes it and says what it must be.
+            ValueError: the text is no such ARN; the message continues a sentence.
         """
         match = _ARN.fullmatch(text)
         if match is None:
@@ -111,14 +104,11 @@ def is_table_bucket(warehouse: str) -> bool:
     return _ARN.fullmatch(warehouse) is not None
 
 
-# The properties that open a table bucket of which only the ARN is known.
-
-
 def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Type and warehouse, and the endpoints, region and credentials of a configured catalog with the same warehouse.
+    """The properties that open a table bucket of which only the ARN is known.
 
-    Of several such catalogs the one with the bucket's name is taken.  Of a REST catalog over the bucket, its address
-    and its sign-in are left out.
+    They are type and warehouse, and the endpoints, region and credentials of a configured catalog with that warehouse,
+    preferably one with the bucket's name.  Address and sign-in of a REST catalog over the bucket are left out.
 
     Raises:
         PolicyError: several catalogs have that warehouse, none has the bucket's name, and their properties differ.
@@ -138,17 +128,15 @@ def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Map
     return properties
 
 
-# Which catalogs a deployment serves, by its settings; nothing is opened here.
-#
-# ``ICEKEEPER_CATALOGS`` is a comma-separated list of configured catalogs; when it is not set, all catalogs of the
-# catalog file are served.  ``ICEKEEPER_TABLE_BUCKETS`` is a comma-separated list of ARNs of table buckets, or ``all``;
-# each becomes a catalog with the bucket's name, and with its ARN as warehouse.
-#
-# Two names for the same tables would have every table looked at twice in each scan.  So two settings that name one
-# warehouse are an error, and a bucket that ``all`` finds is left out where a configured catalog serves it already.
+# The catalogs that a deployment serves.  With two names for the same tables, each scan would read every table twice.
+# So two settings that name one warehouse are an error, and a bucket that ``all`` finds is skipped where a configured
+# catalog serves it already.
 
 CATALOGS = "ICEKEEPER_CATALOGS"
+"""Comma-separated names of configured catalogs; when it is not set, all catalogs of the catalog file are served."""
 TABLE_BUCKETS = "ICEKEEPER_TABLE_BUCKETS"
+"""Comma-separated ARNs of table buckets, or ``all``.  Each becomes a catalog with the bucket's name, and the ARN as
+warehouse."""
 ALL = "all"
 
 Catalogs = Mapping[str, Mapping[str, Any]]
@@ -157,14 +145,14 @@ Catalogs = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """How to open one catalog; :meth:`to_json` leaves the properties out, which may hold secrets."""
+    """How to open one catalog; the properties may hold secrets, so :meth:`to_json` leaves them out."""
 
     name: str
     warehouse: str | None
     """As configured; ``None`` where the configuration names none."""
     properties: Mapping[str, Any] = field(repr=False)
     is_found: bool = field(default=False, compare=False)
-    """Whether nobody has named it: the S3 Tables API has listed it."""
+    """Whether the S3 Tables API listed it, and no setting names it."""
 
     def to_json(self) -> dict[str, str | None]:
         """Name and warehouse: enough for :func:`address_from_json` where the same catalogs are configured."""
@@ -176,17 +164,15 @@ def named_addresses(
 ) -> Sequence[CatalogAddress]:
     """The catalogs that the settings name: configured ones, then table buckets, each in the order given.
 
-    Args:
-        environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``.
-        catalogs: what is configured.
-        unless_named: the configured catalogs to take when ``ICEKEEPER_CATALOGS`` is not set.
+    ``unless_named``: the configured catalogs to serve when ``ICEKEEPER_CATALOGS`` is not set.
 
     Raises:
-        PolicyError: a variable names a catalog that is not configured, or has text that is no ARN of a table bucket;
-            two names mean the same tables; or two catalogs have one name.
+        PolicyError: a variable names a catalog that is not configured, or contains text that is no ARN of a table
+            bucket; two names mean the same tables; or two catalogs have one name.
     """
     addresses = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
-    addresses += [_table_bucket(bucket, catalogs) for bucket in _buckets(environment)]
+    if not wants_all_buckets(environment):
+        addresses += [_table_bucket(_parsed(arn), catalogs) for arn in _items(environment, TABLE_BUCKETS)]
     known: dict[Hashable, CatalogAddress] = {}
     for address in addresses:
         other = known.setdefault(_tables_of(address), address)
@@ -203,7 +189,7 @@ def wants_all_buckets(environment: Mapping[str, str]) -> bool:
     """Whether ``ICEKEEPER_TABLE_BUCKETS`` is ``all``, so that the S3 Tables API must list the buckets.
 
     Raises:
-        PolicyError: ``all`` stands beside ARNs.
+        PolicyError: it contains ``all`` and ARNs.
     """
     items = _items(environment, TABLE_BUCKETS)
     if ALL in items and len(items) > 1:
@@ -212,7 +198,7 @@ def wants_all_buckets(environment: Mapping[str, str]) -> bool:
 
 
 def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs: Catalogs) -> Sequence[CatalogAddress]:
-    """The addresses, followed by those of the found table buckets that no address serves yet.
+    """The addresses, then those of the table buckets in ``arns`` that no address serves yet.
 
     Raises:
         PolicyError: several configured catalogs have a found bucket as warehouse, and differ; or a bucket has the name
@@ -243,7 +229,7 @@ def find_address(addresses: Sequence[CatalogAddress], name: str | None) -> Catal
 
 
 def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> CatalogAddress:
-    """The address that :meth:`CatalogAddress.to_json` wrote, with properties as they are configured now.
+    """The address that :meth:`CatalogAddress.to_json` wrote, with the properties that are configured now.
 
     Raises:
         PolicyError: that catalog is no longer configured, or has another warehouse by now.
@@ -263,23 +249,17 @@ def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> Catalo
 
 
 def _with_distinct_names(addresses: Iterable[CatalogAddress]) -> Sequence[CatalogAddress]:
-    """The same addresses; raises PolicyError if two share a name, by which records of a catalog are found again."""
+    """The same addresses; raises PolicyError if two share a name, because names are keys of a catalog's records."""
     seen: dict[str, CatalogAddress] = {}
     for address in addresses:
         if seen.setdefault(address.name, address) is not address:
-            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; name one otherwise")
+            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; rename one")
     return tuple(seen.values())
 
 
 def _items(environment: Mapping[str, str], variable: str) -> list[str]:
     items = (item.strip() for item in environment.get(variable, "").split(","))
     return list(dict.fromkeys(item for item in items if item))
-
-
-def _buckets(environment: Mapping[str, str]) -> list[TableBucketArn]:
-    if wants_all_buckets(environment):
-        return []
-    return [_parsed(item) for item in _items(environment, TABLE_BUCKETS)]
 
 
 def _parsed(arn: str) -> TableBucketArn:
@@ -309,7 +289,7 @@ def _tables_of(address: CatalogAddress) -> Hashable:
     properties = address.properties
     kind = kind_of(address.name, properties)
     if kind is CatalogKind.SQL:
-        # One database holds many catalogs, each under its name.
+        # One database holds many catalogs.
         return kind, properties.get("uri"), address.name
     if kind is CatalogKind.GLUE:
         region = properties.get("glue.region") or properties.get("client.region")

@@ -1,5 +1,9 @@
-"""Clients of AWS's catalogs, errors of their swaps, and requests repeated after a throttle
-(rule: throttles-are-failures)."""
+"""The common part of AWS's catalogs: clients from PyIceberg's properties, errors of a swap, and retries of throttled
+requests (rule: throttles-are-failures).
+
+Errors are distinguished by their codes: boto3's typed exceptions do not match the answers of other servers
+(platform: seaweedfs-error-codes).
+"""
 
 from __future__ import annotations
 
@@ -27,17 +31,13 @@ from icekeeper.model import TableName
 from icekeeper.storage.failures import describe_failure
 from icekeeper.text import mask
 
-# Requests that AWS throttles are sent again for half a minute, beyond boto3's own attempts
-# (rule: throttles-are-failures).
-#
-# The number of attempts that boto3 is given holds for whatever fails: one that outlasts a throttle would let a refused
-# connection take as long.
-
+# Throttled requests are sent again for half a minute, beyond boto3's own attempts.  boto3's limit is for all failures:
+# with as many attempts, a refused connection would take as long.
 ATTEMPTS = 8
 _LONGEST_PAUSE_S = 8.0
-# "Too many requests" and "service unavailable": services slow their callers down with both.
+# "Too many requests" and "service unavailable": services throttle with both.
 _STATUSES = frozenset({429, 503})
-# Those of botocore.retries.standard.ThrottledRetryableChecker; Glue answers with status 400.
+# As in botocore.retries.standard.ThrottledRetryableChecker; Glue throttles with status 400.
 _CODES = frozenset(
     {
         "BandwidthLimitExceeded",
@@ -58,71 +58,62 @@ _CODES = frozenset(
 
 
 def outlast_throttles(client: Any) -> None:
-    """Have a boto3 client send a throttled request up to eight times, with pauses that grow to eight seconds."""
+    """Make a boto3 client send a throttled request up to eight times, with pauses that grow to eight seconds."""
     service = client.meta.service_model.service_id.hyphenize()
     client.meta.events.register_last(f"needs-retry.{service}", _pause_s)
 
 
 def is_throttle(answer: Mapping[str, Any]) -> bool:
-    """Whether an answer, as boto3 has parsed it, says that requests come too fast."""
+    """Whether an answer, as parsed by boto3, says that there are too many requests."""
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status in _STATUSES or answer.get("Error", {}).get("Code") in _CODES
 
 
 def _pause_s(attempts: int, response: tuple[Any, Mapping[str, Any]] | None = None, **_: Any) -> float | None:
-    """Seconds after which boto3 sends a request again; ``None`` leaves it to boto3's own rules, which are asked first.
-
-    An answer of a handler of ``needs-retry`` is what botocore.endpoint waits.
-    """
+    """The pause before botocore.endpoint sends a request again; ``None`` leaves it to boto3's own rules."""
     if response is None or attempts >= ATTEMPTS or not is_throttle(response[1]):
         return None
     return random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 2.0 ** (attempts - 1))
 
-
-# What the catalogs of AWS share: clients made from PyIceberg's properties, and errors of a swap made ours.
-#
-# Errors are told apart by their codes: a typed boto3 exception does not match what other servers answer
-# (platform: seaweedfs-error-codes).
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 
 
 @dataclass(frozen=True, slots=True)
 class AwsClients:
-    """Two clients of one service: one that repeats what failed or was throttled, one that sends each request once."""
+    """Two clients of one service: one repeats failed and throttled requests, one sends each request once."""
 
     repeating: Any
     once: Any
-    """For swaps: of a swap that is sent twice, the second is answered with a conflict with the first."""
+    """For swaps: a swap that is sent twice conflicts with itself."""
 
     def close(self) -> None:
-        """Close the connections."""
         self.repeating.close()
         self.once.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsService:
-    """One service of AWS that holds pointers to tables."""
+    """A service of AWS that holds pointers to tables."""
 
     title: str
     client: str
     """Its name in boto3, and the first prefix of its properties: ``glue`` for ``glue.endpoint``."""
     prefixes: tuple[str, ...]
-    """Prefixes of the properties that region and credentials are taken from, in this order; then boto3's own chain."""
+    """Prefixes of the properties for region and credentials, in this order; boto3's own chain comes after them."""
     conflict_codes: frozenset[str]
     missing_codes: frozenset[str]
     members: Mapping[str, str]
-    """Operation → a member that each of its answers has."""
+    """Operation → a member that every answer to it contains."""
     unknown_codes: frozenset[str] = frozenset()
     """Codes that come with a status below 500 although the request may have been carried out."""
 
     def connect(self, properties: Mapping[str, str]) -> AwsClients:
-        """Prepare the clients; nothing is sent but questions for credentials.
+        """Prepare the clients; only requests for credentials are sent.
 
         Raises:
             PolicyError: no region is known.
-            BotoCoreError: there is no such profile, or the credentials cannot be had.
+            BotoCoreError: there is no such profile, or the source of credentials failed.
         """
         session = aws_session(properties, self.prefixes)
         if session.region_name is None:
@@ -144,7 +135,7 @@ class AwsService:
         return AwsClients(repeating=repeating, once=client(1))
 
     def describe(self, error: Exception, properties: Mapping[str, str]) -> str:
-        """What went wrong, without secrets, as the end of a sentence whose beginning names the catalog."""
+        """The failure in words, without secrets, as the end of a sentence that begins with the catalog."""
         return mask(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
 
     def is_missing(self, error: Exception) -> bool:
@@ -154,9 +145,7 @@ class AwsService:
     def swap_error(
         self, error: Exception, table: TableName, unusable: Callable[[Exception], StorageError]
     ) -> MaintenanceError:
-        """The error to raise for a swap that failed.
-
-        ``unusable`` makes it when the swap was surely never sent; else it is what the answer proves
+        """The error to raise for a swap that failed: ``unusable`` if the swap was surely never sent, else by the answer
         (:mod:`icekeeper.catalogs.commit_answer`).
         """
         if isinstance(error, ClientError):
@@ -173,14 +162,14 @@ class AwsService:
         never_sent = isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError)
         if isinstance(error, HTTPClientError | ResponseParserError) and not never_sent:
             return error_of(CommitAnswer.UNKNOWN, table, f"{self.title} did not answer")
-        return unusable(error)  # nothing answers; or wrong parameters, no credentials: it was never sent
+        return unusable(error)  # nothing answers, wrong parameters, or no credentials: the swap was never sent
 
 
 def _count(**_: Any) -> None:
-    """Count each request as it is sent; an answer of ``None`` lets boto3 send it."""
+    """Count each request as it is sent; boto3 sends it because this returns ``None``."""
     note_request(RequestKind.CATALOG)
 
 
 def error_code(error: ClientError) -> str:
-    """The code by which AWS names an error."""
+    """The code of an error of AWS."""
     return str(error.response["Error"].get("Code", ""))

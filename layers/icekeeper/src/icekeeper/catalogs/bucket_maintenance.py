@@ -1,8 +1,9 @@
-"""What an AWS table bucket maintains by itself, through the S3 Tables API.
+"""The maintenance that an AWS table bucket does by itself, through the S3 Tables API.
 
-An operation that an answer leaves out, or gives no status, counts as enabled, which is AWS's default.  An answer that
-may be another one soon (a throttle, a server's error) is a failure; one that will not (a missing right, a server that
-does not know the operation) is told, and what it is about counts as the bucket's (rule: throttles-are-failures).
+An operation that is missing in an answer, or has no status, counts as enabled, which is AWS's default.  An error that
+may pass (a throttle, a server's error) is a failure.  An error that will not (a missing right, a server that does not
+know the request) is reported as unreadable, and the bucket counts as doing that operation
+(rule: throttles-are-failures).
 Source: Amazon S3 API reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfiguration",
 "GetTableMaintenanceJobStatus", "PutTableMaintenanceConfiguration".
 """
@@ -31,8 +32,8 @@ S3TABLES_PREFIXES = ("s3tables", "client", "s3")
 _FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
-# Long enough for a scan to ask once for many tables.  Not longer: a warm function lives for hours, and with an outdated
-# answer it would find every plan of another function stale.
+# Long enough for a scan to send one request for many tables.  Not longer: a warm function lives for hours, and with an
+# outdated answer it would reject every plan of another function as stale.
 _REMEMBERED_S = 10.0
 
 
@@ -46,7 +47,7 @@ class TableBucketMaintenance:
         properties: Mapping[str, str],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``connect`` makes the S3 Tables client when it is first needed; secrets of ``properties`` are masked."""
+        """``connect`` makes the S3 Tables client on first use; secrets in ``properties`` are masked in messages."""
         self._arn = arn
         self._connect = connect
         self._properties = properties
@@ -55,11 +56,7 @@ class TableBucketMaintenance:
         self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; the answer about all tables of the bucket is remembered for seconds.
-
-        Raises:
-            StorageError: it does not answer now.
-        """
+        """See :class:`.BuiltInMaintenance`; the settings for the whole bucket are remembered for seconds."""
         own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
         shared, now_s = self._bucket_wide, self._monotonic_s()
         if shared is None or now_s - self._asked_s > _REMEMBERED_S:
@@ -70,11 +67,7 @@ class TableBucketMaintenance:
         return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
 
     def jobs(self, table: TableName) -> BucketJobs:
-        """How the bucket's own operations on a table went last.
-
-        Raises:
-            StorageError: it does not answer now.
-        """
+        """See :class:`.BuiltInMaintenance`."""
         try:
             answer = self._client.get_table_maintenance_job_status(**self._address(table)).get("status") or {}
         except _FAILURES as error:
@@ -88,12 +81,8 @@ class TableBucketMaintenance:
         )
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one operation of the bucket for one table, and keep its settings.
-
-        Raises:
-            StorageError: it could not be switched off, its settings cannot be read, or it is an operation of the whole
-                bucket.
-        """
+        """See :class:`.BuiltInMaintenance`; an operation of the whole bucket, or one whose settings cannot be read,
+        raises StorageError too."""
         if built_in not in _TABLE_WIDE:
             raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
         try:
@@ -101,7 +90,7 @@ class TableBucketMaintenance:
         except StorageError as error:
             raise StorageError(f"its settings cannot be read: {error}") from error
         state = found.states.get(built_in)
-        if state is None:  # switching it off without its settings would erase them, such as how long snapshots are kept
+        if state is None:  # a request without its settings would erase them, such as how long snapshots are kept
             raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
         value: dict[str, Any] = {"status": "disabled"}
         if state.settings:
@@ -126,10 +115,10 @@ class TableBucketMaintenance:
         return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _lasting(self, error: Exception) -> str:
-        """Why something cannot be read, in words.
+        """An error that will not pass, in words.
 
         Raises:
-            StorageError: it may be read soon.
+            StorageError: the error may pass.
         """
         passing = isinstance(error, ReadTimeoutError)
         if isinstance(error, ClientError):
@@ -144,7 +133,7 @@ class TableBucketMaintenance:
 
 
 def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance | None:
-    """The maintenance of the table bucket whose ARN a REST catalog has as warehouse; ``None`` for other warehouses."""
+    """The maintenance of the table bucket whose ARN is a REST catalog's warehouse; ``None`` for other warehouses."""
     arn = properties.get("warehouse") or ""
     if not is_table_bucket(arn):
         return None
@@ -156,7 +145,7 @@ def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance 
 
 
 def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: int) -> Any:
-    """A client of the S3 Tables API, at the endpoint that the properties name; it outlasts throttles."""
+    """A client of the S3 Tables API, at the endpoint in the properties; it outlasts throttles."""
     client = session.client(
         "s3tables",
         endpoint_url=properties.get("s3tables.endpoint"),

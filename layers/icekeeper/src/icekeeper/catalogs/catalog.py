@@ -1,5 +1,8 @@
-"""The catalog seam (rule: ask-for-capabilities), a loaded table's identity and bound, and the error for a missing
-table."""
+"""The interface of every catalog: load a table's metadata, swap them for new ones, nothing more
+(rule: ask-for-capabilities).
+
+Also here: a loaded table and its identity, the bounds of a catalog's tables, and the error for a missing table.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +28,28 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path
 
-# The catalog seam: load a table's document, swap it for a new one, nothing more (rule: ask-for-capabilities).
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table at one moment: what the catalog's pointer named, and the token that the next swap must match."""
+    """A table at one moment: the metadata file that the catalog named, and the token that the next swap must match."""
 
     name: TableName
     metadata: TableMetadata
     metadata_location: str
     token: str
-    """What the swap compares: the metadata location, or the version token where the catalog has one."""
+    """What the swap compares: the metadata location, or the catalog's version token where it has one."""
     io_properties: Mapping[str, str] = field(repr=False)
-    """PyIceberg FileIO properties that reach this table's files (they may hold vended credentials: never log)."""
+    """PyIceberg FileIO properties for this table's files; never log them: they may contain vended credentials."""
     pinned_metadata: frozenset[str] = frozenset()
-    """Metadata files that a commit on this base must not delete although the log drops them."""
+    """Metadata files that a commit on this base must not delete when they drop off the metadata log."""
 
     @property
     def allowed(self) -> AllowedLocations:
-        """Where the table may have files read, written and deleted."""
+        """The table's bound: where its files may be read, written and deleted."""
         return AllowedLocations.of(self.io_properties)
 
     def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
-        """Whether rules of the operator fit this table and that of a catalog, and share no folder
+        """Whether the operator's rules for this table and for that table of ``catalog`` share no folder
         (rule: separated-tables-stop-nothing)."""
         from icekeeper.storage.paths import may_be_under  # functions that delete nothing import this module
 
@@ -64,23 +65,23 @@ class BuiltInMaintenance(Protocol):
     """The maintenance that a table bucket does by itself."""
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table; the answer says which part of it may not be read.
+        """What the bucket does for a table, and which of its settings cannot be read.
 
         Raises:
-            StorageError: it does not answer now, but may do so later.
+            StorageError: the bucket does not answer now, but may later.
         """
         ...
 
     def jobs(self, table: TableName) -> BucketJobs:
-        """How the bucket's own operations on a table went last, or why that may not be read.
+        """The last results of the bucket's own operations on a table, or why they cannot be read.
 
         Raises:
-            StorageError: it does not answer now, but may do so later.
+            StorageError: the bucket does not answer now, but may later.
         """
         ...
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one of its operations for one table, and keep the operation's settings.
+        """Switch off one operation of the bucket for one table, and keep the operation's settings.
 
         Raises:
             StorageError: it could not be switched off.
@@ -89,7 +90,7 @@ class BuiltInMaintenance(Protocol):
 
 
 class Catalog(Protocol):
-    """What every catalog adapter does; one contract suite tests all of them."""
+    """The interface of a catalog; one contract suite tests all adapters."""
 
     @property
     def name(self) -> str: ...
@@ -101,20 +102,20 @@ class Catalog(Protocol):
 
     @property
     def built_in_maintenance(self) -> BuiltInMaintenance | None:
-        """The table bucket's own maintenance; ``None`` where nobody but us maintains tables."""
+        """The table bucket's own maintenance; ``None`` where only we maintain tables."""
         ...
 
     def list_tables(self) -> Iterator[TableName]:
         """Every table of every namespace, nested ones included.
 
         Raises:
-            PartlyListed: after every table that may be listed: others may not.
+            PartlyListed: some tables may not be listed; raised after all others were returned.
             StorageError: the catalog cannot be reached.
         """
         ...
 
     def load(self, table: TableName) -> LoadedTable:
-        """The table's newest state: which one that is, the catalog is asked every time.
+        """The table's newest state; asks the catalog each time.
 
         Raises:
             PolicyError: there is no such table.
@@ -133,30 +134,28 @@ class Catalog(Protocol):
                 hold.
             CommitRefused: the catalog answered that it does not commit (``CatalogBusy``: not now).
             CommitStateUnknown: the request was sent and its outcome is not known.
-            StorageError, PolicyError: of any other class: the swap failed before it was sent.
+            StorageError, PolicyError: any other class: the swap failed before it was sent.
         """
         ...
 
 
-# A table that a catalog does not have: the error about it, and the names that may have been meant.
-
 _SHOWN = 3
-# The namespace is often right and makes every table in it similar, so this is above difflib's 0.6.
+# Above difflib's 0.6: the namespace is often right, and makes every table in it similar.
 _CUTOFF = 0.75
-# A listing of many namespaces takes a request for each; a person waits for the answer.
+# A person waits for the hint, and listing takes a request for each namespace.
 _LISTED_WITHIN_S = 3
 
 
 def missing_table(catalog: Catalog, table: TableName) -> PolicyError:
-    """The error that there is no such table; its ``hint`` lists the catalog, once somebody asks for it."""
+    """The error for a missing table; its ``hint``, computed on demand, lists the catalog and suggests names."""
     hint = partial(_did_you_mean, catalog, table)
     return PolicyError(f"there is no table {table} in catalog {catalog.name}", hint=hint)
 
 
 def _did_you_mean(catalog: Catalog, table: TableName) -> str:
-    """The nearest names, in words to put behind the sentence; empty where none is near or listing fails."""
+    """The nearest names, as the end of the sentence; empty where none is near or listing fails."""
     listed: list[TableName] = []
-    with suppress(MaintenanceError):  # the table is missing all the same; what was listed until then may help
+    with suppress(MaintenanceError):  # the tables listed before the failure may still help
         listed.extend(_listed_in_time(catalog))
     names = {str(one).lower(): str(one) for one in listed if one != table}
     elsewhere = [str(one) for one in listed if one != table and one.name.lower() == table.name.lower()]
@@ -174,21 +173,20 @@ def _listed_in_time(catalog: Catalog) -> Iterator[TableName]:
             return
 
 
-# The bound of each table of a catalog: a rule of the operator, else one made of the warehouse
-# (rule: bound-every-table, warehouse-is-the-default-bound).
-
 _TABLE_BUCKETS = "arn:"
-# Part of a pattern's or of the setting's own syntax.
+# Characters of a pattern's or of the setting's own syntax.
 _NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
 
 
 class TableBounds:
-    """Resolves where the tables of one catalog may have files."""
+    """Resolves the bounds of one catalog's tables: by a rule of the operator, else by the warehouse
+    (rule: bound-every-table, warehouse-is-the-default-bound).
+    """
 
     def __init__(
         self, name: str, kind: CatalogKind, warehouse: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """``warehouse`` as configured, ``environment`` holds the rules: this process's own, unless given.
+        """``warehouse`` is as configured; ``environment``, by default this process's, contains the rules.
 
         Raises:
             PolicyError: the rules are malformed.
@@ -201,9 +199,9 @@ class TableBounds:
         """The bound of one table.
 
         Args:
-            metadata_location: its metadata file.  Whoever wrote it may write there; the location that it names may be
-                somebody else's.
-            home: the table's location as the catalog's service knows it.
+            metadata_location: its metadata file.  Its writer may write there, while the location that the file names
+                may belong to somebody else.
+            home: the table's location according to the catalog's service.
         """
         subject = self._subject(table.namespace)
         found = allowed_prefixes(self._rules, self._name, table.namespace)
@@ -214,7 +212,7 @@ class TableBounds:
         return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
 
     def _subject(self, namespace: tuple[str, ...]) -> str:
-        """What a rule for one namespace begins with; empty where it would fit others as well."""
+        """The beginning of a rule for one namespace; empty where such a rule would fit others as well."""
         if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
             return ""
         return f"{_NOT_A_NAME.sub('?', self._name).replace('.', '?')}.{'.'.join(namespace)}"
@@ -234,11 +232,8 @@ class TableBounds:
         return (f"{place.scheme}://{place.authority}",)
 
 
-# The lasting identity of a table that a catalog has loaded.
-
-
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
-    """The table's UUID and normalised location, with the names by which this catalog knows it."""
+    """The table's lasting identity: its UUID and normalised location, with its names in this catalog."""
     metadata = loaded.metadata
     return TableIdentity(
         catalog.name, catalog.warehouse, loaded.name, metadata.uuid or "", normalise(metadata.location)

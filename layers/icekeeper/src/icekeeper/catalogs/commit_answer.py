@@ -1,9 +1,9 @@
 """What a catalog's answer says about the outcome of a commit (pure).  Only a proof shows that it failed
 (rule: metadata-decides-over-answers).
 
-A server may act on a request and still answer with any status, and whatever stands between it and us (a proxy, a load
+A server may act on a request and still answer with any status, and anything between it and us (a proxy, a load
 balancer, a gateway) answers in its place when it is late.  So an answer counts as the catalog's own only if it has the
-catalog's error document, and even then the newest head has the last word (``commit/transaction.py``).
+catalog's error document, and even then the newest head decides (``commit/transaction.py``).
 Sources: the Iceberg REST catalog specification (``ErrorModel``, ``CommitStateUnknownException``); RFC 9110.
 """
 
@@ -47,10 +47,10 @@ _OVERTAKEN = re.compile(
     r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
 )
 _STATE_UNKNOWN = "CommitStateUnknownException"
-# By 501 a catalog may say that it does not offer commits at all; a gateway says it of a method that it does not know.
+# With 501 a catalog may say that it does not offer commits; a gateway sends it for a method that it does not know.
 _NOT_OFFERED = re.compile(r"^(Unsupported|NotImplemented|NotSupported)", re.IGNORECASE)
-# The codes by which AWS refuses because of load, whatever the status; and those by which it says that it failed midway,
-# which some of its services, and servers that speak like them, answer with status 400.  Source: botocore's
+# The codes with which AWS refuses because of load, with any status; and those with which it fails midway, which some of
+# its services, and servers that imitate them, send with status 400.  Source: botocore's
 # ``retries.standard`` (``ThrottledRetryableChecker``, ``TransientRetryableChecker``), AWS "Common Errors".
 _AWS_BUSY_CODES = frozenset(
     {
@@ -85,7 +85,7 @@ def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
         return CommitAnswer.UNKNOWN
     if 200 <= status < 300:
         return CommitAnswer.LANDED
-    if error is None or error.code not in (None, status):  # somebody between answered, or changed the answer
+    if error is None or error.code not in (None, status):  # a proxy answered, or changed the answer
         return CommitAnswer.UNKNOWN
     if status == 409 or (status == 400 and _OVERTAKEN.search(error.message)):
         return CommitAnswer.CONFLICT
@@ -115,7 +115,7 @@ def _by_status(status: int) -> CommitAnswer:
 
 
 def error_of(answer: CommitAnswer, table: TableName, words: str) -> MaintenanceError:
-    """The error that tells the commit loop of an answer; ``words`` name the catalog and quote it."""
+    """The error that an answer becomes for the commit loop; ``words`` name the catalog and quote it."""
     if answer is CommitAnswer.CONFLICT:
         return CommitConflict(f"{table}: {words}")
     if answer is CommitAnswer.REFUSED:

@@ -1,12 +1,12 @@
 """The AWS Glue Data Catalog: tables in ordinary S3 buckets, swapped by the version id that Glue keeps for every table.
 
 A commit reads Glue's entry of the table, checks that it still points at the commit's base, and sends it back with the
-new pointer, on the condition that the entry's version is still the same.  Everything else in the entry (columns, owner,
-…) is sent back as it was, since maintenance changes no schema.
+new pointer, on condition that the entry still has the same version.  All else in the entry (columns, owner, …) is sent
+back unchanged, because maintenance changes no schema.
 
-Resource links are left out: they point at tables of another database or account, which are maintained there under one
-name.  A database whose tables must not be listed is left out and told (rule: partial-listings-delete-nothing).  Source:
-AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
+Resource links are skipped: they point at tables of another database or account, which are maintained there under one
+name.  A database whose tables must not be listed is skipped and reported (rule: partial-listings-delete-nothing).
+Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GLUE = AwsService(
     conflict_codes=frozenset({"ConcurrentModificationException", "VersionMismatchException"}),
     missing_codes=frozenset({"EntityNotFoundException"}),
     members={"GetDatabases": "DatabaseList", "GetTable": "Table", "GetTables": "TableList"},
-    # A timeout, and failures of what stands behind a federated catalog, are answered with status 400.
+    # Timeouts, and failures of the source of a federated catalog, come with status 400.
     unknown_codes=frozenset(
         {"OperationTimeoutException", "FederationSourceException", "FederationSourceRetryableException"}
     ),
@@ -41,7 +41,6 @@ GLUE = AwsService(
 POINTER, PREVIOUS = "metadata_location", "previous_metadata_location"
 # In the id of a catalog that Glue federates to S3 Tables: ACCOUNT:s3tablescatalog/BUCKET.
 _TABLE_BUCKETS = "s3tablescatalog"
-# Of a list in a sentence.
 _SHOWN = 3
 
 
@@ -52,6 +51,8 @@ class GlueCatalog:
     Glue keeps no older versions), region and credentials as ``glue.*`` or ``client.*``, else boto3's default chain;
     ``s3.*`` and ``client.*`` for the files.
     """
+
+    built_in_maintenance = None
 
     def __init__(
         self,
@@ -67,9 +68,10 @@ class GlueCatalog:
             PolicyError: ``glue.skip-archive`` is neither true nor false, or ``glue.id`` names table buckets.
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
-        self._name = name
+        self.name = name
         self._clock = clock
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
+        self.warehouse = self._properties.get("warehouse") or self._properties.get("glue.id") or ""
         skip_archive = self._properties.get("glue.skip-archive", "true").lower()
         if skip_archive not in ("true", "false"):
             raise PolicyError(f"catalog {name}: glue.skip-archive is '{skip_archive}'; set it to true or false")
@@ -86,20 +88,6 @@ class GlueCatalog:
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        """The warehouse as configured, else the catalog id; Glue itself needs neither."""
-        return self._properties.get("warehouse") or self._properties.get("glue.id") or ""
-
-    @property
-    def built_in_maintenance(self) -> None:
-        """Nobody but us maintains these tables."""
-        return None
-
     def list_tables(self) -> Iterator[TableName]:
         refused: list[str] = []
         try:
@@ -112,7 +100,7 @@ class GlueCatalog:
         if refused:
             shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
             raise PartlyListed(
-                f"catalog {self._name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
+                f"catalog {self.name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
                 f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained",
                 hidden=[tuple(name.split(".")) for name in refused],
             )
@@ -120,14 +108,14 @@ class GlueCatalog:
     def load(self, table: TableName) -> LoadedTable:
         entry = self._entry(table)
         if not _is_iceberg(entry):
-            raise PolicyError(f"{table} in catalog {self._name} is no Iceberg table")
+            raise PolicyError(f"{table} in catalog {self.name} is no Iceberg table")
         if target := entry.get("TargetTable"):
             place = f"{target.get('DatabaseName')}.{target.get('Name')} in catalog {target.get('CatalogId')}"
-            raise PolicyError(f"{table} in catalog {self._name} is a resource link; maintain the table itself: {place}")
+            raise PolicyError(f"{table} in catalog {self.name} is a resource link; maintain the table itself: {place}")
         location = entry["Parameters"].get(POINTER)
         if not location:
-            raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self._name}")
-        # Glue folds names to lower case; a table is told by one name however it is asked for.
+            raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.name}")
+        # Glue folds names to lower case: take its spelling, so that a table has one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
         return load_bounded(self._files, name, location, location)
 
@@ -139,36 +127,36 @@ class GlueCatalog:
             raise CommitConflict(f"{base.name} changed meanwhile: another writer committed first")
         if not entry.get("VersionId"):
             raise StorageError(
-                f"catalog {self._name} names no version of {base.name}, so a commit could undo another writer's;"
+                f"catalog {self.name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
         pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
         return commit_document(pointers, base, requirements, updates, swap=self._swap(base, entry))
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
     def _swap(self, base: LoadedTable, entry: Mapping[str, Any]) -> Swap:
         def swap(location: str) -> str:
             moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
+            update = self._clients.once.meta.service_model.operation_model("UpdateTable").input_shape
             try:
                 self._clients.once.update_table(
                     **self._catalog_id,
                     DatabaseName=entry["DatabaseName"],
-                    TableInput=self._table_input({**entry, "Parameters": moved}),
+                    TableInput=_accepted(update.members["TableInput"], {**entry, "Parameters": moved}),
                     VersionId=entry["VersionId"],
                     SkipArchive=self._skip_archive,
                 )
             except AWS_ERRORS as error:
                 raise GLUE.swap_error(error, base.name, self._unusable) from error
-            self._make_sure(base.name, location)
+            self._confirm(base.name, location)
             return location
 
         return swap
 
-    def _make_sure(self, table: TableName, location: str) -> None:
-        """Read the entry again, because Glue's answer of success shows nothing of the table.
+    def _confirm(self, table: TableName, location: str) -> None:
+        """Read the entry again, because Glue's answer of success contains nothing about the table.
 
         Raises:
             CommitStateUnknown: the entry cannot be read, or points elsewhere.
@@ -180,14 +168,8 @@ class GlueCatalog:
         if not shown:
             raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
 
-    def _table_input(self, entry: Mapping[str, Any]) -> Any:
-        """The fields of an entry that ``UpdateTable`` accepts, by boto3's own description of it."""
-        operation = self._clients.once.meta.service_model.operation_model("UpdateTable")
-        return _accepted(operation.input_shape.members["TableInput"], entry)
-
     def _entry(self, table: TableName) -> dict[str, Any]:
-        """Glue's own entry about a table."""
-        database = ".".join(table.namespace)  # namespaces do not nest, but a database's name may have dots
+        database = ".".join(table.namespace)  # databases do not nest, but their names may have dots
         try:
             answer = self._clients.repeating.get_table(**self._catalog_id, DatabaseName=database, Name=table.name)
         except AWS_ERRORS as error:
@@ -207,14 +189,14 @@ class GlueCatalog:
         except ClientError as error:
             if is_refused(error):
                 refused.append(database)
-            elif not GLUE.is_missing(error):  # else dropped meanwhile
+            elif not GLUE.is_missing(error):  # a missing one was dropped meanwhile
                 raise
 
     def _pages(self, operation: str, **arguments: str) -> Any:
         return self._clients.repeating.get_paginator(operation).paginate(**self._catalog_id, **arguments)
 
     def _unusable(self, error: Exception) -> StorageError:
-        return StorageError(f"catalog {self._name} (Glue Data Catalog) {GLUE.describe(error, self._properties)}")
+        return StorageError(f"catalog {self.name} (Glue Data Catalog) {GLUE.describe(error, self._properties)}")
 
 
 def _is_iceberg(entry: Mapping[str, Any]) -> bool:
@@ -222,7 +204,7 @@ def _is_iceberg(entry: Mapping[str, Any]) -> bool:
 
 
 def _accepted(shape: Any, value: Any) -> Any:
-    """The fields of an answer that the shape of a request has, at every level."""
+    """The fields of an answer that boto3's description of a request has, at every level."""
     if shape.type_name == "structure":
         return {key: _accepted(shape.members[key], item) for key, item in value.items() if key in shape.members}
     if shape.type_name == "list":

@@ -1,4 +1,4 @@
-"""Open a catalog by the name it has in PyIceberg's configuration, or a table bucket by its ARN."""
+"""Open a catalog by its name in PyIceberg's configuration, or a table bucket by its ARN."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) 
 def open_catalog(
     name: str, properties: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Catalog:
-    """Connect to the catalog that PyIceberg's configuration calls ``name``; given properties win over configured ones.
+    """Connect to the catalog ``name`` of PyIceberg's configuration; ``properties`` win over configured ones.
 
     ``type: rest``, ``sql`` and ``glue`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
-    table bucket speaks the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
+    table bucket uses the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
 
-    The ARN of a table bucket in place of a name opens that bucket without any configuration; endpoints and credentials
-    are those of a configured catalog with that warehouse, if there is one.  The catalog is then always named after the
-    bucket, on a laptop and in a fleet.
+    The ARN of a table bucket in place of a name opens that bucket without any configuration.  If a configured catalog
+    has that warehouse, its endpoints and credentials are used.  The catalog is always named after the bucket, on a
+    laptop and in a fleet.
 
-    ``environment`` says where tables may have files (:class:`.TableBounds`): this process's own, unless given.
+    ``environment``, by default this process's, contains the rules for :class:`.TableBounds`.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
@@ -62,9 +62,9 @@ def open_catalog(
 
 
 def served_catalog(name: str, warehouse: str) -> Catalog | None:
-    """Open the catalog that PyIceberg's configuration knows by this name, or the table bucket with this ARN.
+    """Open the configured catalog of this name, or the table bucket whose ARN is ``warehouse``.
 
-    ``None`` where there is no such catalog, or the name stands for another warehouse by now.
+    ``None`` where there is no such catalog, or it has another warehouse by now.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
@@ -85,7 +85,7 @@ def connect(name: str, settings: Mapping[str, Any], environment: Mapping[str, st
         StorageError: it cannot be reached.
     """
     remember_secrets(settings)
-    # Each adapter brings libraries of its own (SQLAlchemy alone takes a quarter second), so only one is imported.
+    # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter second).
     kind = kind_of(name, settings)
     if kind is CatalogKind.S3_TABLES:
         from icekeeper.catalogs.s3tables import S3TablesCatalog

@@ -1,4 +1,11 @@
-"""Commits of catalogs that hold a pointer to the newest metadata file; metadata files already read."""
+"""Catalogs that only hold a pointer to the newest metadata file: a commit writes a new file, then swaps the pointer.
+
+The new file has a unique name.  When the swap surely did not happen, the file is deleted.  When the outcome is unknown,
+the file stays, because it may be the table's by now.  A catalog that says "no" is not believed until its pointer shows
+it (rule: swap-pointers-conditionally).
+
+The last part of this module keeps metadata files that a pass has read.
+"""
 
 from __future__ import annotations
 
@@ -30,112 +37,33 @@ from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Metadata files that a pass has read: one that its catalog's pointer still names is not read again.
-#
-# The pointer itself is asked with every load.  A metadata file never changes (specification, "File System Operations"),
-# so the one that it names is as it was.  A file that this process wrote is read from the store like everything else
-# (rule: cache-only-immutable-metadata).  Stores of several catalogs may have files of one path
-# (rule: key-caches-by-store).
-
-Place: TypeAlias = tuple[str, str]
-"""Of a store, as :attr:`.Storage.place`."""
-
-_MOST_FILES = 16
-_MOST_BYTES = 16 * 1024 * 1024
-
-
-class _Documents:
-    """The latest few, as bytes by place and location; safe to share between threads."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.files: OrderedDict[tuple[Place, str], bytes] = OrderedDict()
-        self.size = 0
-
-
-_current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents", default=None)
-
-
-@contextmanager
-def keeping_documents() -> Iterator[None]:
-    """Read no metadata file twice inside of the block, or of one around it; outside of all, each load reads it."""
-    before = _current.set(_current.get() or _Documents())
-    try:
-        yield
-    finally:
-        _current.reset(before)
-
-
-@contextmanager
-def reading_anew() -> Iterator[None]:
-    """Read every metadata file from its store inside of the block, for who must know that it can still be read."""
-    before = _current.set(None)
-    try:
-        yield
-    finally:
-        _current.reset(before)
-
-
-def kept_document(place: Place, location: str) -> bytes | None:
-    """The bytes of a metadata file that was read before; ``None``: it is to be read."""
-    kept = _current.get()
-    if kept is None:
-        return None
-    with kept.lock:
-        data = kept.files.get((place, location))
-        if data is not None:
-            kept.files.move_to_end((place, location))
-        return data
-
-
-def keep_document(place: Place, location: str, data: bytes) -> None:
-    """Remember a metadata file that was read from its store and understood."""
-    kept = _current.get()
-    if kept is None or len(data) > _MOST_BYTES:
-        return
-    with kept.lock:
-        if (place, location) in kept.files:
-            return
-        kept.files[place, location] = data
-        kept.size += len(data)
-        while len(kept.files) > _MOST_FILES or kept.size > _MOST_BYTES:
-            kept.size -= len(kept.files.popitem(last=False)[1])
-
-
-# Commits of catalogs that only hold a pointer to the newest metadata file: write a new file, then swap the pointer.
-#
-# The file is written under a unique name before the pointer names it.  When the swap surely did not happen, the file is
-# deleted again; when the outcome is unknown, it stays, because it may be the table by now.  A catalog that says "no" is
-# not believed until the pointer has shown it (rule: swap-pointers-conditionally).
-
 Swap = Callable[[str], str]
-"""Point the table at a new metadata location if it is still at its base; returns the new token.
+"""Points the table at a new metadata location if it is still at its base; returns the new token.
 
 Raises CommitConflict or CommitRefused when the catalog says no, another StorageError when nothing was sent, and
 CommitStateUnknown when in doubt."""
 
 _VERSION = re.compile(r"^(\d+)-")
-# Files that fall off the log with one commit, each of which is read before it goes; orphan removal takes any others.
+# So many files per commit are deleted when they drop off the log, because each is read first; the rest become orphans.
 _MOST_DROPPED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerCatalog:
-    """What a commit uses of a catalog that holds pointers."""
+    """The parts of a catalog that a commit uses."""
 
     storage: Storage
-    """Where the metadata files are, within any table's bound."""
+    """Without any table's bound."""
     load: Callable[[TableName], LoadedTable]
     """Loads a table's newest state."""
     clock: Clock
     conflict_is_proof: bool = False
-    """Whether a CommitConflict of the swap proves that it lost: nothing in between can have repeated the swap, or
-    answered in the catalog's place."""
+    """Whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """How a catalog that holds pointers reaches its tables' files."""
+    """The access of a catalog to its tables' files."""
 
     storage: Storage
     """Without any table's bound."""
@@ -144,7 +72,7 @@ class TableFiles:
 
     @classmethod
     def of(cls, properties: Mapping[str, Any], bounds: TableBounds) -> TableFiles:
-        """As the properties of the catalog say."""
+        """With the properties of the catalog."""
         io_properties = file_io_properties(properties)
         return cls(Storage(io_properties), io_properties, bounds)
 
@@ -157,13 +85,13 @@ def load_bounded(
     ``home``: the table's location, where the catalog's service knows it.
 
     Raises:
-        LocationRefused: the file lies where the table must not have any; it was not read.
+        LocationRefused: the file is outside of the table's bound; it was not read.
         MetadataUnreadable, StorageError: as :func:`load_document`.
     """
     bound = files.bounds.of(table, location, home)
     storage = files.storage.within(bound)
     try:
-        storage.require([location])  # also of a document that was kept
+        storage.require([location])  # here, because a file that is kept is not read
     except LocationRefused as error:
         error.pointer = location
         raise
@@ -172,7 +100,7 @@ def load_bounded(
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
-    """The metadata file that a pointer names; within a pass it is read once.
+    """The metadata file that a pointer names; a pass reads it once.
 
     Raises:
         MetadataUnreadable: it is missing or damaged.
@@ -201,10 +129,10 @@ def _read_document(storage: Storage, location: str) -> TableMetadata:
 
 
 def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:
-    """A unique name for the next metadata file, numbered as Iceberg-Java numbers them.
+    """A unique name for the next metadata file, with a number as in Iceberg-Java.
 
-    Source: ``BaseMetastoreTableOperations.newTableMetadataFilePath``: one more than the base's number, 0 after a name
-    without one.
+    Source: ``BaseMetastoreTableOperations.newTableMetadataFilePath``: the base's number plus one, 0 after a name
+    without a number.
     """
     match = _VERSION.match(base_location.rpartition("/")[2])
     version = int(match.group(1)) + 1 if match else 0
@@ -220,11 +148,11 @@ def commit_document(
     *,
     swap: Swap,
 ) -> LoadedTable:
-    """Write the metadata file that the updates make of ``base`` and swap the pointer to it; returns the new state.
+    """Apply the updates to ``base``, write the new metadata file and swap the pointer to it; return the new state.
 
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved.  The new file is deleted, unless the
-            pointer is still shown at ``base``.
+            catalog still shows the pointer at ``base``.
         CommitRefused: the catalog refused.  If its pointer has moved to another commit, the new file is deleted; if
             the pointer is still at ``base``, the file stays and ``left`` names it.
         CommitStateUnknown: the swap may have happened; the new file stays.
@@ -242,7 +170,7 @@ def commit_document(
         doubtful = CommitRefused if catalog.conflict_is_proof else CommitRefused | CommitConflict
         if isinstance(no, doubtful) and (swapped := _swapped(base, location, catalog.load, no)):
             return swapped
-        # In a table bucket, where nothing can be deleted, the bucket removes unreferenced files by itself.
+        # A table bucket does not allow this, but removes unreferenced files itself.
         storage.delete([location])
         raise
     _delete_dropped_metadata(storage, base, metadata)
@@ -252,12 +180,12 @@ def commit_document(
 def _swapped(
     base: LoadedTable, location: str, load: Callable[[TableName], LoadedTable], no: MaintenanceError
 ) -> LoadedTable | None:
-    """The table as it is now, if our swap to ``location`` landed although the catalog said no; ``None`` if it did not.
+    """The table's current state if our swap to ``location`` landed although the catalog said no; ``None`` if it lost.
 
     Raises:
-        CommitConflict: the catalog said so, but shows the pointer still at ``base``; the new file may be the table.
-        CommitRefused: likewise for a refusal: a replica that lags shows the same after our own success.
-        CommitStateUnknown: whether the swap landed cannot be told.
+        CommitConflict, CommitRefused: the catalog said so, but still shows the pointer at ``base``.  A lagging replica
+            shows the same after our success; so the new file may be the table's.
+        CommitStateUnknown: it is not known whether the swap landed.
     """
     try:
         now = load(base.name)
@@ -268,44 +196,44 @@ def _swapped(
     if normalise(location) in history:
         return now
     if isinstance(no, CommitConflict) and normalise(now.metadata_location) == normalise(base.metadata_location):
-        raise no  # a pointer that did not move explains no conflict; a replica that lags shows it after our success
+        raise no  # a conflict means that the pointer moved, so a lagging replica may have answered
     if isinstance(no, CommitRefused) and normalise(now.metadata_location) == normalise(base.metadata_location):
         raise type(no)(str(no), left=(location,)) from no
-    # The metadata log is one unbroken chain that ends at the pointer: if the base is in it, so is every file after it.
+    # The metadata log is an unbroken chain that ends at the pointer: if it has the base, it has every file after that.
     if normalise(base.metadata_location) in history:
         return None
     raise CommitStateUnknown(
-        f"{no}; whether it landed nevertheless cannot be told, because the table's metadata log reaches back no further"
+        f"{no}; it is not known whether it landed, because the table's metadata log does not reach back to its base"
     ) from no
 
 
 def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
-    """The time of a commit, in epoch milliseconds: ours, or the store's if ours is more than a minute ahead of it.
+    """The time of a commit, in epoch milliseconds: ours, or the store's if ours is more than a minute ahead.
 
-    A commit in the future would bar other writers until then: Iceberg-Java refuses to commit more than a minute before
-    the last update (``TableMetadata``, "Invalid update timestamp").
+    A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
+    before the last update (``TableMetadata``, "Invalid update timestamp").
     """
     ahead = ahead_ms(ours_ms, stores_ms)
     return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:
-    # A reader tells the codec by the file's name, which says gzip or nothing: any other codec is written uncompressed.
+    # Readers take the codec from the file's name, which knows only gzip: other codecs are written uncompressed.
     return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
 
 
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
-    """Delete the metadata files that fell off the log, as Iceberg-Java does after a commit; best effort.
+    """Delete the metadata files that dropped off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay: whoever pinned them reads the table by them (rule: pin-is-a-horizon).  What the log names is what
-    the table's writers wrote there; so a file goes only when it says itself that it is of this table, at this location
+    Pinned ones stay, because a pin's owner reads the table through them (rule: pin-is-a-horizon).  The table's writers
+    choose the names in the log.  So a file is deleted only when its own content names this table and this location
     (rule: metadata-deleted-only-if-own).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return
     if not metadata.property_flag("gc.enabled", default=True):
         return
-    # The base's own file is the newest entry of the log, so readers that still have it can finish.
+    # The base's own file is the newest entry of the log, so readers of the base can finish.
     kept = {normalise(entry["metadata-file"]) for entry in metadata.metadata_log}
     kept.update(map(normalise, base.pinned_metadata))
     before = (entry["metadata-file"] for entry in base.metadata.metadata_log)
@@ -316,10 +244,80 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
 
 
 def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bool:
-    """Whether a metadata file is one of this table at this location; what cannot be read is not."""
+    """Whether a metadata file belongs to this table at this location; false when it cannot be read."""
     try:
         former = parse_document(storage.read(path), path)
     except MaintenanceError:
         return False
     is_same_table = former.uuid is not None and former.uuid == metadata.uuid
     return is_same_table and normalise(former.location) == normalise(metadata.location)
+
+
+# Metadata files that a pass has read.  Each load asks the catalog for the pointer; a file that the pointer still names
+# is not read again, because a metadata file never changes (specification, "File System Operations").  A file that this
+# process wrote is read from the store once, like any other (rule: cache-only-immutable-metadata).  Two catalogs' stores
+# may have different files of one path (rule: key-caches-by-store).
+
+Place: TypeAlias = tuple[str, str]
+"""A store, as :attr:`.Storage.place`."""
+
+_MOST_FILES = 16
+_MOST_BYTES = 16 * 1024 * 1024
+
+
+class _Documents:
+    """The bytes of the latest few files, by place and location; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.files: OrderedDict[tuple[Place, str], bytes] = OrderedDict()
+        self.size = 0
+
+
+_current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents", default=None)
+
+
+@contextmanager
+def keeping_documents() -> Iterator[None]:
+    """Inside of the outermost such block, read no metadata file twice; outside, each load reads it."""
+    before = _current.set(_current.get() or _Documents())
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+@contextmanager
+def reading_anew() -> Iterator[None]:
+    """Inside of the block, read every metadata file from its store, to find out that it can still be read."""
+    before = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def kept_document(place: Place, location: str) -> bytes | None:
+    """The bytes of a metadata file that was read before; ``None``: it must be read."""
+    kept = _current.get()
+    if kept is None:
+        return None
+    with kept.lock:
+        data = kept.files.get((place, location))
+        if data is not None:
+            kept.files.move_to_end((place, location))
+        return data
+
+
+def keep_document(place: Place, location: str, data: bytes) -> None:
+    """Keep a metadata file that was read from its store and parsed."""
+    kept = _current.get()
+    if kept is None or len(data) > _MOST_BYTES:
+        return
+    with kept.lock:
+        if (place, location) in kept.files:
+            return
+        kept.files[place, location] = data
+        kept.size += len(data)
+        while len(kept.files) > _MOST_FILES or kept.size > _MOST_BYTES:
+            kept.size -= len(kept.files.popitem(last=False)[1])

@@ -1,7 +1,7 @@
-"""REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so no field is lost.
+"""REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so that no field is lost.
 
-The server compares and swaps: it checks the *requirements* of a commit, not the state that the commit was based on.
-So each thing that must not have changed meanwhile needs a requirement (rule: state-requirements).
+The server checks the *requirements* of a commit, not the state that the commit was based on.  So everything that must
+not have changed meanwhile needs a requirement (rule: state-requirements).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -20,7 +20,7 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnection
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import remember_vendor
 from icekeeper.catalogs.addresses import CatalogKind, file_io_properties
-from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance, maintenance_behind
+from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.server_settings import (
@@ -48,11 +48,11 @@ from icekeeper.text import address_to_show, mask, remember_secrets
 TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
-# Raised while PyIceberg asks and reads the answer, which may be none of a catalog's.
+# Raised while PyIceberg sends requests and parses answers, which may not be a catalog's.
 LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
-# What no catalog has, and a server may make up without end.
+# More than any catalog has; a hostile server could list without end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
-# An answer about one namespace, which says nothing of the others.
+# Errors about one namespace, which say nothing about the others.
 OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.ServerError,
     pyiceberg.exceptions.ForbiddenError,
@@ -72,38 +72,25 @@ class RestCatalog:
         """Connect and fetch the server's configuration.
 
         Raises:
-            PolicyError: the properties do not make sense to PyIceberg.
+            PolicyError: PyIceberg does not accept the properties.
             StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
         """
-        self._name = name
+        self.name = name
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         self._own = file_io_properties(self._properties)
         self._server = ServerSettings({}, {}, {}, {})
-        # Every value, nested and of whatever type: they may hold secrets, which messages must not show.
+        # Values of any type, also nested ones, may be secrets, which messages must not show.
         self._secrets = dict(properties)
         self._uri = address_to_show(str(properties["uri"]))
+        self.warehouse = self._properties.get("warehouse") or self._uri  # the address of a server that has only one
         try:
             self._client = BoundedRestCatalog(name, self._admit, {**properties, **self._signing()})
         except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
         except ValueError as error:
             raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
-        self._maintenance = maintenance_behind(self._properties)
+        self.built_in_maintenance = maintenance_behind(self._properties)
         self._bounds = TableBounds(name, CatalogKind.REST, self._properties.get("warehouse") or "", environment)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        """The warehouse as configured; the address of a server that has only one."""
-        return self._properties.get("warehouse") or self._uri
-
-    @property
-    def built_in_maintenance(self) -> TableBucketMaintenance | None:
-        """The maintenance of the AWS table bucket that the warehouse names; ``None`` for other servers."""
-        return self._maintenance
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
@@ -112,11 +99,11 @@ class RestCatalog:
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
-                continue  # SeaweedFS lists nested namespaces at the top, too (platform: seaweedfs-nested-namespaces)
+                continue  # SeaweedFS also lists nested namespaces at the top (platform: seaweedfs-nested-namespaces)
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
-                    f"catalog {self._name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
+                    f"catalog {self.name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
                     f"namespaces, or some of more than {_MOST_LEVELS} levels"
                 )
             try:
@@ -141,7 +128,7 @@ class RestCatalog:
         if hidden:
             first, why = next(iter(hidden.items()))
             raise PartlyListed(
-                f"catalog {self._name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
+                f"catalog {self.name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
                 f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
                 hidden=() if below else tuple(hidden),
             )
@@ -149,7 +136,7 @@ class RestCatalog:
     def load(self, table: TableName) -> LoadedTable:
         response = self._ask(table)
         try:
-            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self._name} answers"))
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self.name} answers"))
         except ValueError:
             answer = None
         return self._loaded(table, answer)
@@ -172,45 +159,45 @@ class RestCatalog:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
             did = "answered with a redirect" if isinstance(error, LedElsewhere) else "did not answer"
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} {did}") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} {did}") from error
         body = _json(response)
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
             try:
-                # The answer lacks the configuration, so what was loaded with the base stays in force.
+                # The answer has no configuration, so the properties that were loaded with the base stay.
                 return self._loaded(table, body, base.io_properties)
             except MetadataUnreadable as error:
                 raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
-        words = f"catalog {self._name} answered HTTP {response.status_code} ({self._message(response)})"
+        words = f"catalog {self.name} answered HTTP {response.status_code} ({self._message(response)})"
         raise error_of(answer, table, words)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _signing(self) -> Mapping[str, Any]:
-        """What PyIceberg needs to sign requests with credentials that renew themselves, a role's too.
+        """The properties with which PyIceberg signs requests, with credentials that renew themselves.
 
         Raises:
-            StorageError: there are none.
-            BotoCoreError: they cannot be had.
+            PolicyError: the region is not known.
+            StorageError: there are no credentials.
+            BotoCoreError: the source of credentials failed.
         """
         if self._properties.get("rest.sigv4-enabled", "").lower() != "true":
             return {}
         session = aws_session(self._properties, ("client",))
         if not session.has_credentials:
-            raise StorageError(f"catalog {self._name} signs its requests, but no AWS credentials are configured")
+            raise StorageError(f"catalog {self.name} signs its requests, but no AWS credentials are configured")
         if session.region_name is None and not self._properties.get("rest.signing-region"):
             raise PolicyError(
-                f"catalog {self._name} signs its requests, but the region is not known: set rest.signing-region"
+                f"catalog {self.name} signs its requests, but the region is not known: set rest.signing-region"
             )
         return {BOTOCORE_SESSION: session.botocore_session()}
 
     def _admit(self, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, str]:
-        """What the server's configuration changes about requests; what it says of files is kept for tables."""
+        """Keep the admitted part of the server's configuration; return its properties for requests."""
         self._server = server_settings(self._properties, defaults, overrides)
         remember_secrets(self._server.connection)
-        log_ignored(self._name, self._uri, self._server.ignored)
+        log_ignored(self.name, self._uri, self._server.ignored)
         return self._server.connection
 
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -226,72 +213,67 @@ class RestCatalog:
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
     def _ask(self, table: TableName) -> requests.Response:
-        """The server's answer about a table; raises as :meth:`load` does."""
         try:
             response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
         except (requests.RequestException, *NEVER_SENT) as error:
             raise self._unusable(error) from error
-        if not response.ok:
-            raise self._refusal(table, response)
-        return response
+        if response.ok:
+            return response
+        if response.status_code == 404:
+            raise missing_table(self, table)
+        if response.status_code in (401, 403, 419):
+            raise StorageError(f"catalog {self.name} denies access to {table}: {self._message(response)}")
+        raise StorageError(
+            f"catalog {self.name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
+        )
 
     def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
         try:
             document, location = answer["metadata"], answer["metadata-location"]
         except (KeyError, TypeError) as error:
-            raise MetadataUnreadable(f"{table}: catalog {self._name} did not answer with table metadata") from error
+            raise MetadataUnreadable(f"{table}: catalog {self.name} did not answer with table metadata") from error
         if not isinstance(document, dict) or not isinstance(location, str):
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
         if io_properties is None:
             files = self._files(table, answer, location)
-            log_ignored(self._name, self._uri, files.ignored, vends=bool(files.vended))
+            log_ignored(self.name, self._uri, files.ignored, vends=bool(files.vended))
             remember_vendor(files.vended, lambda: self._vended(table))
             io_properties = files.properties
         try:
             require_shape(document)
         except MetadataUnreadable as error:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered with {what}") from None
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered with {what}") from None
         metadata = TableMetadata(document)
         bound = self._bounds.of(table, location)
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
     def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
-        """How the table's files are reached; raises as :meth:`load` does."""
         try:
             config = dict(answer.get("config") or {})
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
         except (ValidationError, TypeError, ValueError, AttributeError) as error:
             raise MetadataUnreadable(
-                f"{table}: catalog {self._name} answered with credentials or configuration that are not understood"
+                f"{table}: catalog {self.name} answered with credentials or configuration that are not understood"
             ) from error
         in_s3 = split_path(location).scheme in S3_SCHEMES
-        what = f"{table}: catalog {self._name}"
+        what = f"{table}: catalog {self.name}"
         return file_settings(what, self._own, self._server, (config, vended), in_s3=in_s3)
 
     def _vended(self, table: TableName) -> Mapping[str, str]:
-        """The keys that the server vends for a table now: never the operator's; raises as :meth:`load` does."""
+        """The keys that the server vends for a table now, never the operator's; raises as :meth:`load` does."""
         response = self._ask(table)
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
-            raise MetadataUnreadable(f"{table}: catalog {self._name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
         return self._files(table, answer, answer["metadata-location"]).vended
-
-    def _refusal(self, table: TableName, response: requests.Response) -> PolicyError | StorageError:
-        if response.status_code == 404:
-            return missing_table(self, table)
-        if response.status_code in (401, 403, 419):
-            return StorageError(f"catalog {self._name} denies access to {table}: {self._message(response)}")
-        return StorageError(
-            f"catalog {self._name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
-        )
 
     def _message(self, response: requests.Response) -> str:
         error = read_error(_json(response))
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
-        told = " ".join(mask(message, self._secrets).split())
-        return told[:2000] if error is not None else told[:200]
+        masked = " ".join(mask(message, self._secrets).split())
+        return masked[:2000] if error is not None else masked[:200]
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
@@ -302,15 +284,15 @@ class RestCatalog:
                 "look for a proxy that answers in its place"
             )
         if isinstance(error, requests.Timeout):
-            return StorageError(f"catalog {self._name} at {self._uri} does not answer in time")
+            return StorageError(f"catalog {self.name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
-            return StorageError(f"catalog {self._name} cannot be reached: nothing answers at {self._uri}")
+            return StorageError(f"catalog {self.name} cannot be reached: nothing answers at {self._uri}")
         reason = " ".join(mask(str(error), self._secrets).split())[:300]
-        return StorageError(f"catalog {self._name} at {self._uri} cannot be used: {reason}")
+        return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON, or of more values than are made of one file."""
+    """The decoded body; ``None`` where it is no JSON or exceeds the limits."""
     try:
         return parsed_json(response.content, FileLimits("an answer"))
     except (ValueError, MetadataUnreadable):

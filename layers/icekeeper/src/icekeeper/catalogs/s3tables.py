@@ -34,7 +34,7 @@ class S3TablesCatalog:
     """The tables of one table bucket; ``warehouse`` is the bucket's ARN.
 
     Properties: ``s3tables.endpoint``, ``s3tables.region`` (else the ARN's), credentials as ``s3tables.*``, ``client.*``
-    or ``s3.*``, else boto3's default chain; ``s3.*`` for the files, as PyIceberg has them.
+    or ``s3.*``, else boto3's default chain; PyIceberg's ``s3.*`` for the files.
     """
 
     def __init__(
@@ -51,40 +51,30 @@ class S3TablesCatalog:
             PolicyError: ``warehouse`` is not the ARN of a table bucket.
             StorageError: the profile or role of the properties cannot be used.
         """
-        self._name = name
+        self.name = name
         self._clock = clock
-        self._arn = str(properties.get("warehouse") or "")
+        self.warehouse = arn = str(properties.get("warehouse") or "")
         try:
-            region = TableBucketArn.parse(self._arn).region
+            region = TableBucketArn.parse(arn).region
         except ValueError as error:
             raise PolicyError(f"catalog {name}: warehouse is {error}") from error
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, self._arn, environment))
+        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
-        self._maintenance = TableBucketMaintenance(self._arn, lambda: self._clients.repeating, self._properties)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        return self._arn
-
-    @property
-    def built_in_maintenance(self) -> TableBucketMaintenance:
-        return self._maintenance
+        self.built_in_maintenance = TableBucketMaintenance(
+            self.warehouse, lambda: self._clients.repeating, self._properties
+        )
 
     def list_tables(self) -> Iterator[TableName]:
         try:
-            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self._arn):
+            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self.warehouse):
                 for table in page["tables"]:
                     yield TableName(tuple(table["namespace"]), table["name"])
         except AWS_ERRORS as error:
@@ -92,8 +82,8 @@ class S3TablesCatalog:
 
     def load(self, table: TableName) -> LoadedTable:
         try:
-            # The token is read before the document: a commit in between outdates the token, so that our swap fails.
-            # Read the other way round, the swap would succeed and undo that commit (platform: s3tables-version-token).
+            # The token is read before the metadata: a commit in between changes the token, and our swap fails.  In the
+            # other order the swap would succeed and undo that commit (platform: s3tables-version-token).
             pointer = self._clients.repeating.get_table_metadata_location(**self._address(table))
         except AWS_ERRORS as error:
             if S3_TABLES.is_missing(error):
@@ -111,7 +101,6 @@ class S3TablesCatalog:
         return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
     def _swap(self, base: LoadedTable) -> Swap:
@@ -129,10 +118,10 @@ class S3TablesCatalog:
         return swap
 
     def _address(self, table: TableName) -> dict[str, str]:
-        return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
+        return {"tableBucketARN": self.warehouse, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _unusable(self, error: Exception) -> StorageError:
         reason = S3_TABLES.describe(error, self._properties)
         if isinstance(error, ClientError) and error_code(error) in ("404", "NotImplemented", "NoSuchKey"):
             reason += "; a server without this part of the S3 Tables API is reached as a REST catalog (type: rest)"
-        return StorageError(f"catalog {self._name} ({self._arn}) {reason}")
+        return StorageError(f"catalog {self.name} ({self.warehouse}) {reason}")

@@ -1,9 +1,9 @@
-"""What the server of a REST catalog may set: everything that it sends passes here before anybody reads it
+"""The settings that the server of a REST catalog may make: all that it sends is filtered here
 (rule: admit-server-settings-by-list).
 
-PyIceberg's client merges what a server sends with what the operator has configured, and imports classes, opens files
-and signs in by it.  Here a list says which keys count and what their values look like; all else is left out, and logged
-once.  Which keys are vended, and to which endpoint the operator's own may be sent, is decided here, too
+PyIceberg's client merges a server's settings with the operator's; they choose classes to import, files to open and how
+to sign in.  Here a list names the keys that are admitted, and the form of their values.  All others are ignored, and
+logged once.  This module also decides which keys are vended, and to which endpoint the operator's own keys may be sent
 (rule: own-keys-stay-with-own-endpoint).
 Source: the Iceberg REST catalog specification, ``CatalogConfig``, ``LoadTableResult``, ``StorageCredential``.
 """
@@ -38,25 +38,21 @@ from icekeeper.text import mask
 log = logging.getLogger(__name__)
 
 Sent: TypeAlias = Mapping[str, Any]
-"""Settings as a server sends them: of whatever type."""
+"""Settings from a server; values may have any type."""
 
 _ACCESS_KEY, _SECRET_KEY = "s3.access-key-id", "s3.secret-access-key"
-# What belongs to one pair of keys: of two pairs, nothing is ever mixed.
+# The properties of one pair of keys; those of two pairs are never mixed.
 _OF_KEYS = (_ACCESS_KEY, _SECRET_KEY, "s3.session-token", "s3.session-token-expires-at-ms")
 _LONGEST = 16 * 1024
-# A label of a host name, which AWS's SDKs put into one (botocore, ``validate_region_name``).
+# A region is a valid label of a host name, because AWS's SDKs make it one (botocore, ``validate_region_name``).
 _REGION = re.compile(r"(?![0-9]+\Z)(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
-# What ends the path of an address, or leaves the folder that it begins in.
+# Characters and segments with which a path would end early, or leave its folder.
 _LEAVES_PATH = re.compile(r"[?#\\]|(?:\A|/)(?:\.|%2e){1,2}(?:/|\Z)", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[^/?#\\%&]{1,4}")
 
 
 def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= _LONGEST and value.isascii() and value.isprintable()
-
-
-def _fits(expression: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda value: expression.fullmatch(value) is not None
 
 
 _ANY: Callable[[str], bool] = bool
@@ -70,12 +66,12 @@ _FOR_FILES: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(_OF_KEYS[:3], _ANY),
     _OF_KEYS[3]: str.isdecimal,
     S3_ENDPOINT: _ANY,
-    **dict.fromkeys((S3_REGION, "client.region"), _fits(_REGION)),
+    **dict.fromkeys((S3_REGION, "client.region"), lambda value: _REGION.fullmatch(value) is not None),
     "s3.path-style-access": lambda value: value.lower() in ("true", "false"),
     **dict.fromkeys(("s3.server-side-encryption", "s3.sse-kms-key-id"), _ANY),
 }
-# Where keys begin that PyIceberg or this package would act on.  Servers also send what only other clients know, such as
-# ``client.refresh-credentials-endpoint`` and ``s3.delete-enabled``.
+# Beginnings of the keys that PyIceberg or this package would act on.  Servers also send keys that only other clients
+# know, such as ``client.refresh-credentials-endpoint`` and ``s3.delete-enabled``.
 _ACTED_ON = (
     *("adls.", "audience", "auth", "botocore", "buffer-size", "credential", "default_", "dynamodb.", "gcs.", "glue."),
     *("hdfs.", "header.", "hf.", "io.", "namespace-sep", "oauth2", "pool_", "prefix", "py-", "resource", "rest-page"),
@@ -85,37 +81,36 @@ _ACTED_ON = (
     *("s3.proxy", "s3.region", "s3.request", "s3.resolve", "s3.retry", "s3.role", "s3.secret", "s3.server-side"),
     *("s3.session", "s3.signer", "s3.sse-kms"),
 )
-
-
-# What Lakekeeper and Nessie send with every table, beside keys: nothing here signs so, or reads by another FileIO.
+# Lakekeeper and Nessie send these with every table, beside keys.  They have no effect here: we never sign remotely, and
+# choose the FileIO ourselves.
 _HARMLESS = frozenset({("py-io-impl", ARROW_FILE_IO), ("py-io-impl", FSSPEC_FILE_IO), ("s3.signer", "S3V4RestSigner")})
 _BESIDE_KEYS = ("s3.signer.endpoint", "s3.signer.uri")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What counts of the configuration that a server answers with when a client connects."""
+    """The admitted part of the configuration that a server sends when a client connects."""
 
     connection: Mapping[str, str]
     """For the requests to the catalog, in place of the operator's."""
     defaults: Sent = field(repr=False)
-    """For files, where neither the operator nor the table says otherwise."""
+    """For files, where neither the operator nor the table has a value."""
     overrides: Sent = field(repr=False)
     ignored: Sent = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """How the files of one table are reached."""
+    """The FileIO properties for the files of one table."""
 
     properties: Mapping[str, str] = field(repr=False)
     vended: Mapping[str, str] = field(repr=False)
-    """The keys among them that the server has vended; empty where they are the operator's."""
+    """Those of the server's vended keys; empty where the operator's are used."""
     ignored: Sent = field(repr=False)
 
 
 def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSettings:
-    """What counts of a server's configuration; an ``uri`` only where it has the origin of the operator's."""
+    """The admitted part of a server's configuration; a ``uri`` only if it has the origin of the operator's."""
     connection: dict[str, str] = {}
     ours = own_origin(str(own.get("uri", "")))
     for key, is_fit in _FOR_CONNECTION.items():
@@ -140,14 +135,14 @@ def _of_files(sent: Sent) -> dict[str, Any]:
 def file_settings(
     what: str, own: Mapping[str, str], server: ServerSettings, table: Sequence[Sent], *, in_s3: bool
 ) -> FileSettings:
-    """The properties for a table's files: the operator's, and what counts of the server's.
+    """The properties for a table's files: the operator's, and the admitted ones of the server.
 
-    ``what`` begins messages, with the table and the catalog.  ``table`` is what the server says of the table, the
-    strongest last; ``in_s3``, whether its files are there.
+    ``what`` names table and catalog, and begins messages.  ``table``: the server's settings for the table, strongest
+    last.  ``in_s3``: whether the table's files are on S3.
 
     Raises:
         StorageError: the server names an endpoint to which the operator's keys must not be sent, or one that is never
-            used; or it wants requests signed by itself.
+            used; or it wants to sign requests itself.
     """
     keys: dict[str, str] = {}
     weaker: dict[str, str] = {}
@@ -177,7 +172,7 @@ def file_settings(
 
 
 def _names_keys(own: Mapping[str, str]) -> bool:
-    """Whether the operator's configuration says whose keys are for files."""
+    """Whether the operator's configuration chooses the identity for files."""
     identity = identity_in(own)
     return is_anonymous(own) or any((identity.access_key, identity.profile, identity.role_arn))
 
@@ -189,12 +184,14 @@ def _signs_itself(ignored: Sent) -> bool:
 
 
 def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> dict[str, str]:
-    """The properties for the endpoint to use where a server names one."""
+    """The properties of the endpoint to use where a server names one."""
     ours = with_endpoint(own).get(S3_ENDPOINT)
     place, here = origin_of(named), own_origin(ours) if ours else None
     shown = json.dumps(mask(named, {S3_ENDPOINT: named})[:200])
     if place is None or _LEAVES_PATH.search(named):
-        raise StorageError(f"{what} names the endpoint {shown} for its files, which is no address: correct s3.endpoint")
+        raise StorageError(
+            f"{what} names the endpoint {shown} for its files, which is not a valid address: correct s3.endpoint"
+        )
     if ours and here is not None and here.place == place.place:
         return {S3_ENDPOINT: ours}
     if not vends:
@@ -213,8 +210,8 @@ def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> 
 _MOST_CATALOGS, _MOST_KEYS = 256, 64
 
 
-class _Told:
-    """The keys that were logged, by catalog; of the newest catalogs, and no more of each than a person reads."""
+class _Logged:
+    """The keys that were logged, by catalog; bounded numbers of catalogs and of keys of each."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
@@ -222,15 +219,15 @@ class _Told:
 
     def new(self, catalog: tuple[str, str], keys: Sequence[str]) -> list[str]:
         with self._lock:
-            told = self._keys.setdefault(catalog, set())
+            logged = self._keys.setdefault(catalog, set())
             if len(self._keys) > _MOST_CATALOGS:
                 self._keys.popitem(last=False)
-            fresh = [key for key in keys if key not in told][: _MOST_KEYS - len(told)]
-            told.update(fresh)
+            fresh = [key for key in keys if key not in logged][: _MOST_KEYS - len(logged)]
+            logged.update(fresh)
             return fresh
 
 
-_told = _Told()
+_logged = _Logged()
 
 
 def _is_acted_on(key: str, value: object, vends: bool) -> bool:
@@ -239,19 +236,19 @@ def _is_acted_on(key: str, value: object, vends: bool) -> bool:
 
 
 def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = False) -> None:
-    """Log each setting that was left out, once in the life of this process; values are masked and escaped.
+    """Log each ignored setting, once in the life of this process; values are masked and escaped.
 
-    A setting that nothing here would have acted on is no warning; nor is another way than the keys that a server
-    ``vends``.
+    A setting is logged as a warning only if something here would have acted on it, and at level INFO otherwise.  With a
+    server that ``vends`` keys, its settings for remote signing are no warning either.
     """
     for level, acted_on in ((logging.WARNING, True), (logging.INFO, False)):
         keys = [key for key in sorted(ignored) if _is_acted_on(key, ignored[key], vends) is acted_on]
-        fresh = _told.new((catalog, address), keys)
+        fresh = _logged.new((catalog, address), keys)
         if fresh:
             settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
             log.log(
                 level,
-                "catalog %s at %s sends settings that a server may not set, so they are left out: %s; set those that "
+                "catalog %s at %s sends settings that a server may not set, so they are ignored: %s; set those that "
                 "you want in the catalog's own configuration",
                 catalog,
                 address,

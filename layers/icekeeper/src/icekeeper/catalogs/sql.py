@@ -1,4 +1,4 @@
-"""SQL catalogs: PyIceberg's table of pointers, swapped only if the pointer is still the base's."""
+"""SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql_engine import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
 
-# The file behind a SQLite address: asked for before a client, which would create it.
-
 
 def why_no_database(uri: str) -> str | None:
-    """Why there is no database at an address, with the nearest name beside it; ``None`` where there may be one."""
+    """Why there is no SQLite file at an address, with the nearest name; ``None`` where there may be a database.
+
+    Checked before a client is made, because a client would create the file.
+    """
     try:
         address = make_url(uri)
     except (SQLAlchemyError, ValueError):
-        return None  # the client says what is wrong with it
+        return None  # the client reports it
     path = address.database or ""
     if address.get_backend_name() != "sqlite" or path in ("", ":memory:") or path.startswith("file:"):
         return None
@@ -44,11 +45,10 @@ def why_no_database(uri: str) -> str | None:
     return f"unable to open {file}: there is no such file" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")
 
 
-# SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``.
-
-
 class SqlCatalog:
-    """A catalog in a SQL database, as PyIceberg and Iceberg-Java's JDBC catalog share it."""
+    """A catalog in a SQL database, in the layout that PyIceberg and Iceberg-Java's JDBC catalog share."""
+
+    built_in_maintenance = None
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class SqlCatalog:
         clock: Clock = system_clock,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect; nothing is created: who maintains tables needs a database that has some.
+        """Connect to an existing database; nothing is created.
 
         Raises:
-            PolicyError: the driver for this kind of database is not installed, or the database knows this catalog only
-                by another spelling.
+            PolicyError: the driver for this kind of database is not installed, or the database has this catalog only in
+                another spelling.
             StorageError: the database does not exist or cannot be reached.
         """
-        self._name = name
+        self.name = name
         self._clock = clock
-        self._warehouse = str(properties.get("warehouse") or "")
+        self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
-        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self._warehouse, environment))
+        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -79,7 +79,7 @@ class SqlCatalog:
             raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
         except SQLAlchemyError as error:
             raise self._unusable(error) from error
-        except ValueError as error:  # a slash in the password: SQLAlchemy takes a part of the password for the port
+        except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
             raise PolicyError(
                 f"catalog {name}: its uri {address_to_show(str(properties['uri']))} cannot be parsed;"
                 " write special characters of the password as %2F and the like"
@@ -87,19 +87,6 @@ class SqlCatalog:
         self._engine = sql_engine(self._client)
         self._pointer = sql_pointer(self._client)
         self._require_spelling()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def warehouse(self) -> str:
-        return self._warehouse
-
-    @property
-    def built_in_maintenance(self) -> None:
-        """Nobody but us maintains these tables."""
-        return None
 
     def list_tables(self) -> Iterator[TableName]:
         try:
@@ -127,31 +114,26 @@ class SqlCatalog:
             self._swap(base, location)
             return location
 
-        # A conflict is proof, because our own transaction saw no row at the base.
+        # A conflict is proof: our own transaction saw no row at the base.
         pointers = PointerCatalog(
             storage=self._files.storage, load=self.load, clock=self._clock, conflict_is_proof=True
         )
         return commit_document(pointers, base, requirements, updates, swap=swap)
 
     def _require_spelling(self) -> None:
-        """Refuse a name that the database has only in another case: it would look like a catalog without tables.
-
-        Raises:
-            PolicyError: it is so.
-        """
+        """Refuse a name that the database has only in another case: the catalog would seem to have no tables."""
         names: set[str] = set()
-        with suppress(SQLAlchemyError), self._engine.connect() as connection:  # what is wrong, the first use tells
+        with suppress(SQLAlchemyError), self._engine.connect() as connection:  # the first use reports an error
             names.update(connection.execute(sql_catalog_names()).scalars())
-        spelled = sorted(other for other in names if other.lower() == self._name.lower())
-        if spelled and self._name not in spelled:
+        spelled = sorted(other for other in names if other.lower() == self.name.lower())
+        if spelled and self.name not in spelled:
             self.close()
             raise PolicyError(
-                f"the database of catalog {self._name} knows it as '{spelled[0]}', and SQL catalogs are told apart by"
-                f" case; write --catalog {spelled[0]}"
+                f"the database of catalog {self.name} has it as '{spelled[0]}', and names of SQL catalogs are"
+                f" case-sensitive; write --catalog {spelled[0]}"
             )
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def _swap(self, base: LoadedTable, location: str) -> None:
@@ -162,15 +144,12 @@ class SqlCatalog:
         try:
             with connection:
                 self._move(connection, base, location)
-        except SQLAlchemyError as error:  # not even the rollback was confirmed
-            words = f"the database of catalog {self._name} was lost"
+        except SQLAlchemyError as error:  # the rollback was not confirmed either
+            words = f"the database of catalog {self.name} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
     def _move(self, connection: Connection, base: LoadedTable, location: str) -> None:
-        """Swap the pointer in one transaction.
-
-        Leaving the connection rolls back what was not committed, unless the database commits each statement by itself.
-        """
+        """Swap the pointer in one transaction; leaving the connection rolls back, unless the database autocommits."""
         table = base.name
         statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
         try:
@@ -180,14 +159,14 @@ class SqlCatalog:
         if changed == 0:
             raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
         if changed != 1:  # -1 where a driver does not count
-            words = f"the driver of catalog {self._name} does not say which rows it changed"
+            words = f"the driver of catalog {self.name} does not say which rows it changed"
             raise error_of(CommitAnswer.REFUSED, table, words)
         try:
             connection.commit()
         except SQLAlchemyError as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self._name} did not confirm it") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} did not confirm it") from error
 
     def _unusable(self, error: SQLAlchemyError) -> StorageError:
-        # The driver's own words: SQLAlchemy's carry the statement and its parameters.
+        # The driver's own message: SQLAlchemy's contains the statement and its parameters.
         reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
-        return StorageError(f"the database of catalog {self._name} cannot be used: {reason}")
+        return StorageError(f"the database of catalog {self.name} cannot be used: {reason}")

@@ -1,4 +1,4 @@
-"""Which of the names that this room takes from PyIceberg have moved."""
+"""Finds the private names of PyIceberg that have moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.utils.config import Config
 
 
 def missing_names() -> tuple[str, ...]:
-    """The names this room relies on that PyIceberg no longer has, or has with other parameters; empty is well."""
+    """The names used in this room that PyIceberg no longer has, or has with other parameters; empty if all is well."""
     expected: dict[Any, dict[str, tuple[str, ...]]] = {
         RestCatalog: {
             "_config_headers": ("self", "session"),
@@ -44,10 +44,10 @@ def missing_names() -> tuple[str, ...]:
     for owner, attributes in sources.items():
         source = inspect.getsource(owner.__init__)
         missing += [f"{owner.__name__}: {name}" for name in attributes if f"{name} = " not in source]
-    # What ours sets in place of it (rule: admit-server-settings-by-list).
-    told = set(re.findall(r"self\.(\w+) = ", inspect.getsource(RestCatalog._fetch_config)))
-    configured = {"properties", "uri", "_supported_endpoints", "_namespace_separator"}
-    missing += [f"RestCatalog._fetch_config: {name}" for name in sorted(told ^ configured)]
+    # Our own _fetch_config must set the same attributes (rule: admit-server-settings-by-list).
+    theirs = set(re.findall(r"self\.(\w+) = ", inspect.getsource(RestCatalog._fetch_config)))
+    ours = {"properties", "uri", "_supported_endpoints", "_namespace_separator"}
+    missing += [f"RestCatalog._fetch_config: {name}" for name in sorted(theirs ^ ours)]
     columns = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
     missing += [f"IcebergTables.{name}" for name in columns if not hasattr(IcebergTables, name)]
     return tuple(missing)

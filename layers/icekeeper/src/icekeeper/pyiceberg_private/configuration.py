@@ -1,4 +1,4 @@
-"""PyIceberg's configuration: ``.pyiceberg.yaml``, the environment, and how one overlays the other."""
+"""PyIceberg's configuration: ``.pyiceberg.yaml``, and the environment, which overlays it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from strictyaml import YAMLError
 
 
 def configured_catalogs() -> dict[str, dict[str, Any]]:
-    """Properties by catalog name, read anew from ``.pyiceberg.yaml`` and the environment.
+    """Properties by catalog name, from ``.pyiceberg.yaml`` and the environment as they are now.
 
     Raises:
-        ValueError: the configuration is not what PyIceberg expects, or somebody else's.
+        ValueError: the configuration is not valid for PyIceberg, or belongs to another user.
     """
     _refuse_strangers_file()
     try:
-        config = Config()  # not load_catalog(): it keeps what it read when it was imported
+        config = Config()  # not load_catalog(), which keeps the configuration of the time of its import
     except YAMLError as error:
         raise ValueError(f"{PYICEBERG_YML} is not valid: {_where(error)}") from None
     return {name: dict(config.get_catalog_config(name) or {}) for name in config.get_known_catalogs()}
 
 
 def _refuse_strangers_file() -> None:
-    """A configuration may name commands, and PyIceberg looks for one in the working directory, too: who may put a file
-    there, as in ``/tmp``, would run them as us."""
+    """Refuse another user's file in the working directory, where PyIceberg looks, too.
+
+    A configuration may name commands: anybody who may put a file there, as in ``/tmp``, could run them as us.
+    """
     folders = (os.environ.get(PYICEBERG_HOME), os.path.expanduser("~"))
     if not hasattr(os, "getuid") or any(folder and _has_text(folder) for folder in folders) or not _has_text("."):
         return
@@ -46,12 +48,12 @@ def _has_text(folder: str) -> bool:
 
 
 def merged(configured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Configured properties overlaid with given ones, as PyIceberg merges them."""
+    """Configured properties, overlaid with given ones as in PyIceberg."""
     return dict(merge_config(dict(configured), dict(given)))
 
 
 def catalogs_of(text: str) -> dict[str, dict[str, Any]]:
-    """Properties by lower-case catalog name, of a text in the format of ``.pyiceberg.yaml``.
+    """Properties by lower-case catalog name, from a text in the format of ``.pyiceberg.yaml``.
 
     Raises:
         ValueError: it is not valid.
@@ -70,7 +72,7 @@ def catalogs_of(text: str) -> dict[str, dict[str, Any]]:
 
 
 def _where(error: YAMLError) -> str:
-    """The problem and its line; the error's own text quotes what stands there, which may be a password."""
+    """The problem and its line, but not the error's own text: that quotes the line, which may contain a password."""
     problem = str(getattr(error, "problem", None) or "it cannot be parsed")
     mark = getattr(error, "problem_mark", None)
     return problem if mark is None else f"{problem} in line {mark.line + 1}"

@@ -1,4 +1,4 @@
-"""PyIceberg's REST client: its session, with time limits, and its choice among vended credentials."""
+"""PyIceberg's REST client, with limits for time, size and redirects, and its choice among vended credentials."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from icekeeper.machine.foreign_bytes import FileLimits, hold_values, require_fit
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.text import address_to_show
 
-# Connecting, and then between two bytes of an answer; a commit may wait for the server to write metadata.
+# To connect, and between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
-"""For the whole of an answer: metadata of 100 MB take that long at 170 kB/s."""
+"""For a whole answer: metadata of 100 MB take so long at 170 kB/s."""
 _PIECE_BYTES = 64 * 1024
 _PACKED = ("gzip", "x-gzip")
-# What pydantic takes for a value that is not as it should be: its message, and where it stands.
+# For each invalid value pydantic makes two more: its message and its position.
 _PYDANTIC_TIMES = 3
 _LONGEST_PAUSE_S = 20.0
-# Of a namespace; a server sends a hundred tables and more with each.
+# Per namespace; a page has a hundred tables or more.
 _MOST_PAGES = 20_000
-# PyIceberg's default is ten, at once.
+# PyIceberg's default is ten retries without pauses.
 SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT = "rest.sigv4.max-retries", "2"
-# 401 Unauthorized and the REST catalog specification's 419 "authentication timeout": sign in again, try once more.
+# 401 Unauthorized, and the REST catalog specification's 419 "authentication timeout": sign in and try once more.
 EXPIRED = (401, 419)
 _SIGNERS = frozenset({AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN})
 READING = frozenset({"GET", "HEAD"})
 
 Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
-"""Of the defaults and the overrides that a server sends, what replaces properties of the client."""
+"""Takes the defaults and the overrides that a server sends; returns those that replace properties of the client."""
 
 
 class _ShortPauses(Retry):
-    """Repetitions that wait as long as the server asks for (``Retry-After``), but not for ever."""
+    """Retries that wait as long as the server asks for (``Retry-After``), up to a limit."""
 
     def get_retry_after(self, response: Any) -> float | None:
         asked_s = super().get_retry_after(response)
@@ -65,33 +65,33 @@ class _ShortPauses(Retry):
 
 
 class _Pages(threading.local):
-    """The tokens of the listing that a thread is at."""
+    """The page tokens of a thread's current listing."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
 
 class AnswerRefused(requests.RequestException):
-    """A server's answer, or its listing, does not come to an end, or unfolds as it should not."""
+    """A server's answer or listing does not end, is damaged, or exceeds the limits."""
 
 
 class LedElsewhere(requests.RequestException):
-    """A server answers with a redirect to an address of another origin, where no request is sent."""
+    """A server redirects to another origin; no request is sent there."""
 
 
 class SecondAttemptFailed(requests.RequestException):
-    """A request was answered with "sign in again", and no answer came to the second attempt."""
+    """A request was answered with "sign in again", and the second attempt got no answer."""
 
 
 class BoundedRestCatalog(RestCatalog):
-    """PyIceberg's REST client with a timeout on every request, those for configuration and token included.
+    """PyIceberg's REST client with a timeout on every request, including those for configuration and token.
 
-    Signs, where it does, with the session that the property ``botocore_session`` gives, if it is given.
+    If it signs requests, it does so with the session in the property ``botocore_session``, if there is one.
 
-    What was sent is repeated only if it reads: a commit that is sent twice hears of a conflict with itself
-    (rule: send-commits-once).  Of what the server sends as configuration, only what ``admit`` gives back is seen by
-    PyIceberg (rule: admit-server-settings-by-list).  Cookies are not kept, and a redirect to another origin, which
-    would get what signs in, is an error (rule: no-cross-origin-redirects).
+    Only reads are repeated: a commit that is sent twice conflicts with itself (rule: send-commits-once).  Of the
+    server's configuration, PyIceberg sees only what ``admit`` returns (rule: admit-server-settings-by-list).  Cookies
+    are not kept.  A redirect to another origin is an error, because it would get the credentials
+    (rule: no-cross-origin-redirects).
     """
 
     def __init__(self, name: str, admit: Admit, properties: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # In place of PyIceberg's, which merges whatever the server sends, classes to import among it
+        # Replaces PyIceberg's, which merges all that the server sends, even classes to import
         # (platform: pyiceberg-trusts-server-settings).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
@@ -124,18 +124,18 @@ class BoundedRestCatalog(RestCatalog):
         for adapter in session.adapters.values():
             if isinstance(adapter, HTTPAdapter):
                 _end_answers(adapter)
-                # urllib3 repeats a POST after errors that it cannot place, such as one of TLS amid an answer.
+                # other=0: else urllib3 repeats a POST after errors of no known kind, such as one of TLS in an answer.
                 retries = adapter.max_retries
                 adapter.max_retries = _ShortPauses(retries.total, read=retries.read, allowed_methods=READING, other=0)
         session.hooks["response"].append(_count)
         return session
 
     def _config_headers(self, session: requests.Session) -> None:
-        # The first thing that PyIceberg does with a new session, before it signs in.
+        # PyIceberg calls this first with a new session, before it signs in.
         super()._config_headers(session)
         self.properties.setdefault(SIGV4_RETRIES, SIGV4_RETRIES_DEFAULT)
         session.request = functools.partial(session.request, timeout=REQUEST_TIMEOUT_S)  # type: ignore[method-assign]
-        # Else requests asks for all that urllib3 can unpack.
+        # By default requests accepts every encoding that urllib3 can unpack.
         session.headers["Accept-Encoding"] = _PACKED[0]
         session.get = functools.partial(_next_page, session.get, _Pages())  # type: ignore[method-assign]
         session.post = functools.partial(_of_few_values, session.post)  # type: ignore[method-assign]
@@ -147,8 +147,8 @@ class BoundedRestCatalog(RestCatalog):
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
 
     def _init_sigv4(self, session: requests.Session) -> None:
-        # PyIceberg would set the properties' profile and keys in the session that is given, which has them, or their
-        # role, already.
+        # PyIceberg would set the properties' profile and keys in the given session, which already has them or their
+        # role.
         properties = self.properties
         left_out = _SIGNERS if BOTOCORE_SESSION in properties else ()
         self.properties = {key: value for key, value in properties.items() if key not in left_out}
@@ -157,10 +157,10 @@ class BoundedRestCatalog(RestCatalog):
 
 
 def _target_at_home(target_of: Callable[[requests.Response], str | None], response: requests.Response) -> str | None:
-    """Where a redirect leads, which must be where the answer came from, or there by TLS.
+    """The target of a redirect, which must have the origin of the answer, or the same host by TLS.
 
-    requests would take along what it does not know to be a secret: the headers that the operator has configured, and a
-    session token that signed; after a 307 or 308 also the body, which may hold the client's secret.
+    requests would also send headers that it does not know as secrets: those that the operator configured, and a session
+    token of a signature.  After a 307 or 308 it would send the body, which may contain the client's secret.
     """
     target = target_of(response)
     if target is None:
@@ -179,23 +179,22 @@ def _next_page(
     params: Mapping[str, str] | None = None,
     **more: Any,
 ) -> requests.Response:
-    """Ask for one page of a listing; one that is asked for again, or comes after very many, belongs to no honest one
-    (rule: bounded-answers).
+    """Ask for one page of a listing, but refuse a repeated token, or too many pages (rule: bounded-answers).
 
-    PyIceberg asks as long as there is a token.
+    PyIceberg continues as long as there is a token.
     """
     token = (params or {}).get("pageToken")
     if token is None:
         pages.seen = set()
     elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
-        raise AnswerRefused("a listing goes round and comes to no end")
+        raise AnswerRefused("a listing repeats itself and never ends")
     else:
         pages.seen.add(token)
     return _of_few_values(get, url, params=params, **more)
 
 
 def _of_few_values(ask: Callable[..., requests.Response], *arguments: Any, **more: Any) -> requests.Response:
-    """An answer that PyIceberg itself parses: a configuration, a token or a listing."""
+    """Limit the values in an answer that PyIceberg parses: a configuration, a token or a listing."""
     response = ask(*arguments, **more)
     try:
         hold_values(response.content, FileLimits("an answer"), _PYDANTIC_TIMES)
@@ -205,7 +204,7 @@ def _of_few_values(ask: Callable[..., requests.Response], *arguments: Any, **mor
 
 
 def _end_answers(adapter: Any) -> None:
-    """Have an adapter read each answer whole, within :data:`ANSWER_TIMEOUT_S`, whoever asks and is led where."""
+    """Make an adapter read each answer whole, within :data:`ANSWER_TIMEOUT_S`, also those after redirects."""
     if not isinstance(adapter.send, functools.partial):
         adapter.send = functools.partial(_whole_answer, adapter.send)
 
@@ -213,15 +212,15 @@ def _end_answers(adapter: Any) -> None:
 def _whole_answer(
     send: Callable[..., requests.Response], request: requests.PreparedRequest, stream: bool = False, **more: Any
 ) -> requests.Response:
-    """Send a request and read the answer; a server that sends a byte a minute must not hold us for ever.
+    """Send a request and read the answer, within limits: a server could send a byte a minute.
 
-    It is unpacked here: urllib3 unpacks what is packed five times, and releases before 2.6 without any limit.
+    The answer is unpacked here, because urllib3 unpacks up to five layers, before release 2.6 without any limit.
     """
     response = send(request, stream=True, **more)
     packing = str(response.raw.headers.pop("Content-Encoding", "")).strip().lower()
     if packing not in ("", "identity", *_PACKED):
         response.close()
-        raise AnswerRefused(f"an answer is packed as {packing[:40]!a}, which was not asked for")
+        raise AnswerRefused(f"an answer has the encoding {packing[:40]!a}, which was not requested")
     until_s = steady_s() + ANSWER_TIMEOUT_S
     parts, size = [], 0
     for part in response.iter_content(_PIECE_BYTES):
@@ -243,12 +242,11 @@ def _whole_answer(
             raise AnswerRefused(
                 str(error) if isinstance(error, MetadataUnreadable) else f"an answer is damaged: {error}"
             ) from None
-    response._content = data  # as requests itself keeps it
+    response._content = data  # where requests itself keeps it
     return response
 
 
 def _count(response: requests.Response, **_: Any) -> None:
-    """Count a request that was answered."""
     note_request(RequestKind.CATALOG)
 
 
@@ -261,13 +259,13 @@ def rest_request(
     table: str,
     json: Mapping[str, Any] | None = None,
 ) -> requests.Response:
-    """Send one request about a table through the authenticated session; any status is returned.
+    """Send one request about a table through the authenticated session; return the answer with any status.
 
-    A redirect is followed only while reading: of a POST it makes a GET, whose answer looks like success.  What is read
-    is asked of the catalog itself, not of a cache on the way (RFC 9111, "no-cache").
+    Redirects are followed only for reads: a redirect turns a POST into a GET, whose answer looks like success.  Reads
+    bypass caches between us and the catalog (RFC 9111, "no-cache").
 
     Raises:
-        SecondAttemptFailed: the first one was answered, the second was not.
+        SecondAttemptFailed: the first attempt was answered, the second was not.
         requests.RequestException: no answer came.
     """
     path = catalog._split_identifier_for_path((*namespace, table))
@@ -288,6 +286,6 @@ def rest_request(
 
 
 def rest_credentials(credentials: Sequence[Mapping[str, Any]], location: str) -> Mapping[str, str]:
-    """Of the credentials a catalog vends, those with the longest prefix of the location (REST specification)."""
+    """The vended credentials that have the longest prefix of the location (REST specification)."""
     parsed = [StorageCredential.model_validate(credential) for credential in credentials]
     return RestCatalog._resolve_storage_credentials(parsed, location)

@@ -1,4 +1,4 @@
-"""PyIceberg's SQL catalog: its engine, and statements about its table of pointers."""
+"""PyIceberg's SQL catalog: its engine, and statements on its table of pointers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def sql_engine(catalog: SqlCatalog) -> Engine:
 
 def _sql_rows(catalog: SqlCatalog) -> Iterator[ColumnElement[bool]]:
     yield IcebergTables.catalog_name == catalog.name
-    # Views share the table; catalogs made by older versions have no column that tells them apart.
+    # Views are in the same table; catalogs made by older versions have no column for the type.
     only_tables = catalog._iceberg_type_filter()
     if only_tables is not None:
         yield only_tables
@@ -28,14 +28,14 @@ def sql_tables(catalog: SqlCatalog) -> Select[str, str]:
 
 
 def sql_catalog_names() -> CompoundSelect[str]:
-    """Selects the name of every catalog that has a table or a namespace in the database, as it was spelled."""
+    """Selects the name of every catalog that has a table or a namespace in the database, in its own spelling."""
     return union(select(IcebergTables.catalog_name), select(IcebergNamespaceProperties.catalog_name))
 
 
 def sql_pointer(catalog: SqlCatalog) -> Select[str | None]:
     """Selects the metadata location of the table that the parameters ``namespace`` and ``table`` name.
 
-    To be made once for a catalog: making it takes three times as long as running it.
+    Make it once for a catalog: that takes three times as long as running it.
     """
     return select(IcebergTables.metadata_location).where(
         *_sql_rows(catalog),
@@ -45,7 +45,7 @@ def sql_pointer(catalog: SqlCatalog) -> Select[str | None]:
 
 
 def sql_swap(catalog: SqlCatalog, namespace: str, table: str, old: str, new: str) -> Update:
-    """Moves a table's metadata location from ``old`` to ``new``: one row changed, or none when it is elsewhere."""
+    """Moves a table's metadata location from ``old`` to ``new``; changes no row if the location is not ``old``."""
     return (
         update(IcebergTables)
         .where(

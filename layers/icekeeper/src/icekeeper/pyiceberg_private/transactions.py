@@ -1,7 +1,7 @@
-"""PyIceberg's transactions for whoever writes tables in many small commits: the demonstration, and tests.
+"""Faster transactions of PyIceberg, for code that makes many small commits: the demonstration, and tests.
 
-At every look at a table's metadata a transaction makes a deep copy of them, eighteen times for one append: of a small
-table that is half of what the append costs, and it grows with the snapshots.
+At each access to a table's metadata a transaction copies them deeply, eighteen times for one append.  For a small table
+that is half of the append's cost, and it grows with the snapshots.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _LAST_LOOK = "icekeeper_last_look"
 
 
 def copy_metadata_once() -> None:
-    """From now on each transaction of this process copies the metadata once for every change that is staged.
+    """Make each transaction of this process copy the metadata once for each staged change.
 
-    What a commit sends does not come from these copies: the catalog applies the staged updates to its own metadata.
+    Commits do not use these copies: the catalog applies the staged updates to its own metadata.
     """
     Transaction.table_metadata = property(_table_metadata)  # type: ignore[method-assign,assignment]  # there is no seam
 

@@ -1,9 +1,8 @@
-"""Where the files of one table may be read, written, listed and deleted, and the guard that holds it
-(rule: bound-every-table).
+"""The bound of a table: where its files may be read, written, listed and deleted (rule: bound-every-table).
 
-A table's metadata name its files, and whoever may write the table chooses these names.  So every table has a bound,
-which the catalog that loaded it resolves.  It travels with the properties by which the table's files are reached, into
-workers and executors too, and :class:`~icekeeper.storage.storage.Storage` asks it about every path before each use.
+A table's metadata name its files, and anybody who may write the table chooses these names.  So every table has a bound,
+which is resolved by the catalog that loads it.  The FileIO properties of the table carry it, also into workers and
+executors, and :class:`~icekeeper.storage.storage.Storage` checks every path before each use.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from icekeeper.errors import LocationRefused
 from icekeeper.storage.paths import ComparedPath, compared, is_local, split_path
 
 ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
-"""The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``, the first rule that fits a table holds."""
+"""The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``; the first rule that fits a table applies."""
 ALLOWED_LOCATIONS = "icekeeper.allowed-locations"
 """The FileIO property that carries a table's bound; never taken from a server or a table."""
-# What separates prefixes and rules, stands for names, is stripped, or would end a line: a pasted rule must say what it
-# shows.
+# Separators of prefixes and rules, placeholders, characters that are stripped, hidden, or end a line: a rule that a
+# person pastes must mean what it shows.
 _NOT_IN_A_RULE = re.compile(r"[,;{}'\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[^\S ]|^\s|\s\Z")
 _DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|\Z)")
-# Of a table with more, the next refusal names the others.
+# If there are more, the next refusal names the others.
 _MOST_SHOWN = 8
 _FILE = re.compile(r"\.(avro|bin|json|orc|parquet|puffin|stats)\Z")
 _METADATA_FILE = re.compile(r"/metadata/[^/]*\.metadata\.json\Z")
 _PARTITION = re.compile(r"/[^/=]+=[^/]*\Z")
-# As Iceberg's ObjectStoreLocationProvider makes them.
+# As in Iceberg's ObjectStoreLocationProvider.
 _HASH = re.compile(r"(?:/[01]{4}){3}/[01]{8}\Z")
 
 
@@ -42,11 +41,11 @@ class AllowedLocations:
     prefixes: tuple[str, ...]
     """Folders and buckets; everything below one of them is allowed.  Empty: nothing is."""
     from_operator: bool
-    """Whether a rule of :data:`ALLOWED_PREFIXES` says so; else it is the default."""
+    """Whether a rule of :data:`ALLOWED_PREFIXES` applies; else the prefixes are the default."""
     subject: str = "*"
-    """What a rule for this table's namespace begins with, ``CATALOG.NAMESPACE``; empty: none fits it alone."""
+    """The beginning of a rule for this table's namespace, ``CATALOG.NAMESPACE``; empty: no rule fits it alone."""
     rules: str = ""
-    """The setting as the catalog was opened with it."""
+    """The setting when the catalog was opened."""
     why_none: str = ""
     """Why nothing is allowed."""
 
@@ -65,10 +64,10 @@ class AllowedLocations:
         return {**properties, ALLOWED_LOCATIONS: json.dumps(carried)}
 
     def allows(self, path: str) -> bool:
-        """Whether a file or folder is inside: of local ones, where they really are, behind all symbolic links.
+        """Whether a file or folder is inside; local ones are compared by their real paths, behind all symbolic links.
 
-        Nothing is decoded.  In an object store ``.`` and ``..`` are never inside; a local path is taken as it is
-        opened, without them.
+        Nothing is decoded.  In an object store a path with ``.`` or ``..`` is never inside; in a local path they are
+        resolved, as when it is opened.
         """
         if self is ANYWHERE:
             return True
@@ -79,10 +78,10 @@ class AllowedLocations:
         return not inner.has_dots and any(_holds(_outer(prefix), inner) for prefix in self.prefixes)
 
     def require(self, paths: Iterable[str]) -> None:
-        """Refuse work on files or folders outside.
+        """Check that all these files or folders are inside.
 
         Raises:
-            LocationRefused: names the first one, and the rule that admits them all.
+            LocationRefused: names the first one outside, and a rule that admits them all.
         """
         if self is ANYWHERE:
             return
@@ -91,7 +90,7 @@ class AllowedLocations:
             raise LocationRefused(self._refusal(outside))
 
     def require_real(self, real: str, spelled: str) -> None:
-        """Refuse a local path by the real one, in which no link is left; nothing is looked up any more.
+        """Check a local path by its real path, without another look at the file system.
 
         Raises:
             LocationRefused: names the path as it is spelled.
@@ -118,7 +117,7 @@ class AllowedLocations:
                 folders.append(folder)
         if any(_DOTS.search(folder) for folder in folders):
             return "no rule can admit it, because it has a folder '.' or '..'"
-        # A default is made of a table's bucket, which is the table's to name.
+        # Default prefixes may contain the bucket's name, which the table's metadata choose.
         if not self.subject or any(_NOT_IN_A_RULE.search(one) for one in (*folders, *self.prefixes)):
             return (
                 f"because of the characters in its name, its bucket's or its namespace's no rule of {ALLOWED_PREFIXES} "
@@ -140,7 +139,7 @@ def _remote(prefix: str) -> ComparedPath:
 
 
 def _outer(prefix: str) -> ComparedPath:
-    """What a prefix names now; a local one may be reached by links."""
+    """What a prefix names now; the links in a local one may change."""
     return compared(prefix) if is_local(prefix) else _remote(prefix)
 
 
@@ -152,9 +151,9 @@ def _holds(outer: ComparedPath, inner: ComparedPath) -> bool:
 
 
 def _folder(path: str) -> str:
-    """What a rule names to admit a path: its folder if it is a file, without those of partition and hash.
+    """The folder that a rule must name to admit a path: without partition and hash folders, and without a file name.
 
-    Of a table's metadata file it is what is most likely the table's location, unless that is a whole store.
+    For a metadata file it is probably the table's location, unless that would be a whole store.
     """
     table = _METADATA_FILE.sub("", path)
     if table != path and split_path(table).key.strip("/"):

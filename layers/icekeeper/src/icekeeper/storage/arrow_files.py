@@ -1,4 +1,11 @@
-"""Streams of PyArrow for any store: whole reads only, ranges of S3 objects, uploads counted."""
+"""Streams of PyArrow for any store, which never return truncated reads and count their requests.
+
+:class:`ArrowFiles` opens them with the file systems that PyIceberg makes from properties.  A file system is made with
+the first object that needs it, because its imports are slow (``storage/file_systems.py``).  An S3 file system keeps the
+keys with which it was made, and keys expire.  So boto3, which renews keys, is asked for them before each use, and new
+keys get a new file system (rule: renew-keys-before-use).  A read continues with the new one; a write ends with the keys
+with which it began.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +33,12 @@ if TYPE_CHECKING:
     from icekeeper.aws.session import Keys
 
 
-# Counts the requests with which PyArrow uploads what is written to a stream (platform: pyarrow-s3-requests).
-
 UPLOAD_PART_BYTES = 10 * 1024 * 1024
-"""What is smaller is sent as one object, the rest as an upload of parts of this size."""
+"""PyArrow sends a smaller object whole, a larger one in parts of this size (platform: pyarrow-s3-requests)."""
 
 
 def counted_upload(stream: pa.NativeFile) -> pa.NativeFile:
-    """The same stream, whose requests are counted when it is closed; nobody is told where nobody counts."""
+    """The same stream; where requests are counted, it counts its own when it is closed."""
     return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
 
 
@@ -43,7 +48,7 @@ def upload_requests(size: int) -> int:
 
 
 class WriteOnly:
-    """What Arrow asks a Python object before it writes to it."""
+    """The properties that Arrow asks a Python object for before it writes to it."""
 
     def readable(self) -> bool:
         return False
@@ -56,7 +61,7 @@ class WriteOnly:
 
 
 class _CountedUpload(WriteOnly):
-    """The methods that :class:`pyarrow.PythonFile` calls on a file that is written."""
+    """The methods that :class:`pyarrow.PythonFile` calls on a writer."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
@@ -87,29 +92,28 @@ class _CountedUpload(WriteOnly):
         return len(data)
 
 
-# Reads ranges of S3 objects, each with one request, and only while the object is the one that was seen.
-#
-# For code that knows where to read: Arrow's streams ask for the object's size first, and one stream reads one range at
-# a time.  And in place of Arrow's streams where the answer may be a redirect to anywhere, which Arrow follows
-# (platform: pyarrow-follows-redirects): boto3 takes one for an error.
+# Ranges of S3 objects, each read with one request, if the object has the expected ETag.  They serve code that knows
+# where to read: Arrow's streams ask for the size first and read one range at a time.  They also replace Arrow's streams
+# where an answer may redirect to any address: Arrow follows it (platform: pyarrow-follows-redirects), boto3 raises an
+# error.
 
 _ATTEMPTS = 3
 
 
 class ObjectChanged(Exception):
-    """The object with this path has another ETag than the one that was seen, or too few bytes."""
+    """The object at this path has another ETag than expected, or too few bytes."""
 
 
 def is_of_another_object(error: ClientError) -> bool:
-    """Whether a request failed because its object is not the one whose ETag it names, or ends before the range."""
+    """Whether a request failed because the object has another ETag than the request names, or ends before the range."""
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (412, 416)
 
 
 def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None = None) -> bytes:
-    """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: whatever it has).
+    """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: any).
 
     Raises:
-        OSError: the store answered with fewer bytes (rule: short-reads-are-errors), several times.
+        OSError: the store sent several truncated answers (rule: short-reads-are-errors).
         ObjectChanged: it has another ETag, or ends before ``start``.
         ClientError: there is no such object, or the store refuses.
         BotoCoreError: the store does not answer.
@@ -128,8 +132,8 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         if etag is not None and tells_other_etag(answer, etag):
             raise ObjectChanged(path)
         try:
-            data: bytes = answer["Body"].read(end - start + 1)  # a longer answer is not taken into memory
-        except (HTTPClientError, IncompleteReadError):  # boto3 itself repeats only until an answer begins
+            data: bytes = answer["Body"].read(end - start + 1)  # not more, should the answer be longer
+        except (HTTPClientError, IncompleteReadError):  # boto3 repeats a request only until its answer begins
             if attempt == _ATTEMPTS - 1:
                 raise
             continue
@@ -139,7 +143,7 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
 
 
 class RangedObject:
-    """An object of S3 with the methods of a :class:`pyarrow.NativeFile` that is read; each read is one request."""
+    """An S3 object with the reading methods of a :class:`pyarrow.NativeFile`; each read is one request."""
 
     closed = False
 
@@ -147,7 +151,7 @@ class RangedObject:
         """Ask for the object's size.
 
         Raises:
-            FileNotFoundError, PermissionError: as Arrow says it.
+            FileNotFoundError, PermissionError: as Arrow raises them.
             ClientError, BotoCoreError: the store failed.
         """
         parts = split_path(path)
@@ -173,7 +177,7 @@ class RangedObject:
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill the buffer as far as the object goes."""
+        """Fill the buffer, or as much of it as the object has."""
         end = min(self._position + len(buffer), self._size)
         if end <= self._position:
             return 0
@@ -190,7 +194,7 @@ class RangedObject:
 
 
 def upload_at_close(client: Any, path: str) -> pa.NativeFile:
-    """A stream that creates the object with one request when it is closed; all of it is held until then."""
+    """A stream that holds all data and creates the object with one request when it is closed."""
     return pa.PythonFile(_UploadAtClose(client, path), mode="w")
 
 
@@ -207,7 +211,7 @@ class _UploadAtClose(WriteOnly):
         return self._held.tell()
 
     def flush(self) -> None:
-        """Nothing: what is written is there when all is."""
+        """Nothing: the object is created as a whole."""
 
     def close(self) -> None:
         if not self.closed:
@@ -216,38 +220,34 @@ class _UploadAtClose(WriteOnly):
             self._client.put_object(Bucket=parts.authority, Key=parts.key, Body=self._held.getvalue())
 
 
-# Reads that fail when a store answers with fewer bytes than it was asked for
-# (rule: short-reads-are-errors, platform: arrow-short-reads-unnoticed).
-#
-# Arrow 26 returns a buffer of the size that it asked for, also when a store or proxy answered with fewer bytes: the
-# rest is whatever was in memory.  So a random mark is written to the end of each buffer beforehand; if it is still
-# there, the answer was short.
-
 Opener: TypeAlias = Callable[[], pa.NativeFile | None]
-"""Gives a seekable stream when it is first called, and another one when that must not be used any more."""
+"""Returns a seekable stream at the first call; later ``None``, or another stream that replaces it."""
 
 _MARK_BYTES = 8
 _READ_ATTEMPTS = 2
 
 
 def whole_reads(opener: Opener, path: str) -> pa.NativeFile:
-    """The stream that ``opener`` gives; a read that is answered short is repeated once, then raises ``OSError``.
+    """The stream of ``opener``; a truncated read is repeated once, then raises ``OSError``
+    (rule: short-reads-are-errors).
 
-    Before each read the opener is asked whether there is another stream by now.
+    Arrow 26 returns a buffer of the requested size also when the store or a proxy sent fewer bytes: the rest is
+    uninitialised memory (platform: arrow-short-reads-unnoticed).  So a random mark is written to the end of each buffer
+    before the read; if it is still there, the answer was truncated.
     """
     stream = opener()
-    assert stream is not None  # the first time there is one
+    assert stream is not None  # at the first call there is one
     opened = _Stream(_WholeReads(stream, path, opener), mode="r")
-    opened.etag = _told_etag(stream)
+    opened.etag = _etag_in_metadata(stream)
     return opened
 
 
 def etag_of(stream: pa.NativeFile) -> str | None:
-    """The ETag that an S3 object had when it was opened; ``None``: the store is another one, or did not tell."""
+    """The ETag that an S3 object had when it was opened; ``None`` if the store is not S3 or sent none."""
     return stream.etag if isinstance(stream, _Stream) else None
 
 
-def _told_etag(stream: pa.NativeFile) -> str | None:
+def _etag_in_metadata(stream: pa.NativeFile) -> str | None:
     found = stream.metadata() or {}
     return found["ETag"].decode() if "ETag" in found else None
 
@@ -257,14 +257,14 @@ class _Stream(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 
 
 class _WholeReads:
-    """The methods that :class:`pyarrow.PythonFile` calls on a file."""
+    """The methods that :class:`pyarrow.PythonFile` calls on a reader."""
 
     def __init__(self, stream: pa.NativeFile, path: str, opener: Opener) -> None:
         self._stream = stream
         self._opener = opener
         self._path = path
         self._size = int(stream.size())
-        self._count = current_count()  # Arrow may read in threads of its own
+        self._count = current_count()  # here, because Arrow may read in its own threads
 
     @property
     def closed(self) -> bool:
@@ -302,20 +302,20 @@ class _WholeReads:
         return buffer
 
     def _renew(self) -> None:
-        """Go on with another stream of the same object, if there is one."""
+        """Replace the stream if the opener has a new one of the same object."""
         stream = self._opener()
         if stream is None:
             return
         before, self._stream = self._stream, stream
-        if (_told_etag(before), self._size) != (_told_etag(stream), int(stream.size())):
+        if (_etag_in_metadata(before), self._size) != (_etag_in_metadata(stream), int(stream.size())):
             raise ShortAnswer(f"{self._path} was replaced while it was read")
         before.close()
 
     def _filled(self, view: memoryview, start: int) -> bool:
-        """Read from ``start`` into the view; returns whether the store sent enough bytes to fill it."""
+        """Read from ``start`` into the view; return whether the store sent enough bytes to fill it."""
         mark = os.urandom(min(len(view), _MARK_BYTES))
         self._fill(view, start, mark)
-        # By chance, one last byte in 256 equals that of the mark: then the end is read again with another mark.
+        # One last byte in 256 equals the mark's by chance: then the end is read again with another mark.
         return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
 
     def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
@@ -332,14 +332,7 @@ class _WholeReads:
         return found == again
 
 
-# Streams of PyArrow's file systems, which PyIceberg makes of properties, for objects of any store and local files.
-#
-# A file system is made with the first object that needs it: to make one imports much (:mod:`.file_systems`).  One for
-# S3 has the keys with which it was made for ever, and keys expire.  So boto3, which renews them, is asked for the
-# current ones before each use, and others want a new file system (rule: renew-keys-before-use).  What is read goes on
-# with it; what is being written ends with the keys it was begun with.
-
-# Values of py-io-impl with which files are read and written by PyArrow's own file systems.
+# Values of py-io-impl with which PyArrow's own file systems read and write.
 _PLAIN_FILE_IO = (None, ARROW_FILE_IO, FSSPEC_FILE_IO)
 
 
@@ -349,7 +342,7 @@ class ArrowFiles:
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
         self.is_plain = properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO
-        """Whether nobody has set a FileIO of his own, which may see to more than reading and writing."""
+        """False where the operator configured another FileIO, which may do more than read and write."""
         self._made: _FileSystems | None = None
 
     def open(self, path: str) -> pa.NativeFile:
@@ -358,19 +351,19 @@ class ArrowFiles:
         Raises:
             FileNotFoundError: there is no such file.
             OSError, pa.ArrowException: the store failed.
-            BotoCoreError, ClientError: the keys cannot be had.
-            StorageError: PyArrow knows no such store.
+            BotoCoreError, ClientError: boto3 could not get keys.
+            StorageError: PyArrow does not support the store.
         """
         if is_local(path):
             return self._local.open_input_file(_local_path(path))
-        if self._is_led(path):
+        if self._may_redirect(path):
             note_request(RequestKind.GET)  # for the size
             opened: list[Any] = [RangedObject(self._s3, path)]
             return whole_reads(lambda: opened.pop() if opened else None, path)
         return whole_reads(_Opener(self, path), path)
 
     def create(self, path: str) -> pa.NativeFile:
-        """A stream that creates the file when it is closed; folders of a local one are made.
+        """A stream that creates the file when it is closed, and the folders of a local file now.
 
         Raises:
             OSError, pa.ArrowException, StorageError: as :meth:`open`.
@@ -379,19 +372,19 @@ class ArrowFiles:
             key = _local_path(path)
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
-        if self._is_led(path):
+        if self._may_redirect(path):
             return counted_upload(upload_at_close(self._s3, path))
-        # A strategy for repetitions cannot be carried over.
+        # opening_late cannot copy a retry strategy.
         may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
         systems = self.current(path)
         filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
         return counted_upload(filesystem.open_output_stream(_key(path)))
 
     def current(self, path: str) -> _FileSystems:
-        """The file systems to use now; the same ones as before, unless keys were renewed since.
+        """The file systems to use now: the same as before, unless keys were renewed since.
 
         Raises:
-            BotoCoreError, ClientError: the keys cannot be had.
+            BotoCoreError, ClientError: boto3 could not get keys.
         """
         from icekeeper.storage.file_systems import arrow_file_io, current_keys
 
@@ -402,8 +395,8 @@ class ArrowFiles:
             made = self._made = _FileSystems(arrow_file_io(self._properties, keys), keys)
         return made
 
-    def _is_led(self, path: str) -> bool:
-        """Whether who answers may lead PyArrow to any other address, which the operator's store would not."""
+    def _may_redirect(self, path: str) -> bool:
+        """Whether a server chose the store, which may then redirect PyArrow to any address."""
         is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
         return self.is_plain and is_theirs and split_path(path).scheme in S3_SCHEMES
 
@@ -419,7 +412,7 @@ class ArrowFiles:
 
 
 def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
-    """The last ``length`` bytes of an opened file, or all of a smaller one, its size and, of S3, its ETag.
+    """The last ``length`` bytes of an opened file, or all of a smaller one; its size; on S3, its ETag.
 
     Raises:
         OSError, pa.ArrowException: the store failed.
@@ -430,7 +423,7 @@ def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
 
 
 class _FileSystems:
-    """Those of one set of keys."""
+    """The file systems that use one set of keys."""
 
     def __init__(self, file_io: PyArrowFileIO, keys: Keys | None) -> None:
         self._file_io = file_io
@@ -441,12 +434,12 @@ class _FileSystems:
         """The file system that a path is on.
 
         Raises:
-            StorageError: PyArrow knows none, or the properties do not say enough of it.
+            StorageError: PyArrow does not support it, or the properties do not configure it.
         """
         parts = split_path(path)
         try:
             return self._file_io.fs_by_scheme(parts.scheme, parts.authority)
-        except TypeError as error:  # as PyArrow's AzureFileSystem without an account
+        except TypeError as error:  # such as by PyArrow's AzureFileSystem without an account
             raise StorageError(
                 f"{path} cannot be reached by the properties of its catalog ({error}); set those that PyIceberg has "
                 f"for {parts.scheme}://, as adls.account-name"
@@ -455,7 +448,7 @@ class _FileSystems:
             raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
 
     def opening_late(self, path: str) -> Any:
-        """As :meth:`of`, for small uploads (:func:`.opening_late`)."""
+        """As :meth:`of`, for small uploads (``file_systems.opening_late``)."""
         from icekeeper.storage.file_systems import opening_late
 
         parts = split_path(path)
@@ -466,7 +459,7 @@ class _FileSystems:
 
 
 class _Opener:
-    """Opens one file for reading, and again when the keys with which it was opened are no longer the current ones."""
+    """Opens one file for reading, and again when the keys have been renewed."""
 
     def __init__(self, files: ArrowFiles, path: str) -> None:
         self._files, self._path = files, path
@@ -488,6 +481,6 @@ def _local_path(path: str) -> str:
 
 
 def _key(path: str) -> str:
-    # Not new_input(): it cuts a key at "?" and "#".
+    # PyIceberg's new_input() would cut a key at "?" and "#".
     parts = split_path(path)
     return parts.key if parts.scheme in ("hdfs", "viewfs") else f"{parts.authority}/{parts.key}"

@@ -1,4 +1,4 @@
-"""Failures of stores: whether one is transient or a refusal, and what to tell people."""
+"""Failures of stores: whether one is transient or a refusal, and its description in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botocore.exceptions import (
 
 from icekeeper.text import masked
 
-# S3 API reference, "Error responses": errors for which the reference advises to try again.
+# S3 API reference, "Error responses": errors after which it advises to try again.
 TRANSIENT_CODES = frozenset(
     {
         "InternalError",
@@ -31,23 +31,20 @@ TRANSIENT_CODES = frozenset(
         "TooManyRequestsException",
     }
 )
-# Refused by the kind of bucket (platform: table-buckets-no-list-delete) or by a policy; wrong credentials are a 403
+# Refused by the kind of bucket (platform: table-buckets-no-list-delete) or by a policy.  Wrong credentials are a 403
 # too, but with other codes.
 REFUSED_CODES = frozenset({"405", "AccessDenied", "AccessDeniedException", "MethodNotAllowed", "NotImplemented"})
-# What these answers say is said of the object: it is not there, is another one, or ends before that range.
+# Statuses that are about the object: it is missing, has another ETag, or ends before the range.
 _OF_THE_OBJECT = frozenset({404, 412, 416})
 _DENIED_CODES = frozenset({"AccessDenied", "AccessDeniedException"})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RENEWED = "sign in again, or name a profile or role, whose keys are renewed"
-# Arrow asks for an object's size by HEAD, whose answer has no body and so no code: S3 says no more of expired keys
-# (platform: arrow-hides-expired-keys).
-_UNTOLD = "(HTTP status 400) during HeadObject"
-# What a person can do about the codes of S3 and STS (API references, "Error responses", "Common errors").
+# Arrow asks for an object's size by HEAD.  The answer has no body and no code: with expired keys this is all that the
+# error says (platform: arrow-hides-expired-keys).
+_WITHOUT_CODE = "(HTTP status 400) during HeadObject"
+# What a person can do about codes of S3 and STS (API references, "Error responses", "Common errors").
 _ADVICE = (
-    (
-        frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}),
-        _RENEWED,
-    ),
+    (frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}), _RENEWED),
     (
         frozenset({"301", "302", "307", "308", "PermanentRedirect", "Redirect", "TemporaryRedirect"}),
         "the bucket is elsewhere: correct s3.region or s3.endpoint",
@@ -56,7 +53,7 @@ _ADVICE = (
 
 
 class ShortAnswer(OSError):
-    """A store answered with fewer bytes than it has, or with another object's: that says nothing of this object."""
+    """A store answered with fewer bytes than it has, or with another object's; this is no evidence about the object."""
 
 
 def is_transient(error: ClientError) -> bool:
@@ -79,18 +76,18 @@ def is_denied(error: Mapping[str, Any]) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether a failure to read or write an object was raised because its whole bucket is not there
+    """Whether an object could not be read or written because its whole bucket is missing
     (rule: missing-bucket-is-a-failure)."""
     cause = error.__cause__
     return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 
 
 def failed_by_store(error: BaseException) -> bool:
-    """Whether an object could not be read because of its store or the way to it, not because of what it holds.
-
-    Looks at what the error was raised from as well.  An object that is not there, or is damaged, is no such failure;
-    Arrow raises the same types for both, and only a store's have a number or are called an AWS error
+    """Whether an object could not be read because of its store or the network, not because it is missing or damaged
     (rule: failed-read-is-no-evidence).
+
+    Checks the error's causes as well.  Arrow raises the same types for damaged objects and for failures of the store;
+    only the latter have an errno or contain "AWS Error".
     """
     if isinstance(error, FileNotFoundError):
         return False
@@ -104,7 +101,7 @@ def failed_by_store(error: BaseException) -> bool:
 
 
 def describe_failure(error: Exception, endpoint: str | None) -> str:
-    """What went wrong, as the end of a sentence whose beginning names the path or service."""
+    """The failure in words, as the end of a sentence that begins with the path or service."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "does not exist"
@@ -121,25 +118,25 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
         return "cannot be written: no space is left on its disk; free space there"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
-    if _UNTOLD in text:
+    if _WITHOUT_CODE in text:
         return f"was refused by the store, which does not say why; if the credentials have expired, {_RENEWED}"
     return f"failed: {text}"
 
 
 def _aws_host(error: Exception) -> str:
-    """Where AWS was looked for, which has the region in its name: a slip in that leads to no host at all."""
+    """The AWS endpoint; its name contains the region, and a mistyped region has no host."""
     host = urlsplit(getattr(error, "kwargs", {}).get("endpoint_url", "")).hostname
     return f"{host}; correct the region if AWS has none of that name" if host else "the AWS endpoint"
 
 
 def failure_in_words(code: str | None, message: str | None) -> str:
-    """A store's error code and message, as the end of a sentence whose beginning names the path or service.
+    """A store's error code and message, as the end of a sentence that begins with the path or service.
 
     Either is ``None`` where the store answers with an empty element.
     """
     message = "" if not message or message.startswith("<") else " ".join(masked(message).split())[:300]
     if code in REFUSED_CODES:
         return f"was refused by the store ({code}{': ' + message if message else ''})"
-    told = f"failed with {code or 'an error without a code'}{': ' + message if message else ''}"
+    words = f"failed with {code or 'an error without a code'}{': ' + message if message else ''}"
     advice = next((advice for codes, advice in _ADVICE if code in codes), None)
-    return told if advice is None else f"{told.rstrip('.')}; {advice}"
+    return words if advice is None else f"{words.rstrip('.')}; {advice}"

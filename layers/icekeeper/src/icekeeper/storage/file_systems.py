@@ -1,7 +1,7 @@
 """PyArrow's file systems, which PyIceberg makes from properties.
 
-This is a module of its own because it imports PyArrow's datasets through PyIceberg, and with them pandas where that is
-installed: code that only reads a local file does not wait for them.
+This is a separate module because it imports PyArrow's datasets through PyIceberg, and pandas where it is installed.
+Code that only reads a local file need not wait for them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from icekeeper.aws.settings import (
     with_keys,
 )
 
-# PyArrow tries four times: a silent host then costs about 15 s, a refusing one 3 s.
+# PyArrow tries four times: with this limit a silent host costs about 15 s, a refusing one 3 s.
 CONNECT_TIMEOUT_S = "3"
 
 
 def current_keys(properties: Mapping[str, str]) -> Keys | None:
-    """The keys that PyArrow is to use from now on, which boto3 renews in time; PyArrow does not
-    (platform: pyarrow-finds-other-keys).
+    """The current keys, which boto3 renews in time and PyArrow does not (platform: pyarrow-finds-other-keys).
 
-    ``None``: the properties hold them, or ask for none, or boto3 finds none, so that PyArrow looks by itself.
+    ``None``: the properties contain keys, or ask for anonymous access, or boto3 finds no keys and PyArrow looks for
+    them itself.
 
     Raises:
         BotoCoreError, ClientError: there is no such profile, or the keys cannot be renewed.
@@ -44,17 +44,14 @@ def current_keys(properties: Mapping[str, str]) -> Keys | None:
 
 
 def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> PyArrowFileIO:
-    """The FileIO that PyIceberg makes of these properties if it is PyArrow's, else PyArrow's with these properties.
-
-    ``keys`` take the place of a profile and a role, which are asked for them (:func:`current_keys`).
-    """
+    """PyArrow's FileIO with these properties; ``keys`` (:func:`current_keys`) replace a profile and a role."""
     chosen = dict(properties)
     if keys is not None:
         chosen = with_keys(properties, *keys)
     if chosen.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
         chosen[PY_IO_IMPL] = ARROW_FILE_IO
     chosen.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)
-    # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is somewhere else.
+    # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is not AWS.
     if region := region_of(chosen) or (aws_session(properties).region_name if keys is not None else None):
         chosen.setdefault(S3_REGION, region)
     file_io = load_file_io(chosen)
@@ -62,13 +59,12 @@ def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> Py
 
 
 def opening_late(filesystem: Any) -> Any:
-    """The same file system; on S3, one that sends what is smaller than 10 MB with one request
-    (platform: pyarrow-s3-requests).
+    """The same file system; on S3, one that writes less than 10 MB with one request (platform: pyarrow-s3-requests).
 
-    It begins an upload with the first 10 MB instead of with the opening, so that what is wrong with the bucket may only
-    be told when the stream is closed.  PyIceberg does not let that be chosen.
+    It begins an upload with the first 10 MB instead of when the stream is opened.  So an error of the bucket may be
+    raised only when the stream is closed.  PyIceberg has no setting for this.
     """
     if not isinstance(filesystem, S3FileSystem):
         return filesystem
-    _, (settings,) = filesystem.__reduce__()  # what it was made with, as a worker gets it
+    _, (settings,) = filesystem.__reduce__()  # its constructor's arguments, as they are pickled
     return S3FileSystem(**{**settings, "allow_delayed_open": True})

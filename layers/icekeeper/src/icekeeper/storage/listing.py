@@ -1,6 +1,6 @@
-"""Listing in parallel, as a stream: the first levels of folders are looked at, and threads list the folders below.
+"""Listing in parallel, as a stream: the first levels of folders are read, then threads list the folders below.
 
-An S3 listing gives a thousand keys per request, one request after the other; folders can be listed side by side.
+One S3 listing returns a thousand keys per request, one request after the other; several folders can be listed at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from icekeeper.machine.metering import WorkThreads
 
 LISTING_THREADS = 16
 """How many threads list unless a caller says otherwise."""
-# More folders than threads, because folders are of unequal size.
+# More folders than threads, because folders have unequal sizes.
 _FOLDERS_WANTED = 4 * LISTING_THREADS
-# Of a table: location, data/ and metadata/, partitions.  Of a warehouse: namespaces and tables above them.
+# In a table: location, data/ and metadata/, partitions.  In a warehouse: namespaces and tables above them.
 _LEVELS = 4
 _CHUNK = 500
 _STOP_LOOKED_FOR_S = 0.1
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object of a listing; size in bytes, age as epoch milliseconds (``None``: the store does not say)."""
+    """One object of a listing; size in bytes, age in epoch milliseconds (``None``: not known)."""
 
     path: str
     size: int
@@ -35,32 +35,31 @@ class ListedObject:
 
 
 def known_ms(modified_ms: int) -> int | None:
-    """An age as a store tells it, in epoch milliseconds; ``None`` for none after 1970
-    (rule: orphans-outlive-the-grace-period).
+    """An age in epoch milliseconds; ``None`` unless it is after 1970 (rule: orphans-outlive-the-grace-period).
 
-    Stores that do not know an age tell the zero of their clock: 1970, or the year 1 or 1601.
+    Stores that do not know an age return the zero of their clock: the year 1970, 1601 or 1.
     """
     return modified_ms if modified_ms > 0 else None
 
 
 class Level(NamedTuple):
-    """What lies directly in a folder."""
+    """The contents of a folder, without those of the folders in it."""
 
     objects: Sequence[ListedObject]
     folders: Sequence[str]
 
 
 class Division(NamedTuple):
-    """A listing in parts: the objects of the first levels, and the folders that are left to list with all below."""
+    """A listing in parts: the objects of the first levels, and the folders that are still to be listed whole."""
 
     objects: Sequence[ListedObject]
     folders: Sequence[str]
 
 
 def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTING_THREADS) -> Division:
-    """Look into the first levels of ``root`` until there are folders enough for so many threads.
+    """Read the first levels of ``root`` until there are enough folders for so many threads.
 
-    ``level`` returns ``None`` for a folder of too many entries, which is then left to be listed as a whole.
+    ``level`` returns ``None`` for a folder with too many entries; it is then one of those to be listed whole.
     """
     wanted = _FOLDERS_WANTED * threads // LISTING_THREADS
     objects: list[ListedObject] = []
@@ -82,9 +81,9 @@ def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTI
 
 
 def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = LISTING_THREADS) -> Iterator[Item]:
-    """The items of all sources, in no particular order; only a bounded number of items waits in memory.
+    """The items of all sources, in no particular order; a bounded number of items waits in memory.
 
-    The first error of a source is raised, and the others are stopped; they are also stopped when the caller stops.
+    The first error of a source is raised.  The other sources are stopped then, and when the caller stops.
     """
     if len(sources) <= 1:
         for source in sources:

@@ -1,4 +1,4 @@
-"""Files on this machine: walk, write and remove files, and a scratch folder for rows."""
+"""Files on this machine: walk folders, write and remove files, and a scratch folder."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ from pathlib import Path
 from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject, known_ms
 
-# Files on this machine: walk a folder, look at one level of it, write or remove a file, remove empty folders.
-
-# A folder of more entries than this is walked by one thread, entry by entry.
+# A folder with more entries than this is walked by one thread.
 _LEVEL_ENTRIES = 10_000
-# Linux, proc(5): what is opened by a descriptor's name here is that very file or folder, whatever its path names now.
+# Linux, proc(5): a name below this opens the very file or folder of the descriptor, whatever its path names now.
 _DESCRIPTORS = "/proc/self/fd"
 _MAY_HOLD = os.path.isdir(_DESCRIPTORS) and hasattr(os, "O_PATH")
 
 
 @contextmanager
 def held(real: str, *, make: bool = False) -> Iterator[str]:
-    """Another name for a file or folder, below an opened folder: links that come later lead nowhere
+    """Another name for a file or folder, through its opened folder, which no link created later can redirect
     (rule: use-the-checked-folder).
 
-    Where the system cannot do that, as outside of Linux, the name stays what it is.
+    Where the system cannot do that, as outside of Linux, the name is unchanged.
 
     Args:
-        real: its real path (:func:`os.path.realpath`), so that any link met on the way is a new one.
-        make: make the folders above it.
+        real: the real path (:func:`os.path.realpath`), so that any link in it is a new one.
+        make: create the folders above it.
 
     Raises:
-        OSError: there is no such folder, or a link lies where a folder was.
+        OSError: the folder does not exist, or a link has replaced a folder.
     """
     above, name = os.path.split(real)
     if not _MAY_HOLD or not name:
@@ -68,15 +66,15 @@ def _folder_in(folder: int, name: str, *, make: bool) -> int:
 
 @contextmanager
 def regular_file(name: str) -> Iterator[str]:
-    """Another name for an existing file, which is opened: neither a link nor a pipe, on which a reader would wait.
+    """Another name for an opened file; refuses links, and pipes, on which a reader would wait.
 
     Raises:
-        OSError: there is none, or it is something else.
+        OSError: it does not exist, or is no regular file.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         opened = os.open(name, flags | os.O_NONBLOCK)
-    except BlockingIOError:  # another machine holds a lease on the file, as a server of files does, and will let go
+    except BlockingIOError:  # a file server holds a lease on the file and will release it
         opened = os.open(name, flags)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -88,7 +86,7 @@ def regular_file(name: str) -> Iterator[str]:
 
 @contextmanager
 def new_file(name: str) -> Iterator[str]:
-    """Another name for a file that is created here, in place of one of that name.
+    """Another name for a file that is created here and replaces one of that name.
 
     Raises:
         OSError: it cannot be created.
@@ -103,9 +101,9 @@ def new_file(name: str) -> Iterator[str]:
 
 
 def walk(root: str) -> Iterator[tuple[str, int, int | None]]:
-    """Every regular file below a folder: name relative to it, size in bytes, modification as :func:`.known_ms`.
+    """Every regular file below a folder: its name relative to the folder, size in bytes, and age (:func:`.known_ms`).
 
-    Symbolic links are neither listed nor followed; a missing folder, or a file deleted meanwhile, is left out.
+    Symbolic links are neither listed nor followed.  A missing folder, or a file deleted meanwhile, is skipped.
 
     Raises:
         StorageError: a folder cannot be read.
@@ -140,10 +138,10 @@ def local_level(prefix: str, root: str) -> Level | None:
 
 
 def local_status(path: str) -> tuple[int, int | None] | None:
-    """Size in bytes and modification (:func:`.known_ms`) of a regular file, ``None`` when there is none.
+    """Size in bytes and age (:func:`.known_ms`) of a regular file, ``None`` when there is none.
 
     Raises:
-        OSError: the file cannot be looked at.
+        OSError: the file cannot be inspected.
     """
     try:
         status = os.lstat(path)
@@ -173,7 +171,7 @@ def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
 
 
 def is_empty(folder: str) -> bool:
-    """Whether nothing lies in a folder; false when it cannot be read."""
+    """Whether a folder is empty; false when it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is None
@@ -182,7 +180,7 @@ def is_empty(folder: str) -> bool:
 
 
 def remove_if_empty(folder: str) -> bool:
-    """Remove a folder; false when something lies in it, or it cannot be removed."""
+    """Remove a folder; false when it is not empty or cannot be removed."""
     try:
         os.rmdir(folder)
     except OSError:
@@ -191,11 +189,12 @@ def remove_if_empty(folder: str) -> bool:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file, and the folders above it, so that nobody ever sees part of it (rule: write-local-documents-whole).
+    """Write a file, and the folders above it, so that no reader ever sees part of it
+    (rule: write-local-documents-whole).
 
-    Half a metadata file would be no orphan: nobody could tell whose it is (rule: unknown-metadata-stops-sweeps), and
-    sweeps would be refused.  A process that is killed leaves at most a file of another name, which is an orphan like
-    others.
+    Part of a metadata file would stop sweeps, because nobody knows which table it belongs to
+    (rule: unknown-metadata-stops-sweeps).  A process that is killed leaves at most a file of another name, an orphan
+    like any other.
 
     Raises:
         OSError: it cannot be written; nothing remains.
@@ -214,7 +213,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def unlink(path: str) -> str | None:
-    """Remove a file; returns the reason when that failed, ``None`` when the file is gone."""
+    """Remove a file; return the reason when that failed, ``None`` when the file is gone."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -248,18 +247,16 @@ def _size_and_age(status: os.stat_result) -> tuple[int, int | None]:
     return status.st_size, known_ms(status.st_mtime_ns // 1_000_000)
 
 
-# A folder for rows that wait on this machine's disk, for as long as work takes.
-
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A new folder where temporary files are kept, whose name begins with ``prefix``; it is gone afterwards
+    """A new folder for temporary files, whose name begins with ``prefix``; it is removed afterwards
     (rule: failures-cost-no-row).
 
     Raises:
-        StorageError: there was no room for what the caller wrote into it.
+        StorageError: the disk was full when the caller wrote into it.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=prefix) as folder:

@@ -1,4 +1,9 @@
-"""Writes S3 objects in parts: uploaded with bounded memory, or assembled of ranges the store copies."""
+"""Writes S3 objects in parts: uploads with bounded memory, or assembles ranges that the store itself copies.
+
+Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  No harmless request
+finds out.  So the first object of a bucket tries it, and a refusal is remembered.  Source: Amazon S3 API reference,
+"UploadPartCopy", "CompleteMultipartUpload" (platform: seaweedfs-range-copies).
+"""
 
 from __future__ import annotations
 
@@ -22,27 +27,25 @@ from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, PartEtag, S
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
-# Writes an S3 object with few requests and bounded memory: at once if it fits into the room, else in parts.
-#
-# Arrow's output streams send parts of 10 MB (platform: pyarrow-s3-requests), keep in memory whatever the store has not
-# taken yet (100 MB were measured behind 20 ms a request), and complete what an error cut short.  This one waits, and
-# leaves nothing after an error (rule: bounded-worker-memory).
-
 LEAST_ROOM = 32 * 1024 * 1024
-"""Bytes that an upload may hold whoever makes it."""
+"""Bytes that any upload may hold in memory."""
 _GROWS_AFTER = 1000
-"""Parts are of equal size, which some stores ask for; of very large objects they grow, for S3 takes 10,000."""
+"""Parts have equal size, as some stores require; after so many they grow, because S3 takes at most 10,000."""
 _UNDER_WAY = 3
-# Nothing is sent while a part is filled: beyond this the time costs a function more than requests are saved.
+# Nothing is sent until the room is full: with more room, waiting would cost a function more than it saves in requests.
 _MOST_ROOM = 128 * 1024 * 1024
 
 
 @contextmanager
 def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Iterator[Any]:
-    """A stream with ``write`` and ``tell``; the object is there once the context ends without an error.
+    """A stream with ``write`` and ``tell``; the object exists once the context ends without an error.
 
-    It holds ``room`` bytes at most, or what the task may spare (:func:`.spare_bytes`) where that is more.  What is not
-    on S3 is written by :meth:`.Storage.open_output`.  Wrap it in :meth:`.Storage.translated`.
+    The stream holds at most ``room`` bytes, or the task's spare memory (:func:`.spare_bytes`) where that is more.
+    Arrow's own streams send parts of 10 MB (platform: pyarrow-s3-requests), keep in memory what the store has not taken
+    yet (100 MB were measured at 20 ms a request), and complete an object although an error cut it short.  This stream
+    waits for the store, and leaves nothing after an error (rule: bounded-worker-memory).
+
+    Other stores' objects are written by :meth:`.Storage.open_output`.  Wrap it in :meth:`.Storage.translated`.
     """
     if split_path(path).scheme not in S3_SCHEMES:
         with storage.open_output(path) as stream:
@@ -54,13 +57,13 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
             yield upload
             upload.complete()
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # a part that came after the end would stay
+            pool.shutdown(cancel_futures=True)  # a part that arrived after the abort would stay in the store
             upload.abort()
             raise
 
 
 class _PartUpload(WriteOnly):
-    """What was written, as parts of a quarter of the room: some under way, one that is filled.
+    """Data in parts of a quarter of the room: up to three being sent, one being filled.
 
     Nothing is sent before the room is full, so that an object that fits takes one request.
     """
@@ -82,7 +85,7 @@ class _PartUpload(WriteOnly):
         self._is_over = False
 
     def write(self, data: Any) -> int:
-        """Take bytes, which may be changed afterwards; waits while too many parts are under way."""
+        """Copy the bytes; wait while too many parts are under way."""
         view = memoryview(data).cast("B")
         size = len(view)
         self._size += size
@@ -95,14 +98,13 @@ class _PartUpload(WriteOnly):
         return size
 
     def tell(self) -> int:
-        """How many bytes were written."""
         return self._size
 
     def flush(self) -> None:
-        """Nothing: what is written is there when all is complete."""
+        """Nothing: the object is created as a whole."""
 
     def complete(self) -> None:
-        """Make the object; one that fits into the room with one request."""
+        """Create the object; one that fits into the room takes one request."""
         if self._upload is None:
             parts = [*self._full, self._part]
             body = bytes(self._part) if len(parts) == 1 else _Joined(parts)
@@ -116,7 +118,7 @@ class _PartUpload(WriteOnly):
         self._client.complete_multipart_upload(**self._upload, MultipartUpload={"Parts": parts_sent})
 
     def abort(self) -> None:
-        """Leave nothing in the store; what is written from now on, such as a footer, goes nowhere."""
+        """Leave nothing in the store, and ignore later writes, such as of a footer."""
         self._is_over = True
         self._part, self._full = bytearray(), deque()
         if self._upload is not None:
@@ -124,12 +126,12 @@ class _PartUpload(WriteOnly):
                 self._client.abort_multipart_upload(**self._upload)
 
     def _wanted(self) -> int:
-        """The size of the part that is filled."""
+        """The size of the part that is being filled."""
         begun = len(self._etags) + len(self._running) + len(self._full)
         return self._part_bytes * (1 + begun // _GROWS_AFTER)
 
     def _next_part(self) -> None:
-        """Begin another part; from the moment that the room is full, parts are sent."""
+        """Begin another part; once the room is full, send the full ones."""
         self._full.append(self._part)
         self._part = bytearray()
         if self._upload is not None or len(self._full) > _UNDER_WAY:
@@ -150,7 +152,7 @@ class _PartUpload(WriteOnly):
 
 
 class _Joined(io.RawIOBase):
-    """Several pieces as one file, for boto3, which reads it for its checksum and again to send it."""
+    """Several pieces as one file, which boto3 reads for the checksum and again to send it."""
 
     def __init__(self, pieces: Sequence[bytearray]) -> None:
         super().__init__()
@@ -173,7 +175,7 @@ class _Joined(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill as much as one piece has; 0 at the end."""
+        """Read from one piece; 0 at the end."""
         target = memoryview(buffer).cast("B")
         start = self._position
         for piece in self._pieces:
@@ -186,20 +188,9 @@ class _Joined(io.RawIOBase):
         return 0
 
 
-# Assembles S3 objects of ranges that the store copies and of bytes that are sent to it.
-#
-# Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  No harmless
-# request would tell, so the first object of a bucket does, and its refusal is remembered.
-#
-# Whoever gets no object writes it in another way, perhaps as other bytes.  A store may complete an upload although its
-# completion seemed to have failed, and replace what was written meanwhile.  So that is an error: the next attempt has a
-# name of its own (rule: attempts-never-share-a-file).
-#
-# Source: Amazon S3 API reference, "UploadPartCopy", "CompleteMultipartUpload" (platform: seaweedfs-range-copies).
-
 _AT_ONCE = 8
 _SENT_AT_ONCE = 3
-"""A part that is sent is in memory."""
+"""Fewer, because a part that is sent is in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +202,7 @@ class AssembledObject:
     etag: str
     part_etags: tuple[PartEtag, ...]
     samples: Mapping[CopiedRange, bytes]
-    """Of each range that the store copied its :attr:`~CopiedRange.sample`, read from the source after that."""
+    """Of each copied range the :attr:`~CopiedRange.sample`, read from the source after the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +212,11 @@ class NotAssembled:
     path: str
     reason: str
     source_changed: bool = False
-    """``path`` is an object to be copied from, which is not any more what it was when its ETag was seen."""
+    """``path`` is a source object that no longer has its expected ETag."""
 
 
 class _Unanswered(Exception):
-    """Whether the upload was completed is not known."""
+    """It is not known whether the upload was completed."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -250,15 +241,16 @@ def may_copy_ranges(storage: Storage, path: str) -> bool:
 
 
 def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
-    """Make an object of parts as :func:`.plan_parts` gives them; where it was not made, nothing is left of it.
+    """Create an object from the parts of :func:`.plan_parts`; :class:`NotAssembled` means that nothing is left of it.
 
-    A range is copied and read only while its object has the ETag that the range names.  Requests say so as a condition,
-    which not every store heeds; so the ETag in each answer is compared, and of a range that the store has copied some
-    bytes are read afterwards, for the answer about a copy tells nothing of its source
-    (rule: store-copies-the-judged-object).
+    A range is copied and read only while its object has the range's ETag.  Requests have that as a condition, but not
+    every store respects it.  So the ETag in each answer to a read is compared.  The answer to a copy says nothing about
+    its source; so some bytes of the source are read after the copy (rule: store-copies-the-judged-object).
 
     Raises:
-        StorageError: there are no credentials, the path is not on S3, or the object may still appear there.
+        StorageError: there are no credentials, the path is not on S3, or the object may still appear.  In that case the
+            caller must not write other bytes under this name: a late completion would replace them.  The next attempt
+            has its own name (rule: attempts-never-share-a-file).
     """
     where = split_path(path)
     with storage.translated(path):
@@ -287,7 +279,7 @@ def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObj
 
 
 def _is_for_good(error: ClientError) -> bool:
-    """Whether the next object would fail in the same way: the request itself is refused, not for what it names."""
+    """Whether the next object would fail in the same way: the store refuses the request, not only its objects."""
     names_nothing = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404
     return is_refused(error) or not (is_transient(error) or names_nothing)
 
@@ -309,30 +301,24 @@ def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledOb
         try:
             etags = tuple(one.result() for one in running)
         finally:
-            # What has begun ends before the upload is aborted: a part that comes later would stay.
+            # Wait before the upload is aborted: a part that arrived later would stay in the store.
             pool.shutdown(wait=True, cancel_futures=True)
     named = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
     return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags, samples)
 
 
 def _complete(upload: _Upload, parts: Sequence[dict[str, Any]]) -> str:
-    """Have the parts put together; the ETag of the object."""
+    """Complete the upload; return the ETag of the object."""
     try:
-        answer = upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": parts})
-        return _told_etag(answer)
+        return _etag_in(upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": parts}))
     except (BotoCoreError, ClientError, OSError) as error:
-        # An upload that is not there may have been completed by the same request before.
+        # A missing upload may have been completed by an earlier try of the same request.
         if isinstance(error, ClientError) and _is_for_good(error):
             raise
         raise _Unanswered(error) from error
 
 
-def _told_etag(answer: Mapping[str, Any]) -> str:
-    """The ETag in an answer.
-
-    Raises:
-        OSError: there is none.
-    """
+def _etag_in(answer: Mapping[str, Any]) -> str:
     etag = answer.get("ETag")
     if not etag:
         raise OSError("the store did not tell the ETag of what it made")
@@ -353,7 +339,7 @@ def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
         if is_of_another_object(error):
             raise ObjectChanged(part.path) from error
         raise
-    return PartEtag(_told_etag(answer.get("CopyPartResult") or {}))
+    return PartEtag(_etag_in(answer.get("CopyPartResult") or {}))
 
 
 def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
@@ -364,4 +350,4 @@ def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
         for content in part.contents
     )
     answer = upload.client.upload_part(**upload.address, PartNumber=number, Body=data)
-    return PartEtag(_told_etag(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())
+    return PartEtag(_etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())

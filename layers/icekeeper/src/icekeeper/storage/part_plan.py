@@ -1,4 +1,11 @@
-"""Plans in which parts a store assembles an object, and what ETags say of the parts (pure)."""
+"""Plans the parts of an object that a store assembles, and checks the parts' ETags (pure).
+
+A store can copy ranges of other objects as parts of a multipart upload.  Every part except the last has a minimum
+size.  A shorter range goes into a part that we send, if necessary together with bytes of its neighbours.
+
+Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"
+(platform: seaweedfs-range-copies).
+"""
 
 from __future__ import annotations
 
@@ -9,24 +16,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-# Plans in which parts a store assembles an object: which bytes it copies itself, which are sent to it (pure).
-#
-# A store copies ranges of other objects as parts of a multipart upload.  Every part but the last has a least size, so
-# what is shorter goes into a part that we send, together with bytes of its neighbours where it takes them to reach that
-# size.
-#
-# Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"
-# (platform: seaweedfs-range-copies).
-
 _MiB = 1024 * 1024
 _SAMPLE_BYTES = 1024
 _PLACE = 0.382
-"""Of a range: a place where files of the same schema differ.  At its ends and halves, row groups begin and end."""
+"""The relative position of a sample.  Files of one schema differ there; at ends and halves row groups begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRange:
-    """Bytes of an object from ``start`` to before ``end``, as they were when it had this ETag."""
+    """The bytes from ``start`` to before ``end`` of an object with this ETag."""
 
     path: str
     etag: str
@@ -39,14 +37,14 @@ class CopiedRange:
 
     @property
     def sample(self) -> CopiedRange:
-        """Some bytes within it, by which the range is told from others."""
+        """Some of its bytes, which distinguish it from other ranges."""
         start = self.start + int(self.size * _PLACE)
         return replace(self, start=start, end=min(start + _SAMPLE_BYTES, self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBytes:
-    """Bytes that are in no other object."""
+    """Bytes that we made ourselves."""
 
     data: bytes
 
@@ -60,7 +58,7 @@ Content: TypeAlias = CopiedRange | OwnBytes
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """A part that we send; what it holds of other objects is read before."""
+    """A part that we send; ranges of other objects in it are read first."""
 
     contents: tuple[Content, ...]
 
@@ -75,14 +73,14 @@ Part: TypeAlias = CopiedRange | SentPart
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """In bytes, and ``most_parts`` parts.  Those that are "most" must be at least twice ``least``."""
+    """Sizes of parts in bytes, and their number.  The maximum sizes must be at least twice ``least``."""
 
     least: int = 5 * _MiB
-    """Of every part but the last."""
+    """Of every part except the last."""
     most_copied: int = 128 * _MiB
-    """S3 copies 5 GiB at once; smaller parts are copied side by side."""
+    """S3 copies up to 5 GiB at once, but smaller parts in parallel."""
     most_sent: int = 10 * _MiB
-    """What is in memory for a part."""
+    """A part that is sent is in memory."""
     most_parts: int = 10_000
 
 
@@ -90,10 +88,10 @@ LIMITS = PartLimits()
 
 
 def plan_parts(contents: Iterable[Content], limits: PartLimits = LIMITS) -> tuple[Part, ...] | None:
-    """The parts of an object that consists of these contents, in order; ``None``: they would be too many."""
+    """The parts of an object that consists of these contents, in order; ``None``: there would be too many."""
     stretches = _stretches(_joined(contents), limits.least)
     copied = sum(stretch.size for stretch in stretches if isinstance(stretch, CopiedRange))
-    # Half of the parts is for what a division leaves over, and for what is sent.
+    # Half of the parts are kept for the remainders of divisions, and for what is sent.
     most_copied = max(limits.most_copied, -(-copied // (limits.most_parts // 2)))
     parts: list[Part] = []
     for stretch in stretches:
@@ -105,7 +103,7 @@ def plan_parts(contents: Iterable[Content], limits: PartLimits = LIMITS) -> tupl
 
 
 def sent_bytes(parts: Iterable[Part]) -> int:
-    """How many bytes of the object go through us."""
+    """How many bytes of the object we send."""
     return sum(part.size for part in parts if isinstance(part, SentPart))
 
 
@@ -114,7 +112,7 @@ def _size(contents: Iterable[Content]) -> int:
 
 
 def _joined(contents: Iterable[Content]) -> Iterator[Content]:
-    """The same bytes, where a range that follows another one in its object is one with it; nothing is empty."""
+    """The same bytes, without empty contents, and with adjacent ranges of one object joined."""
     waiting: Content | None = None
     for content in contents:
         if not content.size:
@@ -134,11 +132,10 @@ def _joined(contents: Iterable[Content]) -> Iterator[Content]:
 
 
 def _stretches(contents: Iterable[Content], least: int) -> list[Part]:
-    """Ranges to copy, each of at least ``least`` bytes, and what is to be sent between them, which has at least as many
-    too, unless it is the end.
+    """Ranges to copy and parts to send, in order, each of at least ``least`` bytes, except at the end.
 
-    What is too short takes bytes of the range before it as long as that stays long enough, then of the range behind; if
-    both have too few to spare, the one behind is sent whole.
+    Contents that are too short take bytes that the range before them can spare, then bytes of the range behind.  If
+    both can spare too few, the range behind is sent whole.
     """
     done: list[Part] = []
     sent: list[Content] = []
@@ -169,7 +166,7 @@ def _cut(content: CopiedRange, size: int) -> tuple[CopiedRange, CopiedRange]:
 
 
 def _divided(content: CopiedRange, most: int) -> Iterator[CopiedRange]:
-    """Ranges of equal size, so that none is shorter than half of ``most`` unless the whole is."""
+    """Ranges of equal size; none is shorter than half of ``most``, unless the whole is."""
     count = -(-content.size // most)
     bounds = [content.start + content.size * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
@@ -200,26 +197,25 @@ def _split(content: Content, size: int) -> tuple[Content, Content]:
     return replace(content, data=content.data[:size]), replace(content, data=content.data[size:])
 
 
-# What ETags tell of an object that was assembled of parts (pure).
-#
-# Without encryption by KMS, S3 gives a part the MD5 of its bytes, and the object the MD5 of all those and their number
-# (Amazon S3 user guide, "Checking object integrity").  Elsewhere they are other texts: SeaweedFS derives the ETag of a
-# part that it copied from whole blocks of its source (platform: seaweedfs-range-copies).  So only ETags of a store that
-# is seen to make them in that way are compared.
-
 _BEGINS_WITH_MD5 = re.compile(r'"?([0-9a-f]{32})')
 _OF_PARTS = re.compile(r'"?([0-9a-f]{32})-(\d+)"?')
 
 
 class PartEtag(NamedTuple):
-    """What the store answered about a part; ``md5`` is that of the bytes we sent, ``None`` where it copied them."""
+    """The store's ETag of a part; ``md5`` is that of the bytes we sent, ``None`` for a copied part."""
 
     etag: str
     md5: str | None = None
 
 
 def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
-    """What an object's ETag tells against its consisting of these parts in this order, in words; ``None``: nothing."""
+    """How an object's ETag disproves that it consists of these parts in this order, in words; ``None``: it does not.
+
+    Without KMS encryption the ETag of a part in S3 is the MD5 of its bytes, and the object's is the MD5 of those and
+    their number (Amazon S3 user guide, "Checking object integrity").  Other stores use other texts: SeaweedFS derives
+    the ETag of a copied part from whole blocks of its source (platform: seaweedfs-range-copies).  So ETags are compared
+    only where the sent parts show that the store makes them as S3 does.
+    """
     found = _OF_PARTS.fullmatch(etag)
     if found is not None and int(found[2]) != len(parts):
         return f"the store made it of {found[2]} parts instead of {len(parts)}"

@@ -1,4 +1,17 @@
-"""Spellings of paths, what lies inside a location, and the names of files that a task writes."""
+"""Paths: the names of files that a task writes, spellings of one path, and whether a path is inside a location.
+
+Tables that several engines commit to mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``.  Some writers
+percent-encode partition values, others do not.  Two questions are asked about a path, and a wrong answer has different
+costs (rule: any-spelling-protects, platform: engines-mix-path-spellings):
+
+* *Could something reference this file?*  :func:`normalise`, :func:`any_spelling`, :func:`may_be_under` and
+  :class:`PathSet` say yes too often rather than too seldom.  An S3 key may really contain ``%20`` or ``//``, so two
+  objects can normalise alike: then a reference to one protects both, and less is deleted.
+* *Is this surely ours to delete?*  :func:`is_under` compares the literal path that would be deleted.  It ignores only
+  differences that cannot name another object.
+
+Paths in object stores are compared as text, local ones as real paths, with all symbolic links resolved.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +27,13 @@ from urllib.parse import unquote
 
 from icekeeper.errors import StorageError
 
-# Names of the files that a task writes: every attempt at the task has files of its own
-# (rule: attempts-never-share-a-file) (pure).
+# Names of the files that a task writes.  Every attempt at a task has its own files (rule: attempts-never-share-a-file).
 #
-# An engine begins a task again when the worker that ran it seems dead.  That worker may only be slow: then two attempts
-# run at once, and the late one may fail after the other's files were committed.  So an attempt's number is part of the
-# name, ``STEM-a2.parquet``: no attempt overwrites or removes files of another one.
-#
-# The number of attempts is bounded (``icekeeper.engines`` sees to it), and one record stands for the names of all of
-# them, ``STEM-a[0-3].parquet``.  So the files of a dead job can be deleted by name, without a listing.
+# An engine starts a task again when its worker seems dead.  The worker may only be slow: then two attempts run at once,
+# and the late one may fail after the other's files were committed.  So the attempt's number is part of the name,
+# ``STEM-a2.parquet``, and no attempt overwrites or removes another's files.  ``icekeeper.engines`` bounds the number of
+# attempts, and one record, ``STEM-a[0-3].parquet``, names all of them.  So the files of a dead job can be deleted
+# without a listing.
 
 # Spark's default of spark.task.maxFailures.
 ATTEMPTS_PER_RUN = 4
@@ -30,17 +41,17 @@ RUNS = 2
 """How often an engine runs tasks that read other tasks' output; within each run, attempts count from 0."""
 MAX_ATTEMPTS = RUNS * ATTEMPTS_PER_RUN
 _ANYWHERE = "/**/"
-# The stem is what precedes.  Because a number or a range follows it, no stem is the prefix of another stem's files.
+# The stem comes before.  Because a number or a range follows it, no stem is a prefix of another stem's files.
 _OF_ATTEMPT = re.compile(r"-a(\d+)\.[A-Za-z0-9]+\Z")
 _OF_ALL = re.compile(r"-a\[0-(\d+)\]\.([A-Za-z0-9]+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file that some attempt at a task is going to write."""
+    """A file that an attempt at a task is going to write."""
 
     stem: str
-    """Its path without attempt and ending; ``FOLDER/**/NAME`` where only the task finds out the folder below FOLDER."""
+    """Its path without attempt and ending; ``FOLDER/**/NAME`` where only the task knows the folder below FOLDER."""
     ending: str
     attempts: int = ATTEMPTS_PER_RUN
 
@@ -51,7 +62,7 @@ class PlannedFile:
 
     @property
     def record(self) -> str:
-        """The names of all attempts, as they are recorded before the work begins."""
+        """The names of all attempts in one text, which is recorded before the work begins."""
         return f"{self.stem}-a[0-{self.attempts - 1}].{self.ending}"
 
     @property
@@ -63,18 +74,18 @@ class PlannedFile:
         """The file of one attempt.
 
         Raises:
-            StorageError: there were more attempts than are recorded; nothing must be written.
+            StorageError: there were more attempts than the record names; nothing must be written.
         """
         if attempt >= self.attempts:
             raise StorageError(
-                f"the task that writes {self.stem} was begun more than {self.attempts} times, and nobody would find "
-                "files of further attempts; see why workers die, then run the pass again"
+                f"the task that writes {self.stem} was started more than {self.attempts} times; files of further "
+                "attempts would never be removed; find out why workers die, then run the pass again"
             )
         return f"{self.stem}-a{attempt}.{self.ending}"
 
 
 def planned_file(record: str) -> PlannedFile | None:
-    """Parse a record; ``None`` when it is a plain path, as versions wrote it that did not number attempts."""
+    """Parse a record; ``None`` when it is a plain path."""
     found = _OF_ALL.search(record)
     return None if found is None else PlannedFile(record[: found.start()], found[2], int(found[1]) + 1)
 
@@ -86,33 +97,30 @@ def stem_of(path: str) -> str | None:
 
 
 def is_repeated(paths: Iterable[str]) -> bool:
-    """Whether a later attempt than the first wrote one of these files, so that earlier ones may have left files."""
+    """Whether a second or later attempt wrote one of these files, so that earlier attempts may have left files."""
     return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))
 
 
-# The real path of a local file or folder, with all symbolic links resolved (rule: compare-real-local-paths).
+# Real paths of local files and folders, with all symbolic links resolved (rule: compare-real-local-paths).
 #
-# A warehouse may be named by a link in the catalog and by its real folder in the metadata, or the other way round.
-# Callers ask for millions of paths in few folders, so real folders are remembered for a second, and only whether the
-# file itself is a link is looked up each time.
+# The catalog may name a warehouse by a link and the metadata by its real folder, or the other way round.  Callers ask
+# for millions of paths in few folders.  So real folders are remembered for a second, and only the last name is checked
+# each time.
 
-# Links do not change while one comparison runs; a process that lives for days must see that one did.
+# Links do not change during one comparison; a process that lives for days must notice a change.
 _REMEMBERED_S = 1.0
 _MOST_FOLDERS = 100_000
 
 
 class _RealFolders:
-    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice.
-
-    Relative ones are looked up each time, because the working folder changes what they mean.
-    """
+    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         self._until_s = 0.0
 
     def __getitem__(self, folder: str) -> str:
-        if not folder.startswith("/"):
+        if not folder.startswith("/"):  # its meaning changes with the working directory
             return os.path.realpath(folder)
         now_s = time.monotonic()
         if now_s >= self._until_s or len(self._known) >= _MOST_FOLDERS:
@@ -129,8 +137,8 @@ _real_folders = _RealFolders()
 def real_path(path: str) -> str:
     """The absolute path of a local file or folder without any symbolic link in it.
 
-    A file that is itself a link becomes its target, so that a reference to one protects the other.  The part of a path
-    that does not exist stays as it is, and so does text that cannot be a path.
+    A link becomes its target, so that a reference to one protects the other.  A part that does not exist stays as it
+    is, and so does text that cannot be a path.
     """
     try:
         folder, slash, name = path.rpartition("/")
@@ -145,44 +153,27 @@ def real_path(path: str) -> str:
 def _is_link(path: str) -> bool:
     try:
         return stat.S_ISLNK(os.lstat(path).st_mode)
-    except OSError:  # there is nothing, or nothing that may be seen
+    except OSError:  # it does not exist, or may not be read
         return False
 
-
-# How two spellings of one path are recognised, and when a path lies inside a location.
-#
-# Object stores' paths are compared as text.  Local ones are compared as the real paths behind all symbolic links, which
-# costs a look at the file system; a file that is deleted by one name is gone under every other.
-#
-# Tables committed by several engines mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``, and some writers
-# percent-encode partition values that others leave alone.  Two questions are asked of such paths, and a wrong answer
-# has different costs (rule: any-spelling-protects, platform: engines-mix-path-spellings):
-#
-# * *Could this be a file that something references?*  :func:`normalise`, and what :mod:`icekeeper.storage.paths`
-#   makes of it, say yes too often rather than too seldom.  An S3 key may truly contain ``%20`` or ``//``, so two
-#   different objects can normalise alike: then a reference to one protects both, and less is deleted.
-# * *Is this surely ours to delete?*  :func:`is_under` compares what would really be deleted, character by character;
-#   only differences that cannot name another object are forgiven.
-#
-# Who asks several questions about one path asks them of a :class:`ComparedPath`: the file system is then looked at once
-# for all of them.
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 LOCAL_SCHEMES = ("", "file")
 # RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
-# Already in normal form, which most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
+# Already in normal form, as most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
 _NORMAL = re.compile(r"s3:/(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
-# No writer encodes so often; without a limit, links whose names decode to each other would be followed for ever.
+# No writer encodes so often; without a limit, links whose names decode to each other would be followed forever.
 _MOST_LAYERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPath:
-    """A path in its parts, nothing decoded: ``scheme`` is lower case and empty for a bare local path."""
+    """A path in its parts, nothing decoded."""
 
     scheme: str
+    """Lower case; empty for a bare local path."""
     authority: str
     """Bucket or host; empty for local files."""
     key: str
@@ -190,7 +181,7 @@ class SplitPath:
 
 
 def split_path(path: str) -> SplitPath:
-    """Split a path literally: ``?``, ``#`` and ``%`` are ordinary characters of a key, as object stores see them."""
+    """Split a path literally: ``?``, ``#`` and ``%`` are ordinary characters, as in object stores."""
     match = _SCHEME.match(path)
     if match is None:
         return SplitPath("", "", path)
@@ -212,9 +203,9 @@ def is_local(path: str) -> bool:
 def normalise(path: str) -> str:
     """The key by which paths are compared; never a path to read or delete.
 
-    ``s3``, ``s3a`` and ``s3n`` are one scheme, local spellings become ``/x``, percent-encoding is decoded until
-    nothing is left to decode, repeated and trailing slashes go.  Local paths become absolute, without ``.``, ``..`` and
-    symbolic links.  Idempotent, but for links whose own names are percent-encoded.
+    ``s3``, ``s3a`` and ``s3n`` are one scheme.  All percent-encoding is decoded; repeated and trailing slashes are
+    removed.  Local spellings become absolute paths ``/x`` without ``.``, ``..`` and symbolic links.  Idempotent, except
+    for links whose own names are percent-encoded.
     """
     if isinstance(path, ComparedPath):
         return path.normal
@@ -224,14 +215,13 @@ def normalise(path: str) -> str:
 
 
 def _is_tidy(path: str) -> bool:
-    """Whether a path is local and spelled as its real path might be, as most local paths are; a quick look."""
+    """Whether a path is local and spelled as a real path might be, as most local paths are."""
     return path.startswith("/") and not ("//" in path or "/." in path or "%" in path or path.endswith("/"))
 
 
 def _decoded(path: str) -> str:
-    """A tidied path after all decoding."""
     for _ in range(_MOST_LAYERS):
-        # Links are followed before each decoding, because one may truly be named "%41".
+        # Links are followed before each decoding, because one may really be named "%41".
         if "%" not in path or (decoded := unquote(path)) == path:
             break
         path = _tidied(decoded)
@@ -259,26 +249,27 @@ def _authority(parts: SplitPath) -> str:
 
 
 class ComparedPath(str):
-    """A path, and what it names at the moment at which :func:`compared` looked.
+    """A path, and what it named when :func:`compared` looked.
 
-    Everything here takes one as it takes a path, and looks at the file system no more.  A link may come at any time, so
-    that none is kept beyond the questions of that moment.
+    Functions here accept it in place of a path and do not look at the file system again.  A link may appear at any
+    time: do not keep one.
     """
 
     __slots__ = ("authority", "has_dots", "is_plain", "key", "normal")
 
     authority: str
     key: str
-    """What would really be deleted: the key in the bucket, or the real path behind all links."""
+    """What a deletion would really remove: the key in the bucket, or the real path behind all links."""
     has_dots: bool
-    """Whether it is spelled with ``.`` or ``..``."""
+    """Whether a part of it is ``.`` or ``..``."""
     is_plain: bool
-    """Whether the text alone tells what it names, since no link lies on the way."""
+    """Whether the text is the real path: there is no link in it."""
     normal: str
+    """As :func:`normalise`."""
 
 
 def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
-    """Look what a path names now; one that was ``is_plain`` before is not looked at again, but taken by its text."""
+    """Find out what a path names now; with ``is_plain``, trust the text and do not look at the file system."""
     if isinstance(path, ComparedPath):
         return path
     found = ComparedPath(path)
@@ -301,9 +292,9 @@ def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
 def is_under(path: str, location: str) -> bool:
     """Whether a file is surely inside a location: the guard before deleting.
 
-    Nothing is decoded, because the literal path is what gets deleted, and a path with ``.`` or ``..`` in it is never
-    inside.  Repeated slashes are forgiven for local files only: in an object store they name another object.  A local
-    file is where it really is: one that a symbolic link puts outside is outside.
+    Nothing is decoded, because the literal path is deleted.  A path with ``.`` or ``..`` is never inside.  Repeated
+    slashes are ignored in local paths only: in an object store they name another object.  Local files are compared by
+    real paths: a file behind a symbolic link that leads out of the location is outside.
     """
     inner = path if isinstance(path, ComparedPath) else compared(path)
     outer = location if isinstance(location, ComparedPath) else compared(location)
@@ -316,7 +307,7 @@ def is_under(path: str, location: str) -> bool:
 
 
 def leads_out(path: str, location: str) -> bool:
-    """Whether a local path is spelled as one inside a location from which a symbolic link leads it out."""
+    """Whether a local path is inside a location by its spelling, but outside through a symbolic link."""
     if not is_local(path) or not is_local(location):
         return False
     inner, outer = (_SLASHES.sub("/", split_path(spelled).key).rstrip("/") for spelled in (path, location))
@@ -327,24 +318,23 @@ def _has_dots(key: str) -> bool:
     return not {".", ".."}.isdisjoint(key.split("/"))
 
 
-# Normalises millions of paths of few folders: what a folder is called, and which links lie in it, is looked up once.
-#
-# :func:`~icekeeper.storage.paths.normalise` asks the file system about every single file.  Here a folder of many files
-# is listed, which tells its links for all of them (rule: compare-real-local-paths).
-
-# Listing a folder costs what is in it; of one of which few files are asked, each is looked at.
+# Listing a folder costs as much as it holds; for the first files of a folder, each is looked at instead.
 _ASKED_FIRST = 8
 
 
 class FolderNames:
-    """Normalises the paths of one comparison, which expects no link to change; the next one makes another."""
+    """Normalises millions of paths in few folders, for one comparison, during which no link is expected to change.
+
+    :func:`normalise` looks at every file.  This lists a folder of many files once, to find all links in it
+    (rule: compare-real-local-paths).
+    """
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}
         self._known: dict[str, tuple[str, Collection[str]] | None] = {}
 
     def normal(self, path: str) -> str:
-        """As :func:`~icekeeper.storage.paths.normalise`."""
+        """As :func:`normalise`."""
         if isinstance(path, ComparedPath):
             return path.normal
         folder, _, name = path.rpartition("/")
@@ -357,7 +347,7 @@ class FolderNames:
         return known[0] + name
 
     def _look(self, folder: str) -> tuple[str, Collection[str]] | None:
-        """The normalised folder with a slash, and the names of the links in it; ``None``: files are to be looked at."""
+        """The normalised folder with a slash, and the names of the links in it; ``None``: look at each file."""
         if is_local(folder):
             if len(self._asked) >= _MOST_FOLDERS:
                 self._asked.clear()
@@ -371,7 +361,7 @@ class FolderNames:
 
 
 def _folder(folder: str) -> tuple[str, Collection[str]] | None:
-    # A name behind an encoded character, a dot or no slash at all may belong to the folder's.
+    # With an encoded character or a dot in it, the folder's normal form may depend on the file's name.
     if not folder or "%" in folder or "/." in folder:
         return None
     if not is_local(folder):
@@ -384,18 +374,10 @@ def _folder(folder: str) -> tuple[str, Collection[str]] | None:
     try:
         with os.scandir(real or "/") as entries:
             return f"{real}/", frozenset(entry.name for entry in entries if entry.is_symlink())
-    except FileNotFoundError:  # what is not there holds no link
+    except FileNotFoundError:  # a missing folder holds no link
         return f"{real}/", ()
     except (OSError, ValueError):
         return None
-
-
-# Spellings that one store takes for one object and another for two; a reference in one protects the other
-# (rule: any-spelling-protects).
-#
-# SeaweedFS takes a backslash for a slash; macOS takes a letter with an accent for a letter and an accent behind it
-# (Unicode Standard Annex 15); Hadoop resolves ``.`` and ``..`` before it asks (RFC 3986, 5.2.4).  Only references are
-# compared so; keys of the state are not.
 
 
 def any_spelling(path: str) -> str:
@@ -404,7 +386,12 @@ def any_spelling(path: str) -> str:
 
 
 def merged_spelling(normal: str) -> str:
-    """The same text for all such spellings of a normalised path."""
+    """The same text for spellings of a normalised path that are one object in some stores and two in others.
+
+    A reference in one spelling protects the other (rule: any-spelling-protects).  SeaweedFS treats a backslash as a
+    slash; macOS treats a letter with an accent as a letter and an accent (Unicode Standard Annex 15); Hadoop resolves
+    ``.`` and ``..`` (RFC 3986, 5.2.4).  Only references are compared in this way, not keys of the state.
+    """
     scheme, separator, rest = normal.partition("://")
     if separator and _may_be_folded(rest):
         host, _, key = rest.partition("/")
@@ -414,7 +401,7 @@ def merged_spelling(normal: str) -> str:
 
 
 def merged_spellings(normals: Sequence[str]) -> Sequence[str]:
-    """As :func:`merged_spelling` of each; of paths as writers spell them the very same."""
+    """As :func:`merged_spelling` of each; the same list where none changes, as usual."""
     together = "\n".join(normals)
     if together.isascii() and not _may_be_folded(together):
         return normals
@@ -425,22 +412,18 @@ def _may_be_folded(text: str) -> bool:
     return "\\" in text or "/." in text
 
 
-# Whether a path may lie inside a location, or inside one of many: the guard of what may belong to somebody else.
-#
-# Yes where any reader, client or store could take it so, in whichever spelling (rule: any-spelling-protects).
-
-
 def may_be_under(path: str, location: str) -> bool:
-    """Whether some reader could take the path for one inside the location, or for the location itself."""
-    return any(_is_below(inner, outer) for inner in _spellings(path) for outer in _spellings(location))
-
-
-def _is_below(inner: str, outer: str) -> bool:
-    return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
+    """Whether some reader or store could take the path, in any spelling, for the location or a path inside it
+    (rule: any-spelling-protects)."""
+    return any(
+        inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
+        for inner in _spellings(path)
+        for outer in _spellings(location)
+    )
 
 
 def _spellings(path: str) -> Iterable[str]:
-    """The path as stores compare keys, and as those do that take two spellings for one object."""
+    """The normalised path and, where it differs, the merged spelling."""
     normal = normalise(path)
     merged = merged_spelling(normal)
     return (normal,) if merged == normal else (normal, merged)
@@ -453,13 +436,13 @@ def _spelling(path: str) -> Iterable[str]:
 class PathSet:
     """A set of files and folders that answers whether a path :func:`may_be_under` any of them.
 
-    The time of an answer grows with the path's depth, not with the set.  A record of a planned file stands for the
-    files of all attempts (:mod:`icekeeper.storage.paths`).
+    The time of an answer grows with the path's depth, not with the set.  The record of a planned file stands for the
+    files of all its attempts.
     """
 
     def __init__(self, paths: Iterable[str] = (), *, protects: bool = True) -> None:
-        """``protects``: being in the set saves a file; a set of folders that may be swept tells spellings apart which
-        name two objects in most stores."""
+        """``protects``: being in the set saves a file.  False for folders to sweep: spellings that name two objects in
+        most stores then stay two."""
         self._spellings = _spellings if protects else _spelling
         self._paths: set[str] = set()
         self._stems: set[str] = set()
@@ -472,7 +455,7 @@ class PathSet:
         self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
 
     def may_contain(self, path: str) -> bool:
-        """Whether the path could be taken for one of these, or for a file inside one of these."""
+        """Whether the path could be one of these, or a file inside one of these."""
         return bool(self._paths) and any(map(self._contains, self._spellings(path)))
 
     def _contains(self, inner: str) -> bool:

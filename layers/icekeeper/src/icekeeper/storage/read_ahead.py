@@ -1,4 +1,4 @@
-"""Reads S3 objects in the order that a caller announces, with several requests under way while it works."""
+"""Reads S3 objects ahead, in the order that the caller announces, while the caller works."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.storage import Storage
 
 _UNDER_WAY = 3
-"""Requests; their answers are in memory, and one more that the caller works on."""
+"""Requests at once; so many answers are in memory, and one more that the caller works on."""
 
 
 class Read(NamedTuple):
-    """Bytes of an object from ``start`` to before ``end``; ``etag``: the one it must have, if any."""
+    """A read of the bytes from ``start`` to before ``end``; ``etag``: the one that the object must have, if any."""
 
     path: str
     etag: str | None
@@ -26,21 +26,21 @@ class Read(NamedTuple):
     end: int
 
     def holds(self, other: Read) -> bool:
-        """Whether the other one reads nothing but what this one reads."""
+        """Whether this read contains the other one."""
         return self[:2] == other[:2] and self.start <= other.start and other.end <= self.end
 
 
 def can_read_ahead(path: str) -> bool:
-    """Whether single requests read the object: it is on S3.  A local file needs no reading ahead."""
+    """Whether the object is on S3; a local file needs no reading ahead."""
     return split_path(path).scheme in S3_SCHEMES
 
 
 ReadRange: TypeAlias = Callable[[Read], memoryview]
-"""Gives the bytes; raises as :func:`.read_s3_range` does."""
+"""Returns the bytes of a read; raises as :func:`.read_s3_range` does."""
 
 
 def direct_reads(storage: Storage) -> ReadRange:
-    """What reads when it is asked, with one request each; from any thread.
+    """A function that sends one request for each read, from any thread.
 
     Raises:
         BotoCoreError: there are no credentials.
@@ -55,7 +55,7 @@ def direct_reads(storage: Storage) -> ReadRange:
 
 
 class _ReadAhead:
-    """Reads that were announced, in their order, or parts of them; what was not, is read when it is asked for."""
+    """Reads that were announced, in their order, or parts of them; any other read is sent when it is requested."""
 
     def __init__(self, fetch: ReadRange, announced: Iterable[Read], pool: WorkThreads) -> None:
         self._fetch = fetch
@@ -66,15 +66,11 @@ class _ReadAhead:
         self._send()
 
     def read(self, read: Read) -> memoryview:
-        """The bytes.
-
-        Raises:
-            ObjectChanged, OSError, ClientError, BotoCoreError: see :func:`.read_s3_range`.
-        """
+        """The bytes; raises as :func:`.read_s3_range`."""
         if self._held is None or not self._held[0].holds(read):
             if not any(announced.holds(read) for announced, _ in self._waiting):
                 return self._fetch(read)
-            self._held = None  # before the next answer is waited for
+            self._held = None  # frees its memory before the wait
             while not self._waiting[0][0].holds(read):
                 self._waiting.popleft()
             announced, answer = self._waiting.popleft()
@@ -93,7 +89,7 @@ class _ReadAhead:
 
 @contextmanager
 def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadRange]:
-    """What reads, in this order; the first requests are sent at once.
+    """A function that reads, best in the announced order; the first requests are sent at once.
 
     Raises:
         BotoCoreError: there are no credentials.
@@ -107,7 +103,7 @@ def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadR
 
 
 def beside_known(reads: ReadRange, known: Read, data: bytes) -> ReadRange:
-    """What reads as ``reads`` does, but nothing again of ``known``, whose bytes ``data`` are here."""
+    """As ``reads``, but serves reads within ``known`` from its bytes, ``data``."""
     view = memoryview(data)
 
     def read(wanted: Read) -> memoryview:
@@ -117,7 +113,7 @@ def beside_known(reads: ReadRange, known: Read, data: bytes) -> ReadRange:
 
 
 class RangedStream:
-    """What of a stream reads ranges, as calls of ``read``; also a context manager, as streams are."""
+    """The part of a stream's interface that reads ranges, over ``read``; also a context manager."""
 
     def __init__(self, read: ReadRange, path: str, etag: str | None) -> None:
         self._read = read
@@ -132,14 +128,9 @@ class RangedStream:
         """Nothing is open."""
 
     def seek(self, position: int) -> None:
-        """Where the next read begins."""
         self._position = position
 
     def read_buffer(self, size: int) -> memoryview:
-        """So many bytes.
-
-        Raises:
-            ObjectChanged, OSError, ClientError, BotoCoreError: see :func:`.read_s3_range`.
-        """
+        """The next bytes; raises as :func:`.read_s3_range`."""
         start, self._position = self._position, self._position + size
         return self._read(Read(self._path, self._etag, start, self._position))

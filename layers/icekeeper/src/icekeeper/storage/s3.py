@@ -1,5 +1,13 @@
-"""boto3 for S3, configured by PyIceberg's properties, and whether an answer is the store's own
-(rule: trust-only-own-answers)."""
+"""boto3 for S3, configured by PyIceberg's properties: clients, checks of their answers, and batch deletion.
+
+A proxy may answer in place of the store, with a page of its own and status 200.  boto3 takes such a page for an object
+that was written, a deletion without errors, or the end of a listing.  So an answer that lacks an element which the
+store always sends is turned into a transient failure, like a 502, and boto3 repeats the request
+(rule: trust-only-own-answers).  Source: Amazon S3 API reference, "Response Syntax" of each operation.
+
+boto3 also reads an error or a listing whole, however long it is.  Here it ends at :data:`MOST_BYTES`
+(rule: bounded-answers).
+"""
 
 from __future__ import annotations
 
@@ -22,19 +30,9 @@ from icekeeper.aws.settings import ENDPOINT_OF_SERVER, S3_ENDPOINT, is_anonymous
 from icekeeper.machine.metering import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 
-# Whether an answer of success is the store's own (rule: trust-only-own-answers).
-#
-# A proxy may answer in the place of the store, with a page of its own and status 200.  boto3 takes that for an object
-# that is written, a deletion without errors (rule: trust-only-own-answers), or a listing that ends.  What lacks what
-# the store's own answers have is made a failure that may pass, as a 502 is: boto3 repeats the request. Source: Amazon
-# S3 API reference, "Response Syntax" of each.
-#
-# boto3 reads an error or a listing whole, however long it is.  Here such an answer ends at :data:`MOST_BYTES`
-# (rule: bounded-answers).
-
 MOST_BYTES = 16 * 1024 * 1024
-"""Of an answer that is no object: a thousand keys of 1,024 characters, each of three bytes that are encoded as nine,
-take 9 MB."""
+"""Of an answer that is not an object.  A listing of a thousand keys of 1,024 characters, each encoded as nine bytes,
+takes 9 MB."""
 _PIECE_BYTES = 64 * 1024
 
 _ROOTS = {
@@ -47,27 +45,27 @@ _WITH_ETAG = frozenset({"HeadObject", "PutObject", "UploadPart"})
 _NUMBERS_IN_HEADERS = ("content-length", "x-amz-missing-meta", "x-amz-mp-parts-count", "x-amz-tagging-count")
 _NUMBER = re.compile(rb"<(?:Size|KeyCount|MaxKeys)>([^<]*)<")
 _DIGITS = re.compile(rb"[0-9]{1,19}")
-# A listing may have half a megabyte; its first element stands at the beginning.
+# The first element of a listing is within these bytes; the whole may have half a megabyte.
 _BEGINNING = 1024
 
 
 def require_own_answers(client: Any) -> None:
-    """Have a boto3 client for S3 look at every answer before it is parsed."""
+    """Make a boto3 client for S3 check every answer before it is parsed."""
     client.meta.events.register("before-parse.s3", _look)
     client.meta.events.register_first("after-call.s3.ListObjectsV2", _name_what_is_listed)
 
 
 class AnswerTooLong(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """An answer that is no object does not come to an end."""
+    """An answer that is not an object is too long."""
 
-    fmt = "an answer has more than {most} bytes, as none of a store has"
+    fmt = "an answer has more than {most} bytes, more than any store sends"
 
 
 class BoundedClient:
-    """Goes before boto3's own base of a client for S3, and has it read answers within limits."""
+    """A base class, before boto3's own, that makes a client for S3 read answers within limits."""
 
     _endpoint: Any
-    """Of botocore's ``BaseClient``, which sends."""
+    """Of botocore's ``BaseClient``."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -75,7 +73,7 @@ class BoundedClient:
 
 
 class _BoundedSession:
-    """Sends as botocore's own session does; of answers, only objects are left to be read by whoever asked."""
+    """Sends as botocore's own session does, and reads every answer but a streamed object, which the caller reads."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -89,21 +87,21 @@ class _BoundedSession:
         if streams and response.status_code < 300:
             return response
         try:
-            held = _Held(_read(response.raw))
+            body = _Body(_read(response.raw))
         except ReadTimedOut as error:
             raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
         except ProtocolError as error:
             raise ConnectionClosedError(error=error, request=request, endpoint_url=request.url) from error
         except HTTPError as error:
             raise HTTPClientError(error=error) from error
-        return AWSResponse(response.url, response.status_code, response.headers, held)
+        return AWSResponse(response.url, response.status_code, response.headers, body)
 
     def close(self) -> None:
         self._inner.close()
 
 
-class _Held:
-    """A body that was read."""
+class _Body:
+    """The ``raw`` of an AWSResponse whose body was read before."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -136,25 +134,25 @@ def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None
 
 
 def _name_what_is_listed(parsed: dict[str, Any], **_: Any) -> None:
-    """Give what has no name an empty one, which no listing has: boto3 decodes names, and fails where there is none."""
+    """Give entries without a name an empty one: boto3 decodes names, and would fail; the listing is refused later."""
     for member, name in (("Contents", "Key"), ("CommonPrefixes", "Prefix")):
         for found in parsed.get(member) or ():
             found.setdefault(name, "")
 
 
 def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
-    """What the store would have told; ``None``: nothing is missing."""
+    """The element that a store's own answer would have; ``None``: nothing is missing."""
     if _has_odd_number(operation, response):
         return "Number"
     if operation in _WITH_ETAG:
         return None if response["headers"].get("ETag") else "ETag"
     root = _ROOTS.get(operation)
-    # boto3 itself sees to an error.
+    # boto3 itself raises an error that comes with status 200.
     return None if root is None or _first_element(response["body"]) in (root, "Error") else root
 
 
 def _has_odd_number(operation: str, response: Mapping[str, Any]) -> bool:
-    """Whether a number is none, at which boto3 fails with an error of Python's."""
+    """Whether a number is malformed; boto3 would raise a bare ValueError."""
     headers = (response["headers"].get(name) for name in _NUMBERS_IN_HEADERS)
     in_body = _NUMBER.findall(response["body"]) if operation == "ListObjectsV2" else ()
     return not all(_DIGITS.fullmatch(found) for found in (*(h.encode() for h in headers if h is not None), *in_body))
@@ -170,13 +168,11 @@ def _first_element(body: bytes) -> str:
         return ""
 
 
-# boto3 for S3, configured by PyIceberg's properties: clients and batch deletion.
-
 # The most keys one DeleteObjects request takes (S3 API reference).
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
 DELETE_ATTEMPTS = 5
-# What a document of XML 1.0 cannot hold, not even escaped (its section 2.2, "Characters").
+# Characters that XML 1.0 cannot hold, not even escaped (its section 2.2, "Characters").
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {
     "GetObject": RequestKind.GET,
@@ -189,7 +185,7 @@ _KINDS = {
 def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
     """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties.
 
-    Its requests are counted as they are sent, unless whoever uses it counts.
+    ``counts``: count its requests as they are sent.
     """
     more: dict[str, Any] = {}
     if is_anonymous(properties):
@@ -198,7 +194,7 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
         more["proxies"] = {"http": proxy, "https": proxy}
     endpoint = properties.get(S3_ENDPOINT)
     virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
-    # As PyArrow does it: servers behind an endpoint of their own seldom have a host name per bucket.
+    # As in PyArrow: servers with their own endpoint seldom have a host name per bucket.
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", first_base=BoundedClient, endpoint_url=endpoint, config=config)
@@ -206,22 +202,22 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
         client.meta.events.register("before-send.s3", _count)
     client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
     if properties.get(ENDPOINT_OF_SERVER) == "true":
-        client.meta.events.register_first("before-send.s3", _look_where_it_goes)
+        client.meta.events.register_first("before-send.s3", _refuse_link_local)
     require_own_answers(client)
     return client
 
 
 class LinkLocal(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """The name of an endpoint that a server has named stands for a link-local address."""
+    """The host of an endpoint that a server named resolves to a link-local address."""
 
     fmt = "{host} stands for a link-local address, which is never used: correct s3.endpoint"
 
 
-def _look_where_it_goes(request: Any, **_: Any) -> None:
-    """Look up the host of each request: its name may stand for something else by now, or on a worker's machine
+def _refuse_link_local(request: Any, **_: Any) -> None:
+    """Resolve the host of each request: the address may have changed, or differ on a worker's machine
     (rule: own-keys-stay-with-own-endpoint).
     """
-    from icekeeper.aws.origins import is_link_local, origin_of  # for few stores
+    from icekeeper.aws.origins import is_link_local, origin_of  # few stores need it
 
     origin = origin_of(request.url)
     if origin is None or is_link_local(origin.host):
@@ -229,19 +225,18 @@ def _look_where_it_goes(request: Any, **_: Any) -> None:
 
 
 def _count(event_name: str, **_: Any) -> None:
-    """Count each request as it is sent, repeated ones too; an answer of ``None`` lets boto3 send it."""
-    operation = event_name.rpartition(".")[2]
-    note_request(_KINDS.get(operation, RequestKind.PUT))
+    """Count each request as it is sent, also repeated ones; boto3 sends it because this returns ``None``."""
+    note_request(_KINDS.get(event_name.rpartition(".")[2], RequestKind.PUT))
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: Any) -> None:
-    """boto3 asks HeadBucket where a redirect leads that does not say so; redirected itself, it would ask for ever."""
+    """boto3 sends HeadBucket to find where a redirect without a location leads; a redirect of that would never end."""
     context["s3_redirect"]["redirected"] = True
 
 
 @dataclass(slots=True)
 class FailedKeys:
-    """Keys that could not be deleted, each with its reason; those in ``transient`` may go later."""
+    """Keys that could not be deleted, each with its reason; a later attempt may delete those in ``transient``."""
 
     for_good: dict[str, str] = field(default_factory=dict)
     transient: dict[str, str] = field(default_factory=dict)
@@ -250,8 +245,8 @@ class FailedKeys:
 def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
     """Delete objects in parallel batches.
 
-    A missing object counts as deleted.  Throttled and failed keys are tried again with growing pauses.  A key that a
-    batch cannot name, which would spoil it (platform: control-character-keys), is deleted alone.
+    A missing object counts as deleted.  Throttled and failed keys are tried again after growing pauses.  A key that XML
+    cannot hold would spoil its batch and is deleted alone (platform: control-character-keys).
     """
     alone = [key for key in keys if _NOT_IN_XML.search(key)]
     together = [key for key in keys if not _NOT_IN_XML.search(key)] if alone else keys
@@ -266,7 +261,7 @@ def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
 
 
 def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence[Mapping[str, str]]:
-    """The errors that the answer to one request tells."""
+    """The errors in the answer to one request."""
     if len(keys) == 1 and _NOT_IN_XML.search(keys[0]):
         client.delete_object(Bucket=bucket, Key=keys[0])
         return ()
@@ -292,15 +287,14 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
                 failed.for_good.update(dict.fromkeys(pending, reason))
             errors = ()
         except BotoCoreError as error:
-            # boto3 has tried again by itself; a caller with more time may try later
+            # boto3 has already tried again; a caller with more time may try later
             failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
             return failed
         for entry in errors:
             code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else failed.for_good
-                # Of an error that names none of our keys nobody knows which are still there
-                # (rule: trust-only-own-answers).
+                # An error that names none of our keys may be about any of them (rule: trust-only-own-answers).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
                 target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
         transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}

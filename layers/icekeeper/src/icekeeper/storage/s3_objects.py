@@ -1,4 +1,9 @@
-"""Lists, looks at and deletes S3 objects, and finds out what a caller may do under a location."""
+"""Lists, looks up and deletes S3 objects, and finds out what a caller may do under a location.
+
+A listing decides what may be deleted.  So a listing that contains anything outside of its prefix, or that never ends,
+is an error (rule: check-listings).  Paths have the scheme of the prefix.  Source: Amazon S3 API reference,
+"ListObjectsV2", "HeadObject".
+"""
 
 from __future__ import annotations
 
@@ -20,22 +25,16 @@ if TYPE_CHECKING:
     from icekeeper.storage.s3 import FailedKeys
 
 
-# What became of files that were to be deleted.
-
-
 @dataclass(frozen=True, slots=True)
 class DeleteReport:
-    """What became of every path given to :meth:`Storage.delete`, in the order given."""
+    """The result of :meth:`Storage.delete` for each path, in the order given."""
 
     deleted: tuple[str, ...]
     """Paths that are gone, including those that were gone before."""
     failed: Mapping[str, str]
     """Path → reason."""
     transient: frozenset[str] = frozenset()
-    """Paths of ``failed`` that may be deleted by a later attempt."""
-
-
-# Deletes local files and, in batches, objects of S3.
+    """Paths of ``failed`` that a later attempt may delete."""
 
 
 def delete_objects(
@@ -45,10 +44,10 @@ def delete_objects(
     s3: Callable[[], Any],
     properties: Mapping[str, str],
 ) -> DeleteReport:
-    """Delete objects; a path already gone counts as deleted.  Never raises for single paths.
+    """Delete local files and, in batches, S3 objects; a path already gone counts as deleted.
 
-    ``why_not`` says why a path must not be deleted, ``unlink`` removes a local file or says why it could not, ``s3``
-    opens the boto3 client, ``properties`` hold the secrets that no reason may show.
+    Never raises for single paths.  ``why_not`` returns why a path must not be deleted.  ``unlink`` removes a local file
+    or returns why it could not.  ``s3`` opens the boto3 client.  Reasons do not show the secrets in ``properties``.
     """
     order = dict.fromkeys(paths)
     failed: dict[str, str] = {}
@@ -79,30 +78,25 @@ def _delete_s3(s3: Callable[[], Any], bucket: str, keys: Sequence[str]) -> Faile
 
     try:
         client = s3()
-    except (BotoCoreError, ClientError) as error:  # an unknown profile, a role that may not be assumed
+    except (BotoCoreError, ClientError) as error:  # such as an unknown profile, or a role that may not be assumed
         return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
     return delete_keys(client, bucket, keys)
 
 
-# Listing and looking at S3 objects through a boto3 client; paths have the scheme of the prefix.
-#
-# What a store lists may be deleted.  So a listing with anything that was not asked for is an error, and one that does
-# not come to an end, too (rule: check-listings). Source: Amazon S3 API reference, "ListObjectsV2", "HeadObject".
-
-# The most that one answer holds.
+# The most keys that one answer holds.
 _PAGE = 1000
-# Stores that keep deleted versions among the keys answer with empty pages; these would be a million of them.
+# Stores that keep deleted versions among the keys answer with empty pages; so many pages are a million of those.
 _MOST_EMPTY_PAGES = 1000
 # S3 API reference, "Object": the size is a long.
 _MOST_BYTES = 2**63 - 1
 
 
 def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
-    """Everything below a prefix, page by page; directory markers are left out.
+    """Everything below a prefix, page by page, without directory markers.
 
     Raises:
-        PaginationError: the store breaks off in the middle, which boto3 would take for the end; lists what was not
-            asked for; or goes on without end.
+        PaginationError: the listing breaks off in the middle, which boto3 would take for the end; contains keys outside
+            of the prefix; or never ends.
     """
     parts = split_path(prefix)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
@@ -112,19 +106,17 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
         token, first = page.get("NextContinuationToken") if _goes_on(page) else None, _first_key(page)
         empty = 0 if first else empty + 1
         if (token and hash(token) in seen) or (first and first == before) or empty > _MOST_EMPTY_PAGES:
-            raise PaginationError(message=f"{prefix}: the listing goes round and comes to no end")
+            raise PaginationError(message=f"{prefix}: the listing repeats itself and never ends")
         if token:
             seen.add(hash(token))
         before = first
         yield from _objects(prefix, page)
         if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):
-            raise PaginationError(
-                message=f"{prefix}: the listing is not whole, and the store does not say how it goes on"
-            )
+            raise PaginationError(message=f"{prefix}: the listing is incomplete, and the store does not continue it")
 
 
 def s3_level(client: Any, prefix: str) -> Level | None:
-    """The objects and folders directly below a prefix; ``None`` when they are more than one answer holds."""
+    """The objects and folders directly below a prefix; ``None`` when one answer does not hold them."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if _goes_on(page):
@@ -157,7 +149,7 @@ def s3_status(client: Any, path: str) -> ListedObject | None:
 
 
 def s3_directory(key: str) -> str:
-    """A key as the prefix of what lies below it; empty for the whole bucket."""
+    """The prefix of the keys below a key; empty for the whole bucket."""
     return key if not key or key.endswith("/") else f"{key}/"
 
 
@@ -172,7 +164,7 @@ def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
 
 
 def _require_below(prefix: str, directory: str, key: str | None, *, folder: bool = False) -> None:
-    """Refuse what a store lists and was not asked for: it could be somebody else's, and it could be without end."""
+    """Refuse a listed key outside of the prefix: it could belong to somebody else, and the listing may never end."""
     if not key or not key.startswith(directory) or (folder and (key == directory or not key.endswith("/"))):
         raise PaginationError(message=f"{prefix}: the store lists {key!a}, which was not asked for")
 
@@ -183,12 +175,12 @@ def _first_key(page: Mapping[str, Any]) -> str | None:
 
 
 def _goes_on(page: Mapping[str, Any]) -> bool:
-    """Whether there is more than one answer holds; boto3 takes one that does not say so for the last."""
+    """Whether the listing has more pages; boto3 takes a page without IsTruncated for the last."""
     return bool(page.get("IsTruncated", page.get("NextContinuationToken")))
 
 
 def _root(prefix: str) -> str:
-    """Scheme and bucket of a prefix, as they are spelled there."""
+    """Scheme and bucket of a prefix, in its own spelling."""
     return prefix[: len(prefix) - len(split_path(prefix).key)].rstrip("/")
 
 
@@ -197,19 +189,18 @@ def _modified_ms(entry: Mapping[str, Any]) -> int | None:
     return None if modified is None else known_ms(int(modified.timestamp() * 1000))
 
 
-# Whether S3 lets a caller list or delete under a location, found out by requests that change nothing.
-#
-# A table bucket refuses both and does them itself (platform: table-buckets-no-list-delete).  Where a right is missing
-# instead, what is left undone is told once (rule: throttles-are-failures).
+# The functions below find out, with requests that change nothing, whether S3 lets a caller list or delete.  A table
+# bucket refuses both and does them itself (platform: table-buckets-no-list-delete).  A missing right is logged once
+# (rule: throttles-are-failures).
 
 log = logging.getLogger(__name__)
 
-# Amazon S3 user guide, "Table buckets": each table has a bucket of its own, whose name ends so.
+# Amazon S3 user guide, "Table buckets": each table has its own bucket, whose name ends with this.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
 
 
 def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
-    """Whether a directory (a prefix that ends in ``/``) can be listed: asks for one key.
+    """Whether a directory (a prefix that ends in ``/``) can be listed; lists one key.
 
     Raises:
         ClientError: the bucket does not exist, or the credentials are wrong.
@@ -220,31 +211,27 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
     except ClientError as error:
         if not is_refused(error):
             raise
-        _tell_if_denied(error.response["Error"], bucket, "s3:ListBucket")
+        _warn_if_denied(error.response["Error"], bucket, "s3:ListBucket")
         return False
     return True
 
 
 def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] | None]:
-    """Whether a prefix can be listed, and all that lies below it where one answer holds that.
-
-    Raises:
-        ClientError, BotoCoreError: as :func:`can_list_s3`.
-    """
+    """As :func:`can_list_s3`, and all objects below a prefix where one answer holds them."""
     try:
         return True, few_s3(client, prefix)
     except ClientError as error:
         if not is_refused(error):
             raise
-        _tell_if_denied(error.response["Error"], split_path(prefix).authority, "s3:ListBucket")
+        _warn_if_denied(error.response["Error"], split_path(prefix).authority, "s3:ListBucket")
         return False, None
 
 
 def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
-    """Whether objects of a directory can be deleted: batch-deletes a key that never existed.
+    """Whether objects of a directory can be deleted; batch-deletes a key that never existed.
 
-    That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  In a
-    versioned bucket it would leave a delete marker, so it is conditional on the key's existence (Amazon S3 user guide,
+    That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  It is
+    conditional on the key's existence, because a versioned bucket would keep a delete marker (Amazon S3 user guide,
     "How to perform conditional deletes"); a store that ignores the condition has nothing to delete.
 
     Raises:
@@ -257,20 +244,19 @@ def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
     except ClientError as error:
         if not is_refused(error):
             raise
-        _tell_if_denied(error.response["Error"], bucket, "s3:DeleteObject")
+        _warn_if_denied(error.response["Error"], bucket, "s3:DeleteObject")
         return False
     for entry in answer.get("Errors", ()):
-        _tell_if_denied(entry, bucket, "s3:DeleteObject")
-    # Any other answer about the key (no such key, precondition failed) comes after the permission was checked.
+        _warn_if_denied(entry, bucket, "s3:DeleteObject")
+    # A store answers anything else about the key (no such key, precondition failed) only after it checked permissions.
     return not any(is_refused(error) for error in answer.get("Errors", ()))
 
 
-def _tell_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
+def _warn_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
     if is_denied(error) and not bucket.endswith(_TABLE_BUCKET_SUFFIX):
-        _tell(bucket, right)
+        _warn_once(bucket, right)
 
 
 @cache
-def _tell(bucket: str, right: str) -> None:
-    """Say once in the life of this process which right is missing."""
-    log.warning("in s3://%s files stay that nobody needs, because a right is missing: allow %s", bucket, right)
+def _warn_once(bucket: str, right: str) -> None:
+    log.warning("unneeded files stay in s3://%s, because a permission is missing: allow %s", bucket, right)

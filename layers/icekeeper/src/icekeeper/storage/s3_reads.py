@@ -1,8 +1,8 @@
-"""Reads S3 objects with one request each: no question for the size comes first.
+"""Reads S3 objects with one request each, without asking for the size first.
 
-PyArrow asks for the size of an object (HEAD) before it reads it (platform: pyarrow-s3-requests).  Here the first bytes,
-or the last, are asked for right away; the answer says how large the object is (RFC 9110, "Content-Range").  That also
-shows an answer that is shorter than it should be (rule: short-reads-are-errors): such a read is repeated once.
+PyArrow asks for the size of an object (HEAD) before it reads it (platform: pyarrow-s3-requests).  Here the first
+request already reads the first or last bytes, and its answer contains the size (RFC 9110, "Content-Range").  The size
+also reveals a truncated answer: such a read is repeated once, then fails (rule: short-reads-are-errors).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
 ONE_READ_BYTES = 8 * 1024 * 1024
-"""So much of an object is asked for at once."""
+"""The most bytes that one request reads."""
 _ATTEMPTS = 2
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _NONE = "bytes */0"
@@ -28,12 +28,12 @@ _FORBIDDEN = frozenset({"403", "AccessDenied"})
 
 
 class NoSuchObject(FileNotFoundError):
-    """The bucket is there, an object of that key is not: stores tell that from a missing bucket (S3 API reference,
-    "Error responses": ``NoSuchKey``, ``NoSuchBucket``)."""
+    """The bucket exists, the object does not (S3 API reference, "Error responses": ``NoSuchKey``, unlike
+    ``NoSuchBucket``)."""
 
 
 class ObjectEnd(NamedTuple):
-    """The last bytes of an object, its whole size and, if its store is S3, its ETag."""
+    """The last bytes of an object, the size of the whole object and, on S3, its ETag."""
 
     data: bytes
     size: int
@@ -49,10 +49,10 @@ class _Part(NamedTuple):
 
 
 def can_boto3_read(properties: Mapping[str, str]) -> bool:
-    """Whether boto3 reads whatever PyArrow reads: without credentials it sends nothing, PyArrow sends it unsigned.
+    """Whether boto3 can read what PyArrow can: without credentials boto3 sends nothing, PyArrow an unsigned request.
 
     Raises:
-        BotoCoreError: there is no such profile, or the credentials cannot be had.
+        BotoCoreError: there is no such profile, or it gives no credentials.
     """
     if is_anonymous(properties) or identity_in(properties).is_static:
         return True
@@ -62,14 +62,14 @@ def can_boto3_read(properties: Mapping[str, str]) -> bool:
 
 
 def read_object(client: Any, path: str) -> bytes:
-    """The whole object: one request up to :data:`ONE_READ_BYTES`, and one for each further so many bytes.
+    """The whole object, with one request for each :data:`ONE_READ_BYTES`.
 
     Raises:
         FileNotFoundError: there is no such object.
         PermissionError: the credentials may not read it.
-        OSError: the store answers with fewer bytes than it has.
+        OSError: the store sent a truncated answer.
         ClientError, BotoCoreError: the store failed.
-        MetadataUnreadable: it is larger than one file may be.
+        MetadataUnreadable: it is larger than a file may be.
     """
     first = read_beginning(client, path)
     if isinstance(first, bytes):
@@ -77,36 +77,28 @@ def read_object(client: Any, path: str) -> bytes:
     require_fitting(path, first.size)
     parts = [first.data]
     for start in range(len(first.data), first.size, ONE_READ_BYTES):
-        # The object may be replaced meanwhile: without its ETag the parts could be of two objects.
+        # The ETag, because the object may be replaced meanwhile: the parts would then be of two objects.
         parts.append(_part(client, path, f"bytes={start}-{start + ONE_READ_BYTES - 1}", first.etag).data)
     return b"".join(parts)
 
 
 def read_beginning(client: Any, path: str) -> bytes | _Part:
-    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part.
-
-    Raises:
-        OSError, ClientError, BotoCoreError: as :func:`read_object`.
-    """
+    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part; raises as :func:`read_object`."""
     part = _part(client, path, f"bytes=0-{ONE_READ_BYTES - 1}")
     return part.data if len(part.data) == part.size else part
 
 
 def read_end(client: Any, path: str, length: int) -> ObjectEnd:
-    """The last ``length`` bytes of an object, or all of a smaller one.
-
-    Raises:
-        OSError, ClientError, BotoCoreError: as :func:`read_object`.
-    """
+    """The last ``length`` bytes of an object, or all of a smaller one; raises as :func:`read_object`."""
     part = _part(client, path, f"bytes=-{length}")
     return ObjectEnd(part.data[-length:], part.size, part.etag)
 
 
 def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
-    """Whether an answer is about an object with another ETag; not every store heeds ``If-Match``
+    """Whether an answer contains another ETag; not every store respects ``If-Match``
     (platform: moto-ignores-copy-etag)."""
-    told = answer.get("ETag")
-    return told is not None and str(told).strip('"') != etag.strip('"')
+    found = answer.get("ETag")
+    return found is not None and str(found).strip('"') != etag.strip('"')
 
 
 def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part:
@@ -137,19 +129,19 @@ def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part
 
 
 def _asked_for(wanted: str) -> int:
-    """How many bytes a range has; more are not taken into memory."""
+    """How many bytes a range has; more are not read into memory."""
     first, _, last = wanted.removeprefix("bytes=").partition("-")
     return int(last) - int(first) + 1 if first else int(last)
 
 
 def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:
-    """What an answer holds; if that is less than was asked for, which bytes were, in words."""
+    """The part in an answer; of a truncated answer, the bytes that were asked for, in words."""
     etag = answer.get("ETag")
-    told = answer.get("ContentRange") or ""
-    said = _CONTENT_RANGE.fullmatch(told)
-    if told and said is None:
-        return f"bytes that {told[:60]!a} names"
-    if said is None:  # a store that knows no ranges sends the whole object
+    content_range = answer.get("ContentRange") or ""
+    said = _CONTENT_RANGE.fullmatch(content_range)
+    if content_range and said is None:
+        return f"bytes that {content_range[:60]!a} names"
+    if said is None:  # a store that does not know ranges sends the whole object
         size = answer.get("ContentLength")
         return _Part(data, 0, len(data), etag) if len(data) == size else f"{size} bytes"
     size = int(said[3])
@@ -169,7 +161,7 @@ def _is_empty(error: ClientError) -> bool:
 
 
 def known_error(error: ClientError, path: str) -> Exception:
-    """The error of Python's own that PyArrow raises for the same answer."""
+    """The built-in error that PyArrow raises for the same answer, if it has one."""
     code = error.response["Error"].get("Code", "")
     if code == "NoSuchKey":
         return NoSuchObject(path)

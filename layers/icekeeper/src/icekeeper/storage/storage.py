@@ -1,4 +1,11 @@
-"""Object storage: read, write, list and delete objects, sources of listings, and the store's clock."""
+"""Object storage: read, write, list and delete objects; sources of listings; the store's clock.
+
+Most bytes are read and written through PyIceberg's ``PyArrowFileIO``, with PyIceberg's endpoints and authentication.
+Listing and batch deletion, which it lacks, use boto3 with the same properties.  So do reads of whole S3 objects, which
+take PyArrow two requests (platform: pyarrow-s3-requests).  Both clients are imported with the first remote object.
+Writes never check whether a file exists: names are unique, and the check would list, which AWS table buckets refuse
+(platform: pyiceberg-exists-lists).
+"""
 
 from __future__ import annotations
 
@@ -59,28 +66,24 @@ from icekeeper.storage.s3_reads import (
 )
 from icekeeper.text import mask, remember_secrets
 
-# Object storage: read, write, list and delete objects, and find out what a store allows.
-#
-# Bytes are written, and of large files read, through PyIceberg's ``PyArrowFileIO``, so endpoints and authentication are
-# PyIceberg's.  Listing and batch deletion, which it lacks, use boto3 with the same properties, and so do reads of whole
-# S3 objects, which PyArrow does with two requests (platform: pyarrow-s3-requests).  Both are imported with the first
-# object that is not on this machine.  Writes never ask whether a file exists: names are unique, and the question would
-# list, which AWS table buckets refuse (platform: pyiceberg-exists-lists).
-
 
 class Storage:
-    """A table's files.  Built from FileIO properties and, where they name no endpoint, ``AWS_ENDPOINT_URL_S3`` or
-    ``AWS_ENDPOINT_URL``; cheap to pickle: clients are opened on first use.
+    """A table's files, reached with FileIO properties; safe to share between threads, cheap to pickle.
 
-    Paths may be ``s3://``, ``s3a://``, ``s3n://``, local in every spelling, or, for reading and writing only, whatever
-    else PyArrow reads.  Safe to share between threads.
+    Where the properties name no endpoint, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` does.  Paths may be
+    ``s3://``, ``s3a://``, ``s3n://`` or local in any spelling.  PyArrow's other stores can be read and written only.
 
-    Properties of a table carry its bound.  Outside of it nothing is read, written, listed or deleted: every method that
-    takes a path raises LocationRefused, but :meth:`delete`, which reports it (rule: bound-every-table).
+    The properties of a table carry its bound, outside of which nothing is read, written, listed or deleted
+    (rule: bound-every-table).
+
+    Raises:
+        LocationRefused: any method with a path outside of the bound; only :meth:`delete` reports it instead.
+        StorageError: any method that sends requests, when the store fails.  Its cause is a FileNotFoundError where the
+            object does not exist.
     """
 
     def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
-        # Resolved here, where the environment is the caller's: workers may have another one.
+        # The endpoint is resolved here, from the caller's environment: a worker may have another one.
         self._bound = AllowedLocations.of(properties)
         self._opened_by: Storage | None = None
         self._properties = with_endpoint({k: v for k, v in properties.items() if k != ALLOWED_LOCATIONS})
@@ -91,7 +94,7 @@ class Storage:
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], bool] = {}
         self.no_range_copies: set[str] = set()
-        """Buckets that refused to copy ranges (:mod:`.range_copies`)."""
+        """Buckets that refused to copy ranges (``storage/multipart.py``)."""
 
     def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
         properties = properties_for_workers(self._properties)
@@ -109,23 +112,22 @@ class Storage:
         return other
 
     def operators(self) -> Storage:
-        """The same store for the operator's own files, such as an inventory, which no table names."""
+        """The same store without a bound, for the operator's own files, such as an inventory."""
         return self.within(ANYWHERE)
 
     def with_scratch(self, folder: str) -> Storage:
-        """The same store, also for files in a temporary folder of the caller's own."""
+        """The same store, whose bound also includes the caller's temporary folder."""
         if self._bound is ANYWHERE:
             return self
         return self.within(replace(self._bound, prefixes=(*self._bound.prefixes, folder)))
 
     @property
     def place(self) -> tuple[str, str]:
-        """Endpoint and region: paths of another place are other files, however they are spelled
-        (rule: key-caches-by-store)."""
+        """Endpoint and region: equal paths in two places are different files (rule: key-caches-by-store)."""
         return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:
-        """Refuse work with these files or folders unless all are inside the table's bound.
+        """Check that all these files or folders are inside the table's bound.
 
         Raises:
             LocationRefused: names the first one outside.
@@ -140,7 +142,7 @@ class Storage:
         """The boto3 client, for requests about these paths.
 
         Raises:
-            LocationRefused: one is outside of the table's bound.
+            LocationRefused: a path is outside of the table's bound.
             BotoCoreError, ClientError: there are no credentials.
         """
         self.require(paths)
@@ -150,8 +152,7 @@ class Storage:
         """The whole object, into memory.
 
         Raises:
-            StorageError: it does not exist, or the store failed.
-            MetadataUnreadable: it is larger than one file may be (:mod:`icekeeper.machine.foreign_bytes`).
+            MetadataUnreadable: it is larger than a file may be (:mod:`icekeeper.machine.foreign_bytes`).
         """
         with self.translated(path):
             if self.uses_boto3(path):
@@ -161,11 +162,7 @@ class Storage:
                 return bytes(stream.read())
 
     def read_end(self, path: str, length: int) -> ObjectEnd:
-        """The last ``length`` bytes of an object, such as the footer of a Parquet file, and its whole size.
-
-        Raises:
-            StorageError: it does not exist, or the store failed.
-        """
+        """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_end(self.s3_at(path), path, length)
@@ -173,17 +170,13 @@ class Storage:
                 return ObjectEnd(*end_of(stream, length))
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole object, replacing one of that name.
-
-        Raises:
-            StorageError: the store failed; nothing was written.
-        """
+        """Write a whole object, which replaces one of that name; on failure nothing is written."""
         with self.translated(path):
             if is_local(path) and self._arrow.is_plain:
                 with self._local(path, make=True) as there:
                     write_whole(there, data)
                 return
-            if self.uses_boto3(path):  # PyArrow's own client takes 25 MB
+            if self.uses_boto3(path):  # PyArrow's client takes 25 MB of memory
                 where = split_path(path)
                 self.s3_at(path).put_object(Bucket=where.authority, Key=where.key, Body=data)
                 return
@@ -193,50 +186,39 @@ class Storage:
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
         """A seekable stream, for ``pyarrow.parquet.ParquetFile``; wrap later reads in :meth:`translated`.
 
-        An object of S3 that is small by ``size``, which a manifest or listing says, is read at once into memory.
-
-        Raises:
-            StorageError: the object does not exist, or the store failed.
+        ``size`` is the object's size according to a manifest or listing.  A small S3 object is read into memory at
+        once.
         """
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
                 found = read_beginning(self.s3_at(path), path)
-                if isinstance(found, bytes):  # else it is larger than it should be
+                if isinstance(found, bytes):  # else the object is larger than ``size``
                     return pa.BufferReader(found)
             return self._open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
-        """A stream that creates an object when it is closed, also as a context manager; wrap writes in
-        :meth:`translated`.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """A stream, also a context manager, that creates the object when closed; wrap writes in :meth:`translated`."""
         with self.translated(path):
             return self._create(path)
 
     def size(self, path: str) -> int | None:
-        """The object's size in bytes, ``None`` when there is no such object.
-
-        Raises:
-            StorageError: the store could not tell.
-        """
+        """The object's size in bytes, ``None`` when there is no such object."""
         with self.translated(path):
             try:
-                # Opening asks for the one object; a FileInfo would list when the object is missing.
+                # Opening requests one object; FileInfo would list when the object is missing.
                 with self._open(path) as stream:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
 
     def shows_missing(self, path: str, error: StorageError) -> bool:
-        """Whether a failure to read an object shows that it is not there, and not that its whole bucket is gone."""
+        """Whether a failed read shows that the object is missing, and not that its whole bucket is."""
         if not isinstance(error.__cause__, FileNotFoundError):
             return False
         if isinstance(error.__cause__, NoSuchObject) or not self.uses_boto3(path):
             return True
         try:
-            self.read_end(path, 1)  # PyArrow says the same of both
+            self.read_end(path, 1)  # PyArrow raises the same error for both
         except StorageError as again:
             return isinstance(again.__cause__, NoSuchObject)
         return False
@@ -244,21 +226,16 @@ class Storage:
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Every object under a directory, in no particular order; paths are spelled as the prefix is.
 
-        Streams, several folders at a time.  Directory markers and symbolic links are left out.  Nothing under a missing
-        directory.
+        Streams, several folders at a time.  Skips directory markers and symbolic links.  A missing directory is empty.
 
         Raises:
-            StorageError: the store failed or refuses to list; what came before is then incomplete.
+            StorageError: the store failed or refuses to list; the objects yielded so far are incomplete.
         """
         self._require_listable(prefix)
         return self._list(prefix)
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
-        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself then tells.
-
-        Raises:
-            StorageError: the store failed.
-        """
+        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out."""
         self.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
@@ -269,39 +246,31 @@ class Storage:
             self._answers[key], few = few_if_allowed(self.s3, prefix)
         if not self._answers[key]:
             return None
-        return list(self.list(prefix)) if few is None else few  # of a folder below, a refusal is an error
+        return list(self.list(prefix)) if few is None else few  # here a refusal is an error
 
     def divide(self, prefix: str) -> Division:
-        """The first levels of a listing, and the folders whose :meth:`list_folder` completes it.
-
-        Raises:
-            StorageError: as :meth:`list` does.
-        """
+        """The first levels of a listing, and the folders that are left for :meth:`list_folder`."""
         self.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
             client = self.s3
-            few = few_s3(client, prefix)  # a small table takes one request
+            few = few_s3(client, prefix)  # enough for a small table
             if few is not None:
                 return Division(few, ())
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
-        """Names of the folders directly below a directory, with one request; ``None``: they must be looked at each.
-
-        Raises:
-            StorageError: as :meth:`list` does.
-        """
+        """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
         self.require([prefix])
         if is_local(prefix):
-            return None  # links to folders are no part of a listing, but a folder is read through one
+            return None  # a listing skips links to folders, but files can be read through them
         with self.translated(prefix):
             level = s3_level(self.s3, prefix)
         return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level.folders)
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
-        """As :meth:`list`, by this thread alone."""
+        """As :meth:`list`, in the calling thread alone."""
         self.require([prefix])
         if is_local(prefix):
             for name, size, modified_ms in walk(split_path(prefix).key):
@@ -311,11 +280,7 @@ class Storage:
             yield from list_s3(self.s3, prefix)
 
     def status(self, path: str) -> ListedObject | None:
-        """Size and age of one object as they are now, ``None`` when there is no such object.
-
-        Raises:
-            StorageError: the store could not tell.
-        """
+        """Current size and age of one object, ``None`` when there is no such object."""
         self._require_listable(path)
         with self.translated(path):
             if not is_local(path):
@@ -340,7 +305,7 @@ class Storage:
         return delete_objects(paths, inside, self._unlink, lambda: self.s3, self._properties)
 
     def remove_if_empty(self, folder: str) -> bool:
-        """Remove a local folder; false when something lies in it, or it cannot be removed."""
+        """Remove a local folder; false when it is not empty or cannot be removed."""
         try:
             with self._local(folder, follow=False) as there:
                 return remove_if_empty(there)
@@ -348,9 +313,7 @@ class Storage:
             return False
 
     def can_list(self, location: str) -> bool:
-        """Whether this store lists files under a table's location; asked once per location.
-
-        Local folders can be listed; S3 is asked (:func:`can_list_s3`).
+        """Whether this store lists files under a table's location; S3 is asked once per location (can_list_s3).
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
@@ -358,13 +321,7 @@ class Storage:
         return self._allowed(location, can_list_s3)
 
     def can_delete(self, location: str) -> bool:
-        """Whether this store deletes files under a table's location; asked once per location, leaving no trace.
-
-        Local folders can be deleted from; S3 is asked (:func:`can_delete_s3`).
-
-        Raises:
-            StorageError: as :meth:`can_list`.
-        """
+        """Whether this store deletes files under a table's location; S3 is asked once per location (can_delete_s3)."""
         return self._allowed(location, can_delete_s3)
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
@@ -383,7 +340,7 @@ class Storage:
 
     @contextmanager
     def translated(self, path: str) -> Iterator[None]:
-        """Turn what PyArrow and boto3 raise about a path into a :class:`StorageError` of one sentence."""
+        """Turn errors of PyArrow and boto3 about a path into a :class:`StorageError` of one sentence."""
         try:
             yield
         except (OSError, pa.ArrowException, BotoCoreError, ClientError) as error:
@@ -394,7 +351,7 @@ class Storage:
     def s3(self) -> Any:
         """A boto3 client with the same properties; the first call may raise what boto3 raises.
 
-        Others ask :meth:`s3_at` for it, which looks where it is to be used.
+        Callers outside use :meth:`s3_at`, which checks the bound.
         """
         if self._opened_by is not None:
             return self._opened_by.s3
@@ -405,10 +362,10 @@ class Storage:
         return client
 
     def uses_boto3(self, path: str) -> bool:
-        """Whether an object is read through boto3, and not as PyArrow alone can read it; large ones are written so.
+        """Whether boto3 reads and writes an object; else PyArrow does.
 
-        That is where no credentials are needed or a role's are renewed, and where a FileIO is set.  A key with an empty
-        part, which PyArrow refuses, is refused as ever: it could be read, but not written.
+        PyArrow does it where a FileIO is configured or boto3 finds no credentials.  It also gets keys with an empty
+        part, which it refuses: boto3 could read them, but large objects of that name could not be written.
         """
         if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
             return False
@@ -434,13 +391,13 @@ class Storage:
 
     @contextmanager
     def _local(self, path: str, *, follow: bool = True, make: bool = False) -> Iterator[str]:
-        """A name for a local file or folder under which no link that appears from now on can lead elsewhere.
+        """A name for a local file or folder that no link created from now on can redirect.
 
-        ``follow``: a link as the last name stands for its target; ``make``: the folders above are made.
+        ``follow``: a link as the last part is replaced by its target.  ``make``: create the folders above.
 
         Raises:
-            LocationRefused: it is really outside of the table's bound.
-            OSError: the folder that it lies in cannot be opened.
+            LocationRefused: its real path is outside of the table's bound.
+            OSError: its folder cannot be opened.
         """
         name = os.path.abspath(split_path(path).key)
         if self._bound is ANYWHERE:
@@ -474,18 +431,16 @@ class Storage:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
 
-# Sources of the files of a location: the store's own listing, or a list that was made of it before.
-
 SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
 """Reads a share of the files; picklable, so that an engine's worker can call it."""
 
 
 class FileSource(Protocol):
-    """The files under one location, read from a listing or a list."""
+    """The files under one location: the store's listing, or a list that was made earlier, such as an inventory."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the files are as the store has them now; else each orphan must be looked up before it is deleted."""
+        """Whether this is the store's current state; else each orphan must be looked up before it is deleted."""
         ...
 
     def objects(self) -> Iterator[ListedObject]:
@@ -497,83 +452,71 @@ class FileSource(Protocol):
         ...
 
     def parts(self) -> Sequence[SourcePart]:
-        """The same files in shares.
-
-        Raises:
-            StorageError: as :meth:`objects`; the parts raise it when they are read.
-        """
+        """The same files in shares, which raise as :meth:`objects` when they are read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ListedLocation:
-    """Lists the objects below ``location`` by asking the store, at the time of the call."""
+    """A :class:`FileSource` that lists the objects below ``location`` at the time of the call."""
 
     storage: Storage
     location: str
     is_current: bool = True
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`FileSource`."""
         return self.storage.list(self.location)
 
     def parts(self) -> Sequence[SourcePart]:
-        """See :class:`FileSource`."""
         objects, folders = self.storage.divide(self.location)
         return [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedFiles:
-    """The files of several locations, none of which lies in another."""
+    """A :class:`FileSource` of several locations, none of which is inside another."""
 
     sources: tuple[FileSource, ...]
 
     @property
     def is_current(self) -> bool:
-        """See :class:`FileSource`."""
         return all(source.is_current for source in self.sources)
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`FileSource`."""
         return chain.from_iterable(source.objects() for source in self.sources)
 
     def parts(self) -> Sequence[SourcePart]:
-        """See :class:`FileSource`."""
         return [part for source in self.sources for part in source.parts()]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFiles:
-    """Files that an earlier listing has found to be old orphans; each is looked up before it is deleted."""
+    """A :class:`FileSource` of old orphans that an earlier listing found; sizes and ages are 0.
+
+    Each file is looked up before it is deleted.
+    """
 
     paths: tuple[str, ...]
     is_current: bool = False
 
     def objects(self) -> Iterator[ListedObject]:
-        """See :class:`FileSource`; size and age are 0 here, and looked up for each file before it is deleted."""
         return (ListedObject(path, 0, 0) for path in self.paths)
 
     def parts(self) -> Sequence[SourcePart]:
-        """See :class:`FileSource`."""
         return [partial(tuple, tuple(self.objects()))]
 
-
-# The time by a store's own clock, which also dates its files (rule: age-by-store-clock).
-#
-# S3 tells its time with every answer.  A file system tells it by the time of a new file, which on a network file system
-# is the server's; where possible that file has no name and leaves no trace.
 
 StoreClock: TypeAlias = Callable[[Storage, str, bool], int | None]
 """As :func:`store_now_ms`."""
 
 
 def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None:
-    """Epoch milliseconds by the clock of the store that a table's location is in; ``None`` where it is not known.
+    """Epoch milliseconds by the clock of a location's store, which also dates its files; ``None``: not known
+    (rule: age-by-store-clock).
 
-    S3 gets a request only if it has answered none yet; that request asks whether files can be listed, which code that
-    deletes needs to know anyway.  ``may_write``: whether a named file may be created for a moment, where a nameless one
-    is impossible.
+    Every answer of S3 carries its time.  If there was no answer yet, this asks whether files can be listed, which code
+    that deletes needs to know anyway.  On a file system a new file carries the time, on a network file system the
+    server's.  ``may_write``: a named file may be created for a moment, where a nameless one is impossible.
     """
     parts = split_path(location)
     if not storage.allows(location):
@@ -584,15 +527,13 @@ def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None
         return None
     if storage.s3_clock.now_ms() is None:
         with suppress(StorageError):
-            storage.can_list(location)  # an answer that refuses has a date too
+            storage.can_list(location)  # a refusal carries the time too
     return storage.s3_clock.now_ms()
 
 
 def _by_nameless_file(folder: str) -> int | None:
-    """Linux, open(2), O_TMPFILE: gone as soon as it is closed, and its folder does not change."""
-    if not hasattr(os, "O_TMPFILE"):
-        return None
-    return _creation_ms(folder, os.O_TMPFILE | os.O_WRONLY)
+    # Linux, open(2), O_TMPFILE: the file is gone once it is closed, and its folder does not change.
+    return _creation_ms(folder, os.O_TMPFILE | os.O_WRONLY) if hasattr(os, "O_TMPFILE") else None
 
 
 def _by_probe(folder: str) -> int | None:
