@@ -565,7 +565,7 @@ def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, i
     """Load and assess one table; a request counts only for the same table, not for a new one of that name."""
     filed_here = place.requests.told_here(entry.table)
     if not entry.table.is_plain:  # its text would denote another table, or none
-        reason = "no pass can be told of it: a part of its name is empty or holds a dot; rename the table or namespace"
+        reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
         return _Found(Skip(entry.text, reason, is_error=True))
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:

@@ -336,7 +336,7 @@ def _parse_table_settings(value: object) -> object:
     may_be = (*words, *(key for key, facts in KEY_FACTS.items() if not facts.is_of_deployment and not facts.is_of_call))
     for name in names if isinstance(names, tuple) else ():
         if name in KEY_FACTS and name not in may_be:
-            raise ValueError(f"'{name}' never counts from a table")
+            raise ValueError(f"'{name}' cannot be set by a table")
         if name not in may_be:
             raise ValueError(f"'{name}' is no policy key{did_you_mean(str(name), may_be)}; write keys, "
                              f"{', '.join(words)} or none")  # fmt: skip

@@ -173,12 +173,12 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
         why = bucket.jobs.unreadable
         yield (
             "bucket_jobs_unreadable",
-            f"whether the table bucket's own maintenance works cannot be read ({why}), so it is taken to;"
-            " allow s3tables:GetTableMaintenanceJobStatus",
+            f"whether the table bucket's own maintenance works cannot be read ({why}), so Icekeeper assumes"
+            " that it does; allow s3tables:GetTableMaintenanceJobStatus",
         )
     failed = [
         f"{built_in.value} failed: {job.message or 'it does not say why'}"
-        + (" (that lasts, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
+        + (" (this will last, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
         for built_in, job in bucket.jobs.jobs.items()
         if job.status == JobStatus.FAILED
     ]

@@ -93,7 +93,7 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
     fields = {spec_id: _time_fields(metadata, spec, source) for spec_id, spec in metadata.specs.items()}
     if not any(fields.values()):
         raise PolicyError(
-            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions tell no time "
+            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions have no time "
             "by themselves; set partition_time_pattern for text and numbers, for example %Y-%m-%d"
         )
     return PartitionTimes(fields)
@@ -119,7 +119,7 @@ def _by_pattern(metadata: TableMetadata, pattern: TimePattern, column: str | Non
     if not positions:
         raise PolicyError(
             f"policy key partition_time_pattern reads {', '.join(map(str, names))}, which no partition spec of the "
-            "table has as they are, as text or whole numbers"
+            "table has untransformed as text or whole numbers"
         )
     return PartitionTimes({}, pattern, positions)
 

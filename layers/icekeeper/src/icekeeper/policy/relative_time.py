@@ -337,7 +337,7 @@ def _relative_time(text: str, base: re.Match[str]) -> tuple[RelativeTime, int]:
         steps += _step(step)
         position = step.end()
     if re.match(r"\s*[+-]", text[position:]):
-        raise ValueError(f"after {text[base.start() : position]} stands no interval: {_EXAMPLE}")
+        raise ValueError(f"after {text[base.start() : position]} an interval is missing: {_EXAMPLE}")
     years = sum(abs(months) / 12 + abs(micros) / (365 * MICROS_PER_DAY) for months, micros in steps)
     if years > _MOST_YEARS:
         raise ValueError(f"{text[base.start() : position]} is more than {_MOST_YEARS} years from now")

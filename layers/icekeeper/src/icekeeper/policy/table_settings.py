@@ -206,7 +206,9 @@ class _Operator:
         is_free = DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_") and key != "operations"
         is_stated = said_by != _DEFAULT and facts.tighter is not None and not facts.is_of_layout
         if self._moves_work(schedule, key):
-            return f"the schedule is {self._says(schedule, INTERVAL)[1]}'s, and so is what it does; {self._admits(key)}"
+            return (
+                f"the schedule and its operations are those of {self._says(schedule, INTERVAL)[1]}; {self._admits(key)}"
+            )
         return "" if is_free and not is_stated else f"{value}, and {only}; {self._admits(key)}"
 
     def _judge_interval(self, name: str, value: object, source: str) -> _Verdict:
