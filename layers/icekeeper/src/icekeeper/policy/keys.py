@@ -128,6 +128,11 @@ def key(
     return Field(default=default, description=doc, json_schema_extra={"facts": cast(JsonValue, facts)}, **bounds)
 
 
+def deployment_key(default: Any, doc: str, **bounds: Any) -> Any:
+    """A key of detection or scheduling, which a table cannot set."""
+    return key(default, doc, tighter=None, is_of_deployment=True, **bounds)
+
+
 class RewriteKeys(BaseModel):
     """The keys that select operations and control how data files are rewritten."""
 
@@ -166,9 +171,7 @@ class RewriteKeys(BaseModel):
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(
-        200,
-        "a merge must save more than it costs within this many scans; none: always merge",
-        tighter=LOWER,
+        200, "a merge must save more than it costs within this many scans; none: always merge", tighter=LOWER
     )
     # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
     price_per_gb_scanned: Amount = key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query", tighter=LOWER)
@@ -189,9 +192,7 @@ class RewriteKeys(BaseModel):
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size", tighter=FALSE)
     rewrite_reason: RewriteReasons = key(
-        (),
-        "comma-separated: also rewrite files for codec, bloom (filters) or spec; reads footers",
-        tighter=FEWER,
+        (), "comma-separated: also rewrite files for codec, bloom (filters) or spec; reads footers", tighter=FEWER
     )
     max_files_to_rewrite: OptionalCount = key(
         None, "most data files that one pass rewrites; none: no limit", tighter=LOWER
@@ -233,9 +234,7 @@ class RewriteKeys(BaseModel):
         is_of_layout=True,
     )
     sort_order: SortOrderText = key(
-        None,
-        "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own",
-        tighter=None,
+        None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own", tighter=None
     )
     zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy", tighter=None)
     # benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
@@ -396,9 +395,7 @@ class Policy(RewriteKeys):
         is_of_call=True,
     )
     orphan_sweep_interval_hours: Amount = key(
-        Fraction(24),
-        "hours between two orphan sweeps in automatic passes; 0: every pass sweeps",
-        tighter=HIGHER,
+        Fraction(24), "hours between two orphan sweeps in automatic passes; 0: every pass sweeps", tighter=HIGHER
     )
     orphan_min_sightings: int = key(1, "sweeps that must find an orphan before it is removed", ge=1, tighter=HIGHER)
     orphan_max_delete_ratio: Ratio = key(
@@ -420,9 +417,7 @@ class Policy(RewriteKeys):
     # At least 2: rewriting one manifest into one would never end.
     min_manifests_to_rewrite: int = key(5, "data manifests that trigger their rewrite", ge=2, tighter=HIGHER)
     statistics_columns: TextList = key(
-        (),
-        "comma-separated columns whose distinct values compute_statistics counts; none: all possible",
-        tighter=None,
+        (), "comma-separated columns whose distinct values compute_statistics counts; none: all possible", tighter=None
     )
     # PostgreSQL's autovacuum_analyze_scale_factor.
     statistics_min_changed_ratio: Ratio = key(
@@ -467,60 +462,36 @@ class Policy(RewriteKeys):
     )
 
     # -- of the deployment: what tables may set, detection, scheduling
-    table_settings: TableSettings = key(
+    table_settings: TableSettings = deployment_key(
         (DEFAULT_SETTINGS,),
         "comma-separated keys that tables may set to any value, or `default`, `schedules`, `all`, none: see above",
-        tighter=None,
-        is_of_deployment=True,
     )
-    bucket_filter: TextList = key(
-        (), "wildcard patterns (* and ?) of table buckets", tighter=None, is_of_deployment=True
-    )
-    namespace_filter: TextList = key((), "wildcard patterns of namespaces", tighter=None, is_of_deployment=True)
-    table_filter: TextList = key((), "wildcard patterns of table names", tighter=None, is_of_deployment=True)
-    max_jobs_per_detection: int = key(100, "most tables one scan proposes", ge=1, tighter=None, is_of_deployment=True)
-    detection_timeout_s: int = key(
-        300,
-        "seconds for one scan, and for reading another table during a pass",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    bucket_filter: TextList = deployment_key((), "wildcard patterns (* and ?) of table buckets")
+    namespace_filter: TextList = deployment_key((), "wildcard patterns of namespaces")
+    table_filter: TextList = deployment_key((), "wildcard patterns of table names")
+    max_jobs_per_detection: int = deployment_key(100, "most tables one scan proposes", ge=1)
+    detection_timeout_s: int = deployment_key(
+        300, "seconds for one scan, and for reading another table during a pass", ge=1
     )
     # The stack sets some of these from its parameters; icekeeper run reads all of them.
-    detection_interval_s: int = key(
-        3600,
-        "seconds between two detections of icekeeper run; in the stack, the parameter ScheduleExpression",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    detection_interval_s: int = deployment_key(
+        3600, "seconds between two detections of icekeeper run; in the stack, the parameter ScheduleExpression", ge=1
     )
-    max_concurrent_jobs: int = key(
+    max_concurrent_jobs: int = deployment_key(
         4,
         "tables that runs with one state store maintain at once; in the stack, the parameter MaxConcurrentTables",
         ge=1,
-        tighter=None,
-        is_of_deployment=True,
     )
-    max_concurrent_jobs_per_worker: int = key(
-        2,
-        "tables that one process of icekeeper run maintains at once; in the stack each job has its own workers",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    max_concurrent_jobs_per_worker: int = deployment_key(
+        2, "tables that one process of icekeeper run maintains at once; in the stack each job has its own workers", ge=1
     )
-    job_timeout_s: int = key(
+    job_timeout_s: int = deployment_key(
         3600,
         "seconds for one pass, aborted a quarter later (maintain: only if set); in the stack, JobTimeoutMinutes",
         ge=1,
-        tighter=None,
-        is_of_deployment=True,
     )
-    job_retry_limit: int = key(
-        1,
-        "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit",
-        ge=0,
-        tighter=None,
-        is_of_deployment=True,
+    job_retry_limit: int = deployment_key(
+        1, "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit", ge=0
     )
 
     # Fractions round up, which keeps more.
@@ -577,11 +548,7 @@ _OF_EVERY_PASS = frozenset({"job_timeout_s", "job_retry_limit"})
 _OF_SCANS = frozenset(
     {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
 )
-_MEANINGFUL = {
-    Scope.TABLE: _OF_EVERY_PASS,
-    Scope.SCAN: _OF_EVERY_PASS | _OF_SCANS,
-    Scope.CYCLE: DEPLOYMENT_KEYS,
-}
+_MEANINGFUL = {Scope.TABLE: _OF_EVERY_PASS, Scope.SCAN: _OF_EVERY_PASS | _OF_SCANS, Scope.CYCLE: DEPLOYMENT_KEYS}
 
 
 def refuse_meaningless(keys: Iterable[str], scope: Scope) -> None:
