@@ -280,11 +280,7 @@ BUCKET_BYTES, LEAST_BUCKET_BYTES = 128 * GB, 100 * MB
 # By chance, the largest of many buckets rarely exceeds twice the mean.
 SKEW = 4
 # Time transform → the next coarser one, and about how many of the finer units it contains.
-_COARSER: Mapping[str, tuple[str, float]] = {
-    "hour": ("day", 24),
-    "day": ("month", 30.436875),
-    "month": ("year", 12),
-}
+_COARSER: Mapping[str, tuple[str, float]] = {"hour": ("day", 24), "day": ("month", 30.436875), "month": ("year", 12)}
 
 
 def partition_advice(table: TableSummary) -> Iterator[Advice]:

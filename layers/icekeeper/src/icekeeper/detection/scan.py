@@ -496,12 +496,7 @@ class Scanner:
         return places
 
     def _place(
-        self,
-        listed: ListedCatalog,
-        assessor_of: AssessorOf,
-        requests: RequestedTables,
-        fleet: int,
-        twins: Twins,
+        self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int, twins: Twins
     ) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
@@ -515,10 +510,7 @@ class Scanner:
         not_maintained = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
 
         def observe(
-            loaded: LoadedTable,
-            identity: TableIdentity,
-            resolved: ResolvedPolicy | PolicyError,
-            memory: Glance,
+            loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
         ) -> None:
             seen.observe(loaded)
             stats = examine(

@@ -230,12 +230,7 @@ def partition_signals(
 
 # The work of these operations depends only on the head; that of the others also on the time, or on files in the store.
 _OF_THE_HEAD = frozenset(
-    {
-        Operation.COMPACT,
-        Operation.REWRITE_POSITION_DELETES,
-        Operation.REWRITE_MANIFESTS,
-        Operation.COMPUTE_STATISTICS,
-    }
+    {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
 )
 
 
@@ -316,7 +311,10 @@ def due_sweep(
         first_ms = first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms)
         memory = replace(memory, first_ms=first_ms)
         if first_ms > now_ms:
-            record(identity, _first_sweep(first_ms))
+            first = ScheduleRun(
+                schedule=FIRST_SWEEP, counted_ms=first_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
+            )
+            record(identity, first)
     return tuple(sweep_signals(memory, policy, identity.key, now_ms))
 
 
@@ -330,12 +328,6 @@ def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) ->
     hours = text_of(policy.orphan_sweep_interval_hours)
     ago = age_text(now_ms - memory.swept_ms)
     yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", _SWEEP_WEIGHT)
-
-
-def _first_sweep(due_ms: int) -> ScheduleRun:
-    return ScheduleRun(
-        schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
-    )
 
 
 def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:

@@ -23,7 +23,7 @@ from icekeeper.policy.values import Ownership
 # failures are temporary: time limits, conflicts, missing keys, internal errors.  gc.enabled=false lasts too, but
 # forbids our own deletions as well.
 _LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
-    BuiltIn.SNAPSHOT_MANAGEMENT: ("user defined tags or references", "history.expire."),
+    BuiltIn.SNAPSHOT_MANAGEMENT: ("user defined tags or references", "history.expire.")
 }
 
 

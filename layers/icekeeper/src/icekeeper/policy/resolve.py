@@ -271,7 +271,7 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
     _check_bounds_hold(layers, policy, sources)
     # The bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    waived = _said_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
+    waived = _union_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
     bounds = frozenset(layer.source for layer in layers if layer.is_bound)
     return ResolvedPolicy(policy, sources, is_stopped, bounds, waived_prefixes=waived)
 
@@ -281,12 +281,12 @@ def _unite(layers: Sequence[Layer], policy: Policy, sources: dict[str, str]) -> 
     for key in _UNITED:
         said = [layer for layer in layers if key in layer.values and not layer.is_bound]
         if len(said) > 1:
-            policy = policy.model_copy(update={key: _said_of(key, said)})
-            sources[key] = ", ".join(one.source for one in said if _said_of(key, [one])) or sources[key]
+            policy = policy.model_copy(update={key: _union_of(key, said)})
+            sources[key] = ", ".join(one.source for one in said if _union_of(key, [one])) or sources[key]
     return policy
 
 
-def _said_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
+def _union_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
     said = [layer for layer in layers if key in layer.values]
     parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in said]
     return tuple(dict.fromkeys(value for part in parts for value in part))

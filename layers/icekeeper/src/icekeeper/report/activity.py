@@ -71,12 +71,7 @@ def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
 
 
 def progress_of(
-    table: str,
-    operation: str,
-    run_id: str,
-    and_then: Progress,
-    *,
-    monotonic_s: Callable[[], float] = time.monotonic,
+    table: str, operation: str, run_id: str, and_then: Progress, *, monotonic_s: Callable[[], float] = time.monotonic
 ) -> Progress:
     """A progress callback that logs every tenth of the work, and passes each call on to ``and_then``.
 

@@ -23,68 +23,6 @@ from icekeeper.operation_facts import FACTS, STEPS, Operation
 from icekeeper.state.store import IdleSince, idle_since_text, read_idle_since
 from icekeeper.text import masked_sentence
 
-CLOCK_SKEW = "clock.skew_s"
-"""Metric: by how many seconds this machine's clock is ahead of the store's (negative: behind); omitted below 60."""
-
-
-def skew_sentence(ahead_s: int) -> str:
-    """What is wrong with the clock, and what to do."""
-    direction = "ahead of" if ahead_s > 0 else "behind"
-    return (
-        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
-        "judged; set it right"
-    )
-
-
-def clock_warning(metrics: Iterable[Mapping[str, int | float]]) -> tuple[str, ...]:
-    """The sentence about the largest skew in the metrics of a pass's parts; empty if there is none."""
-    met = [int(found[CLOCK_SKEW]) for found in metrics if CLOCK_SKEW in found]
-    return (skew_sentence(max(met, key=abs)),) if met else ()
-
-
-MAX_INLINE_PATHS = 10_000
-"""Lists with more distinct paths are written to a separate file."""
-
-ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
-"""``(name without suffix, {"planned": paths, "deleted": paths})`` → path of the written listing."""
-
-
-def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
-    """``files`` of an operation in ``maintain --json``: the paths, or their number and the path of the listing."""
-    files = {"planned": list(planned), "deleted": list(deleted)}
-    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
-        return files
-    # No lists at all: shortened ones would seem to be complete.
-    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
-
-
-def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates if needed, readable only for the owner
-    (rule: state-is-private).
-
-    Raises (when called):
-        StorageError: the folder cannot be written.
-    """
-
-    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
-        # The name contains that of the table, which may have slashes.
-        path = directory / f"{quote(name, safe='')}.files.json"
-        try:
-            for folder in (directory.parent, directory):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
-                json.dump(files, file, indent=1)
-        except OSError as error:
-            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
-        return str(path)
-
-    return write
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 Metrics: TypeAlias = Mapping[str, int | float]
 
 
@@ -490,6 +428,68 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
+
+
+CLOCK_SKEW = "clock.skew_s"
+"""Metric: by how many seconds this machine's clock is ahead of the store's (negative: behind); omitted below 60."""
+
+
+def skew_sentence(ahead_s: int) -> str:
+    """What is wrong with the clock, and what to do."""
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
+        "judged; set it right"
+    )
+
+
+def clock_warning(metrics: Iterable[Mapping[str, int | float]]) -> tuple[str, ...]:
+    """The sentence about the largest skew in the metrics of a pass's parts; empty if there is none."""
+    met = [int(found[CLOCK_SKEW]) for found in metrics if CLOCK_SKEW in found]
+    return (skew_sentence(max(met, key=abs)),) if met else ()
+
+
+MAX_INLINE_PATHS = 10_000
+"""Lists with more distinct paths are written to a separate file."""
+
+ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
+"""``(name without suffix, {"planned": paths, "deleted": paths})`` → path of the written listing."""
+
+
+def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
+    """``files`` of an operation in ``maintain --json``: the paths, or their number and the path of the listing."""
+    files = {"planned": list(planned), "deleted": list(deleted)}
+    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
+        return files
+    # No lists at all: shortened ones would seem to be complete.
+    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
+
+
+def listing_in(directory: Path) -> ListingWriter:
+    """A writer of ``NAME.files.json`` in a folder, which it creates if needed, readable only for the owner
+    (rule: state-is-private).
+
+    Raises (when called):
+        StorageError: the folder cannot be written.
+    """
+
+    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
+        # The name contains that of the table, which may have slashes.
+        path = directory / f"{quote(name, safe='')}.files.json"
+        try:
+            for folder in (directory.parent, directory):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
+                json.dump(files, file, indent=1)
+        except OSError as error:
+            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
+        return str(path)
+
+    return write
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 # For people, sentences lose our names of exceptions and bins; JSON and logs keep them.
