@@ -279,16 +279,16 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
 def _unite(layers: Sequence[Layer], policy: Policy, sources: dict[str, str]) -> Policy:
     """The policy with each list that is a union over the layers."""
     for key in _UNITED:
-        said = [layer for layer in layers if key in layer.values and not layer.is_bound]
-        if len(said) > 1:
-            policy = policy.model_copy(update={key: _union_of(key, said)})
-            sources[key] = ", ".join(one.source for one in said if _union_of(key, [one])) or sources[key]
+        stating = [layer for layer in layers if key in layer.values and not layer.is_bound]
+        if len(stating) > 1:
+            policy = policy.model_copy(update={key: _union_of(key, stating)})
+            sources[key] = ", ".join(one.source for one in stating if _union_of(key, [one])) or sources[key]
     return policy
 
 
 def _union_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
-    said = [layer for layer in layers if key in layer.values]
-    parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in said]
+    stating = [layer for layer in layers if key in layer.values]
+    parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in stating]
     return tuple(dict.fromkeys(value for part in parts for value in part))
 
 
@@ -314,17 +314,16 @@ def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
 
 
 def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
-    key = "orphan_older_than_hours"
     if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS:
+        hours, source = text_of(policy.orphan_older_than_hours), sources["orphan_older_than_hours"]
         raise PolicyError(
-            f"policy key {key} is {text_of(policy.orphan_older_than_hours)} (from {sources[key]}), below "
-            f"{MIN_ORPHAN_GRACE_HOURS}: files of commits that are under way could be deleted; --unsafe allows it"
+            f"policy key orphan_older_than_hours is {hours} (from {source}), below {MIN_ORPHAN_GRACE_HOURS}: files of "
+            "commits that are under way could be deleted; --unsafe allows it"
         )
-    key = "snapshot_give_up_ids"
     if policy.snapshot_give_up_ids:
         raise PolicyError(
-            f"policy key {key} (from {sources[key]}) drops snapshots whose rows may still be recovered; --unsafe "
-            "allows it"
+            f"policy key snapshot_give_up_ids (from {sources['snapshot_give_up_ids']}) drops snapshots whose rows may "
+            "still be recovered; --unsafe allows it"
         )
 
 

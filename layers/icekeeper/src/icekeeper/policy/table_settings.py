@@ -112,19 +112,19 @@ class _Operator:
         bounds: dict[str, tuple[object, str]] = {}
         may_set: tuple[str, ...] = Policy().table_settings
         for layer in (layer for layer in layers if not layer.is_table):
-            said = bounds if layer.is_bound else stated
+            settings = bounds if layer.is_bound else stated
             for key, value in layer.values.items():
                 if key == "table_settings":
                     may_set = parse_values({key: value}, {key: layer.source}).table_settings
                 elif not layer.is_of_call:
-                    said[key] = _typed(key, value, layer.source), layer.source
+                    settings[key] = _typed(key, value, layer.source), layer.source
         names = dict.fromkeys(
             divided(key, layer.source)[0]
             for layer in layers
             for key in layer.values
             if layer.is_table and is_schedule_key(key) and key.endswith(f".{INTERVAL}")
         )
-        own = [name for name in names if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" not in stated]
+        own = [name for name in names if _interval_key(name) not in stated]
         return cls(stated, bounds, may_set, tuple(own[:_MOST_SCHEDULES]))
 
     def judge(self, key: str, value: object, source: str) -> _Verdict:
@@ -167,7 +167,7 @@ class _Operator:
         """The verdict on a value looser than the operator's that a table may set, up to the limit for tables."""
         assert facts.tighter is not None
         limit = facts.table_limit
-        if limit is None or key in self.may_set or ALL_SETTINGS in self.may_set:
+        if limit is None or self._is_named(key):
             return self._bounded(key, typed)
         if facts.tighter.meet(limit, now) == limit:
             limit = now  # the operator's own value is looser
@@ -191,11 +191,13 @@ class _Operator:
         for other in facts.undermines:
             source = self.bounds[other][1] if other in self.bounds else self._says(schedule, other)[1]
             if other in self.bounds or (source != _DEFAULT and not self._is_named(key)):
-                return f"it would override {other} ({source})" + (
-                    "" if other in self.bounds else f"; {self._admits(key)}"
-                )
+                admits = "" if other in self.bounds else f"; {self._admits(key)}"
+                return f"it would override {other} ({source}){admits}"
         if self._is_named(key):
             return ""
+        if self._moves_work(schedule, key):
+            whose = self._says(schedule, INTERVAL)[1]
+            return f"the schedule and its operations are those of {whose}; {self._admits(key)}"
         value = f"{key} is {text_of(self._says(schedule, key)[0])} ({said_by})"
         if facts.tighter is None:
             only = "a table may not set it"
@@ -205,15 +207,10 @@ class _Operator:
             only = f"a table may only tighten it ({facts.tighter.words})"
         is_free = DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_") and key != "operations"
         is_stated = said_by != _DEFAULT and facts.tighter is not None and not facts.is_of_layout
-        if self._moves_work(schedule, key):
-            return (
-                f"the schedule and its operations are those of {self._says(schedule, INTERVAL)[1]}; {self._admits(key)}"
-            )
         return "" if is_free and not is_stated else f"{value}, and {only}; {self._admits(key)}"
 
     def _judge_interval(self, name: str, value: object, source: str) -> _Verdict:
-        interval_ms = parse_interval(name, value, source)
-        key = f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+        interval_ms, key = parse_interval(name, value, source), _interval_key(name)
         if key not in self.stated or self._is_named(OWN_SCHEDULES):
             return _Verdict((value,))
         stated, said_by = self.stated[key]
@@ -255,7 +252,7 @@ class _Operator:
             key = f"{SCHEDULE_PREFIX}{name}.operations"
             named: Any = [_typed(key, layer.values[key], layer.source) for layer in layers if key in layer.values]
             if named and Operation.REMOVE_ORPHANS in named[-1]:
-                yield f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+                yield _interval_key(name)
 
     def _says(self, schedule: str, key: str) -> tuple[object, str]:
         """The operator's value of a key while a schedule runs, and its source."""
@@ -268,14 +265,13 @@ class _Operator:
 
     def _has_schedule(self, name: str) -> bool:
         """Whether the operator has such a schedule, or the table may define it."""
-        if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" in self.stated:
+        if _interval_key(name) in self.stated:
             return True
         may_make = self._is_named(OWN_SCHEDULES) or (DEFAULT_SETTINGS in self.may_set and not self._schedules())
         return may_make and (name in self.own_schedules or len(self.own_schedules) < _MOST_SCHEDULES)
 
     def _schedules(self) -> tuple[str, ...]:
-        """The operator's schedules.  A table's own schedule beside them would run their operations without their
-        settings."""
+        """The operator's schedules; a table's own one would run their operations without their settings."""
         intervals = (key for key in self.stated if is_schedule_key(key) and key.endswith(f".{INTERVAL}"))
         return tuple(key.removeprefix(SCHEDULE_PREFIX).removesuffix(f".{INTERVAL}") for key in intervals)
 
@@ -287,7 +283,7 @@ class _Operator:
 
     def _moves_work(self, schedule: str, key: str) -> bool:
         """Whether the key removes operations from a schedule of the operator, to run them with other settings."""
-        return key == "operations" and bool(schedule) and f"{SCHEDULE_PREFIX}{schedule}.{INTERVAL}" in self.stated
+        return key == "operations" and bool(schedule) and _interval_key(schedule) in self.stated
 
     def _is_ignored_key(self, key: str, facts: KeyFacts) -> bool:
         """Whether only a tighter value counts, so that a malformed value is ignored too."""
@@ -300,6 +296,10 @@ class _Operator:
 
     def _admits(self, key: str) -> str:
         return f"{_VARIABLE}={','.join((*self.may_set, key))} (TableSettings of the stack) lets tables set it"
+
+
+def _interval_key(schedule: str) -> str:
+    return f"{SCHEDULE_PREFIX}{schedule}.{INTERVAL}"
 
 
 def _typed(key: str, value: object, source: str) -> object:
